@@ -1,0 +1,1 @@
+"""PURE. Batching policies: what a step and a request may take."""

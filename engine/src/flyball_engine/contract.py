@@ -1,0 +1,357 @@
+"""What the operator and the engine agree on, and nothing else.
+
+Both sides import this module and only this module of each other: the setpoint the operator writes, the read-back the
+engine answers with, the names of metrics, ports, paths and environment variables. It imports neither vLLM nor torch nor
+any Kubernetes code, so that it loads in an engine pod, in the operator and in a test within milliseconds.
+
+Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
+not know is refused by name (HTTP 422), never silently trimmed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: Version of the HTTP contract; it is the first path segment of every control route.
+CONTRACT_VERSION: Final = "v1"
+SETPOINT_PATH: Final = f"/{CONTRACT_VERSION}/setpoint"
+METRICS_PATH: Final = "/metrics"
+HEALTH_PATH: Final = "/health"
+
+#: The OpenAI API of the engine (vLLM's own default) and the control port beside it.
+API_PORT: Final = 8000
+CONTROL_PORT: Final = 8001
+
+#: Algorithm and audience rules of the write token: an EdDSA JWT over the body's digest.
+TOKEN_ALGORITHM: Final = "EdDSA"
+TOKEN_LIFETIME_SECONDS: Final = 30.0
+#: Clocks of operator and node may differ by this much before a token is refused.
+TOKEN_LEEWAY_SECONDS: Final = 30.0
+#: Largest setpoint body accepted, in bytes; a setpoint is under 4 KiB.
+MAX_BODY_BYTES: Final = 64 * 1024
+
+
+class Env(StrEnum):
+    """Environment variables that the operator sets on the engine container and the engine reads."""
+
+    SERVICE_UID = "FLYBALL_SERVICE_UID"
+    """UID of the InferenceService; the audience of write tokens."""
+    PUBLIC_KEY = "FLYBALL_PUBLIC_KEY"
+    """PEM of the Ed25519 public key that write tokens are verified with."""
+    CONTROL_PORT = "FLYBALL_CONTROL_PORT"
+    """Port of the control server; default `CONTROL_PORT`."""
+    STATE_DIR = "FLYBALL_STATE_DIR"
+    """Folder of the shared-memory files between engine core and API server; default a fresh one under /dev/shm."""
+    TERMINATION_LOG = "FLYBALL_TERMINATION_LOG"
+    """Where the launcher writes why it refused to start; default /dev/termination-log."""
+
+
+class Frozen(BaseModel):
+    """Base of every contract model: immutable, unknown fields refused, no coercion between JSON types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class Knob(StrEnum):
+    """A limit that can be moved live. Values are vLLM's flag names in snake case."""
+
+    MAX_NUM_ACTIVE_SEQS = "max_num_active_seqs"
+    MAX_NUM_SCHEDULED_TOKENS = "max_num_scheduled_tokens"
+    LONG_PREFILL_TOKEN_THRESHOLD = "long_prefill_token_threshold"
+
+
+class Limits(Frozen):
+    """Live batch limits; an absent one is left as it is.
+
+    `max_num_active_seqs`: requests that may run at once (admission stops at it; running ones drain).
+    `max_num_scheduled_tokens`: tokens one step may process.
+    `long_prefill_token_threshold`: tokens of one prompt that one step may process; 0 is no cap.
+    """
+
+    max_num_active_seqs: Positive | None = None
+    max_num_scheduled_tokens: Positive | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+
+    def given(self) -> dict[Knob, int]:
+        """The limits that are set, by knob."""
+        return {Knob(name): value for name, value in self if value is not None}
+
+
+class Metric(StrEnum):
+    """What an objective is measured on; spelled as in the InferenceService."""
+
+    TIME_TO_FIRST_TOKEN = "TimeToFirstToken"
+    TIME_PER_OUTPUT_TOKEN = "TimePerOutputToken"
+    INTER_TOKEN_LATENCY = "InterTokenLatency"
+    END_TO_END_LATENCY = "EndToEndLatency"
+
+
+class ObjectiveSpec(Frozen):
+    """One latency objective as the engine counts it: a metric and a threshold, in seconds.
+
+    The share that must meet it (the target) is the operator's business; the engine only counts met and violated.
+    """
+
+    metric: Metric
+    threshold_seconds: Annotated[float, Field(gt=0, le=86_400)]
+
+    @property
+    def id(self) -> str:
+        """Identity made of metric and threshold, so that counts of an edited objective never mix with the old ones."""
+        return f"{self.metric.value}/{self.threshold_seconds:g}"
+
+
+class Generation(Frozen):
+    """Who wrote a setpoint and in which order: compared by epoch (the leader), then by number."""
+
+    epoch: Count
+    generation: Count
+
+    def order(self) -> tuple[int, int]:
+        """Key that orders setpoints: a newer leader beats any number of an older one."""
+        return (self.epoch, self.generation)
+
+
+class Setpoint(Frozen):
+    """What an engine shall do from now on. Whole: a setpoint replaces the one before it.
+
+    `service`: UID of the InferenceService; another one is refused.
+    `epoch`, `generation`: see `Generation`; an older pair is refused, the same pair with another body too.
+    `limits`: live limits; those absent return to the engine's start values.
+    `objectives`: what each request is counted against; empty counts nothing.
+    `expires_seconds`: an engine that hears nothing for so long returns to its start values.
+    """
+
+    service: Annotated[str, Field(min_length=1, max_length=64)]
+    epoch: Count
+    generation: Count
+    limits: Limits = Limits()
+    objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
+    expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
+
+    @model_validator(mode="after")
+    def _objectives_are_distinct(self) -> Setpoint:
+        ids = [objective.id for objective in self.objectives]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"objectives: each metric and threshold may appear once, got {', '.join(ids)}")
+        return self
+
+    def order(self) -> tuple[int, int]:
+        """Key that orders setpoints of one service."""
+        return (self.epoch, self.generation)
+
+
+class Clamp(Frozen):
+    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`)."""
+
+    knob: Knob
+    requested: int
+    effective: int
+    reason: Annotated[str, Field(max_length=256)]
+
+
+class Ceilings(Frozen):
+    """Start-up sizes no live limit may exceed: vLLM's `max_num_seqs`, `max_num_batched_tokens`, `max_model_len`."""
+
+    max_num_seqs: Positive
+    max_num_batched_tokens: Positive
+    max_model_len: Positive
+
+
+class StepKind(StrEnum):
+    """Whether a step processed decodes only, or prefill tokens too."""
+
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+#: Upper edges of the scheduled-token buckets: 1, 2, 4 … 2**20. A step of `k` tokens falls into the first edge >= k.
+TOKEN_BUCKETS: Final[tuple[int, ...]] = tuple(2**exponent for exponent in range(21))
+
+
+class StepSums(Frozen):
+    """Cumulative sums over the steps of one bucket and kind: sufficient statistics of the step-time model.
+
+    Sums of numbers per step: `steps` (1), `seconds` (T), `seconds_squared` (T²), `tokens` (scheduled tokens, tok),
+    `prefill_tokens` (p), `decodes` (running decodes, n), `kv_tokens` (KV tokens read by decodes),
+    `prefill_attention` (sum over the step's prefills of p·(L + p/2), L = context before the chunk).
+    Differences of two readings are exact means over that window and may be added over pods.
+    """
+
+    bucket: Positive
+    kind: StepKind
+    steps: Count
+    seconds: Annotated[float, Field(ge=0)]
+    seconds_squared: Annotated[float, Field(ge=0)]
+    tokens: Count
+    prefill_tokens: Count
+    decodes: Count
+    kv_tokens: Count
+    prefill_attention: Annotated[float, Field(ge=0)]
+
+
+class CoreState(Frozen):
+    """What one engine core reports: what it applies, how large it is, what it does.
+
+    `applied` is checked in the core; None until the first setpoint. `effective` has every knob the core supports.
+    `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because the queue stood still.
+    `longest_step_seconds` is the longest step since the previous setpoint was applied.
+    """
+
+    engine: Count
+    applied: Generation | None
+    effective: Limits
+    start: Limits
+    clamped: tuple[Clamp, ...] = ()
+    ceilings: Ceilings
+    running: Count
+    waiting: Count
+    kv_cache_usage: Annotated[float, Field(ge=0)]
+    kv_cache_tokens: Count
+    watchdog_trips: Count
+    longest_step_seconds: Annotated[float, Field(ge=0)]
+    steps: tuple[StepSums, ...] = ()
+
+
+class ReadBack(Frozen):
+    """Answer of `GET` and `PUT` on the control port.
+
+    `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer in
+    time is named in `unknown`: the call may still land. `unsupported` names each knob this engine cannot move, and why.
+    """
+
+    service: str
+    plugin_version: str
+    engine_version: str
+    governed: bool
+    accepted: Setpoint | None
+    cores: tuple[CoreState, ...]
+    unknown: tuple[int, ...] = ()
+    unsupported: dict[Knob, str] = {}
+
+    def confirmed(self, generation: Generation) -> bool:
+        """True if every core applies exactly this generation."""
+        return bool(self.cores) and not self.unknown and all(core.applied == generation for core in self.cores)
+
+
+class Refusal(StrEnum):
+    """Why a write was refused; the reason in the error body and the label of the retunes counter."""
+
+    BAD_TOKEN = "BadToken"
+    """401: signature, audience, expiry or digest of the token is wrong."""
+    TOO_LARGE = "TooLarge"
+    """413: the body is over `MAX_BODY_BYTES`."""
+    INVALID = "Invalid"
+    """422: the body is no setpoint; the message names the field and the accepted values."""
+    OTHER_SERVICE = "OtherService"
+    """409: the setpoint is for another InferenceService (a re-created one, or a recycled pod IP)."""
+    STALE_EPOCH = "StaleEpoch"
+    """409: a newer leader has written here."""
+    STALE_GENERATION = "StaleGeneration"
+    """409: this leader has written a newer generation."""
+    CONFLICT = "Conflict"
+    """409: the same epoch and generation with another body."""
+    UNSUPPORTED = "Unsupported"
+    """422: the engine cannot move this knob."""
+    UNKNOWN = "Unknown"
+    """504: the cores did not answer in time; the call may still land. Read back before writing again."""
+
+
+class ErrorBody(Frozen):
+    """JSON body of every refused control request."""
+
+    error: Refusal
+    message: str
+    applied: Generation | None = None
+
+
+class Claims(Frozen):
+    """Claims of a write token. `digest` is `body_digest` of the request body; `aud` the UID of the service."""
+
+    iss: Literal["flyball"] = "flyball"
+    aud: str
+    iat: int
+    exp: int
+    digest: str
+
+
+def body_digest(body: bytes) -> str:
+    """SHA-256 of a request body in hex: what the token signs."""
+    return hashlib.sha256(body).hexdigest()
+
+
+class MetricName(StrEnum):
+    """Metrics the engine adds, on the control port's own `/metrics`, with a registry of its own.
+
+    Counters carry `_total` when scraped. Labels are given beside each name; all have `engine` where a core is meant.
+    """
+
+    LIMIT = "flyball_limit"
+    """gauge; engine, knob: effective live limit."""
+    CEILING = "flyball_ceiling"
+    """gauge; engine, knob (`max_num_seqs`, `max_num_batched_tokens`, `max_model_len`)."""
+    SETPOINT_EPOCH = "flyball_setpoint_epoch"
+    """gauge; engine: epoch of the applied setpoint, 0 before the first."""
+    SETPOINT_GENERATION = "flyball_setpoint_generation"
+    """gauge; engine: generation of the applied setpoint."""
+    RETUNES = "flyball_retunes_total"
+    """counter; outcome: `applied`, `unchanged`, `expired`, `watchdog`, or a `Refusal`."""
+    REQUESTS = "flyball_requests_total"
+    """counter; outcome: `finished`, `aborted` (left before its deadline), `error`."""
+    OBJECTIVE_REQUESTS = "flyball_objective_requests_total"
+    """counter; objective (id), outcome (`met`, `violated`)."""
+    ALL_OBJECTIVES_REQUESTS = "flyball_all_objectives_requests_total"
+    """counter; objectives (ids joined by `,`), outcome: goodput is the rate of `met`."""
+    GENERATED_TOKENS = "flyball_generated_tokens_total"
+    """counter: output tokens of finished requests."""
+    PROMPT_TOKENS = "flyball_prompt_tokens_total"
+    """counter: prompt tokens of finished requests."""
+    CACHED_PROMPT_TOKENS = "flyball_cached_prompt_tokens_total"
+    """counter: prompt tokens of finished requests that the prefix cache held."""
+    RUNNING = "flyball_running"
+    """gauge; engine."""
+    WAITING = "flyball_waiting"
+    """gauge; engine."""
+    KV_CACHE_USAGE = "flyball_kv_cache_usage"
+    """gauge; engine: fraction 0…1."""
+    KV_CACHE_TOKENS = "flyball_kv_cache_tokens"
+    """gauge; engine: tokens the KV cache can hold."""
+    RUNNING_KV_TOKENS = "flyball_running_kv_tokens"
+    """gauge; engine: tokens in the KV cache that running requests hold."""
+    STEPS = "flyball_steps_total"
+    """counter; engine, bucket, kind: see `StepSums.steps`; the six below likewise."""
+    STEP_SECONDS = "flyball_step_seconds_total"
+    STEP_SECONDS_SQUARED = "flyball_step_seconds_squared_total"
+    STEP_TOKENS = "flyball_step_tokens_total"
+    STEP_PREFILL_TOKENS = "flyball_step_prefill_tokens_total"
+    STEP_DECODES = "flyball_step_decodes_total"
+    STEP_KV_TOKENS = "flyball_step_kv_tokens_total"
+    STEP_PREFILL_ATTENTION = "flyball_step_prefill_attention_total"
+    LONGEST_STEP_SECONDS = "flyball_longest_step_seconds"
+    """gauge; engine."""
+    WATCHDOG_TRIPS = "flyball_watchdog_trips_total"
+    """counter; engine."""
+    UNSUPPORTED = "flyball_unsupported"
+    """gauge = 1; knob, reason."""
+
+
+#: Sum of the engine's state file that `StepSums` fields come from, in the order they are stored and exported.
+STEP_FIELDS: Final[Mapping[str, MetricName]] = {
+    "steps": MetricName.STEPS,
+    "seconds": MetricName.STEP_SECONDS,
+    "seconds_squared": MetricName.STEP_SECONDS_SQUARED,
+    "tokens": MetricName.STEP_TOKENS,
+    "prefill_tokens": MetricName.STEP_PREFILL_TOKENS,
+    "decodes": MetricName.STEP_DECODES,
+    "kv_tokens": MetricName.STEP_KV_TOKENS,
+    "prefill_attention": MetricName.STEP_PREFILL_ATTENTION,
+}

@@ -1,0 +1,1 @@
+"""EFFECT. The control port, shared by all engines: signatures, generations, read-back."""

@@ -1,0 +1,1 @@
+"""EFFECT. The vLLM plugin; the only importer of vLLM."""

@@ -1,0 +1,1 @@
+"""PURE. The InferenceService: models, names, quantities, conditions and the CRD made from them."""

@@ -1,0 +1,50 @@
+"""Every name that others see, defined once: group, kinds, labels, annotations, field managers, finalizers.
+
+Pure; imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "serving.flyball.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "InferenceService"
+PLURAL: Final = "inferenceservices"
+SINGULAR: Final = "inferenceservice"
+#: Not `isvc`, which is KServe's.
+SHORT_NAMES: Final = ("fisvc",)
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"
+
+#: Owned names derive from the service's name; 46 leaves room for the suffixes of ReplicaSets and pods.
+NAME_MAX_LENGTH: Final = 46
+
+MANAGED_BY: Final = "flyball"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_SERVICE: Final = f"{GROUP}/service"
+#: In every selector, so that pods orphaned by an earlier service of the same name are never served or tuned.
+LABEL_SERVICE_UID: Final = f"{GROUP}/service-uid"
+
+ANNOTATION_SCRAPE: Final = "prometheus.io/scrape"
+#: On the pod template and the ControllerRevision: hash of the spec fields whose change must roll pods.
+ANNOTATION_SPEC_HASH: Final = f"{GROUP}/spec-hash"
+#: On the pod template: hash of the renderer's output, to see that a newer operator would render otherwise.
+ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+#: On the InferenceService, any new value: re-render the pod template with this operator's renderer (rolls pods).
+ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
+#: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
+ANNOTATION_INTENT: Final = f"{GROUP}/intent"
+#: On the CRD: hash of the schema, compared by the start check.
+ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
+
+#: Field managers, one per writer; also the suffix of the user agent, so the audit log tells them apart.
+MANAGER_HANDS: Final = "flyball-hands"
+MANAGER_BRAIN: Final = "flyball-brain"
+
+CONTAINER_ENGINE: Final = "engine"
+CONTAINER_PLUGIN: Final = "flyball-plugin"
+PORT_HTTP: Final = "http"
+PORT_CONTROL: Final = "control"

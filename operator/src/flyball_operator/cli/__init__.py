@@ -1,0 +1,1 @@
+"""EFFECT. The flyball command."""

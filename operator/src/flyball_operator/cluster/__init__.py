@@ -1,0 +1,1 @@
+"""EFFECT. The Kubernetes API: cache, apply, election."""

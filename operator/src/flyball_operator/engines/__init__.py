@@ -1,0 +1,1 @@
+"""EFFECT. Sign, push and read back setpoints."""

@@ -1,0 +1,1 @@
+"""PURE. The brain: signals, identification, the law and its guards."""

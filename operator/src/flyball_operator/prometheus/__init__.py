@@ -1,0 +1,1 @@
+"""EFFECT. Queries to signals."""

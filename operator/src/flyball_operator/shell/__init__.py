@@ -1,0 +1,1 @@
+"""EFFECT. kopf handlers, queue, loops, settings, own telemetry."""
