@@ -225,8 +225,8 @@ class CoreState(Frozen):
 class ReadBack(Frozen):
     """Answer of `GET` and `PUT` on the control port.
 
-    `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer in
-    time is named in `unknown`: the call may still land. `unsupported` names each knob this engine cannot move, and why.
+    `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
+    in time is named in `unknown`: the call may still land. `unsupported` names each knob this engine cannot move, and why.
     """
 
     service: str
