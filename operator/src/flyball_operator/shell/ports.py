@@ -19,8 +19,8 @@ EventType = Literal["Normal", "Warning"]
 class EnginePod:
     """A pod of a service, as last seen.
 
-    `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier ones:
-    both change when the engine comes back with its start values. `host` is the pod's namespace.
+    `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier
+    ones: both change when the engine comes back with its start values. `host` is the pod's namespace.
     """
 
     name: str
