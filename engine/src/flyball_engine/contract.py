@@ -11,7 +11,8 @@ not know is refused by name (HTTP 422), never silently trimmed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -49,6 +50,43 @@ class Env(StrEnum):
     """Folder of the shared-memory files between engine core and API server; default a fresh one under /dev/shm."""
     TERMINATION_LOG = "FLYBALL_TERMINATION_LOG"
     """Where the launcher writes why it refused to start; default /dev/termination-log."""
+
+
+#: vLLM arguments that Flyball owns, by vLLM's own name (the parser's `dest`), and what sets each instead.
+#: The launcher refuses them among the user's arguments under any spelling.
+OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
+    "model": "spec.model.uri",
+    "model_tag": "spec.model.uri",
+    "served_model_name": "spec.model.servedName",
+    "host": "nothing: the engine listens on all addresses of its pod",
+    "port": f"nothing: the engine listens on port {API_PORT}",
+    "uds": f"nothing: the engine listens on port {API_PORT}",
+    "tensor_parallel_size": "spec.parallelism.tensor",
+    "max_num_seqs": "spec.batching.maxNumSeqs",
+    "max_num_batched_tokens": "spec.batching.maxNumBatchedTokens",
+    "max_num_active_seqs": "spec.tuning.bounds.maxNumActiveSeqs",
+    "max_num_scheduled_tokens": "spec.tuning.bounds.maxNumScheduledTokens",
+    "enable_prefix_caching": "spec.batching.prefixCaching",
+    "shutdown_timeout": "spec.rollout.drainTimeout",
+    "scheduler_cls": "nothing: the scheduler is Flyball's",
+    "api_server_count": "nothing: one API server per pod",
+    "disable_log_stats": "nothing: tuning needs the engine's statistics",
+    "config": "spec.engine.args: a file could set owned arguments unseen",
+}
+
+#: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
+LAUNCH_MODULE: Final = "flyball_engine.launch"
+EXIT_REFUSED: Final = 64
+
+
+def launch_command(*, owned: Sequence[str], user: Sequence[str]) -> list[str]:
+    """Command of a governed engine container: `python3 -m flyball_engine.launch --owned=<JSON list> -- <user>...`.
+
+    `owned` are Flyball's vLLM arguments, one token each (`--port=8000`, `--no-enable-prefix-caching`); `user` those of
+    `spec.engine.args`, verbatim. The launcher puts the user's first and the owned ones last; it drops owned ones that
+    the installed vLLM does not have. Everything after the first `--` is the user's.
+    """
+    return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", "--", *user]
 
 
 class Frozen(BaseModel):
