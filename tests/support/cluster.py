@@ -1,0 +1,113 @@
+"""The local cluster as tests see it: kubectl, waiting for conditions, namespaces of their own.
+
+`hack/test` exports KUBECONFIG and PATH (`hack/cluster env`); nothing here falls back to another cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+
+class KubectlError(AssertionError):
+    """kubectl ended with an error; the message is what it said."""
+
+
+def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
+    """Run kubectl and return what it printed.
+
+    Raises `KubectlError` with its error output.
+    """
+    assert "KUBECONFIG" in os.environ, 'no cluster: run hack/cluster up and eval "$(hack/cluster env)", or hack/test'
+    done = subprocess.run(["kubectl", *args], input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        raise KubectlError(done.stderr.strip())
+    return done.stdout
+
+
+def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> None:
+    """`kubectl apply` one manifest."""
+    extra = ["--server-side", "--field-manager=test"] if server_side else []
+    kubectl("apply", "-n", namespace, *extra, "-f", "-", stdin=json.dumps(manifest))
+
+
+def get(kind: str, name: str, *, namespace: str) -> Object | None:
+    """One object, or None if there is none of that name."""
+    out = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+    return json.loads(out) if out.strip() else None
+
+
+def items(kind: str, *, namespace: str, selector: str = "") -> list[Object]:
+    """All objects of a kind in a namespace."""
+    extra = ["-l", selector] if selector else []
+    found: list[Object] = json.loads(kubectl("get", kind, "-n", namespace, "-o", "json", *extra))["items"]
+    return found
+
+
+def patch(kind: str, name: str, change: Object, *, namespace: str) -> None:
+    """JSON merge patch."""
+    kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change))
+
+
+def delete(kind: str, name: str, *, namespace: str, cascade: str = "background", wait: bool = True) -> None:
+    """Delete one object; nothing happens if it is gone already."""
+    kubectl(
+        "delete", kind, name, "-n", namespace, f"--cascade={cascade}", f"--wait={str(wait).lower()}",
+        "--ignore-not-found", timeout=300,
+    )  # fmt: skip
+
+
+def eventually(probe: Callable[[], T | None], *, expecting: str, within: float = 120, every: float = 0.25) -> T:
+    """Wait until `probe` returns something true, and return it.
+
+    `within` is a generous limit in seconds, not an expectation of speed. Raises `AssertionError` that says what was
+    expected and what was seen last.
+    """
+    limit = time.monotonic() + within
+    while True:
+        error: Exception | None = None
+        try:
+            seen = probe()
+        except KubectlError as caught:
+            seen, error = None, caught
+        if seen:
+            return seen
+        if time.monotonic() > limit:
+            raise AssertionError(f"within {within:.0f} s expected {expecting}; last: {error or seen!r}")
+        time.sleep(every)
+
+
+def throughout(probe: Callable[[], bool], *, expecting: str, seconds: float, every: float = 0.5) -> None:
+    """Assert that something holds at every look during `seconds`."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        assert probe(), f"expected throughout: {expecting}"
+        time.sleep(every)
+
+
+def condition(resource: Object | None, type_: str) -> Object:
+    """A condition of an object; `{}` where there is none."""
+    conditions: list[Object] = ((resource or {}).get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one["type"] == type_), {})
+
+
+@contextmanager
+def namespace(prefix: str, *, restricted: bool = True) -> Iterator[str]:
+    """A namespace of the test's own, at the restricted pod security level, deleted at the end without waiting."""
+    name = f"{prefix}-{uuid.uuid4().hex[:6]}"
+    level = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}
+    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    try:
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

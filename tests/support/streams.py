@@ -1,0 +1,110 @@
+"""Streaming load from outside: many concurrent completions, each checked to its last token.
+
+A request counts as failed when the server refused it or the connection broke, and as truncated when it ended with fewer
+tokens than asked (`ignore_eos` makes the engine give exactly that many).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+
+@dataclass
+class StreamTotals:
+    """What a client saw. Times are seconds, one entry per finished request."""
+
+    finished: int = 0
+    failures: list[str] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
+    first_token: list[float] = field(default_factory=list)
+    per_token: list[float] = field(default_factory=list)
+
+    def expect_nothing_lost(self) -> None:
+        """Assert that requests ran and that every one of them got all it asked for."""
+        assert self.finished > 0, "no request finished"
+        assert not self.failures, f"{len(self.failures)} failed, first: {self.failures[0]}"
+        assert not self.truncated, f"{len(self.truncated)} truncated, first: {self.truncated[0]}"
+
+
+class StreamLoad:
+    """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped."""
+
+    def __init__(self, *, url: str, model: str, concurrency: int, prompt_tokens: int = 64, max_tokens: int = 48) -> None:
+        self.totals = StreamTotals()
+        self._url = url
+        self._model = model
+        self._concurrency = concurrency
+        self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
+        self._stop = threading.Event()
+        self._serial = itertools.count()
+
+    @contextmanager
+    def running(self) -> Iterator[StreamTotals]:
+        """Load for as long as the block lasts; on leaving, requests in flight run to their end."""
+        thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="stream-load")
+        thread.start()
+        try:
+            yield self.totals
+        finally:
+            self._stop.set()
+            thread.join()
+
+    async def _run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=600)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            await asyncio.gather(*(self._stream(session) for _ in range(self._concurrency)))
+
+    async def _stream(self, session: aiohttp.ClientSession) -> None:
+        while not self._stop.is_set():
+            number = next(self._serial)
+            try:
+                await self._request(session, number)
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                self.totals.failures.append(f"request {number}: {error!r}")
+                await asyncio.sleep(0.2)  # a dead endpoint would otherwise be hammered
+
+    async def _request(self, session: aiohttp.ClientSession, number: int) -> None:
+        prompt = [(number * 7919 + position * 31) % 4000 + 100 for position in range(self._prompt_tokens)]
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": self._max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        started = time.monotonic()
+        first = last = 0.0
+        tokens = 0
+        done = False
+        async with session.post(f"{self._url}/v1/completions", json=body) as response:
+            if response.status != 200:
+                raise ValueError(f"HTTP {response.status}: {(await response.text())[:300]}")
+            async for line in response.content:
+                if not line.startswith(b"data: "):
+                    continue
+                if line.strip() == b"data: [DONE]":
+                    done = True
+                    continue
+                event = json.loads(line[6:])
+                if event.get("choices"):
+                    last = time.monotonic()
+                    first = first or last
+                tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+        self.totals.finished += 1
+        if not done or tokens != self._max_tokens:
+            self.totals.truncated.append(f"request {number}: {tokens} of {self._max_tokens} tokens, done={done}")
+            return
+        self.totals.first_token.append(first - started)
+        self.totals.per_token.append((last - first) / (tokens - 1))
