@@ -58,9 +58,9 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "model": "spec.model.uri",
     "model_tag": "spec.model.uri",
     "served_model_name": "spec.model.servedName",
-    "host": "nothing: the engine listens on all addresses of its pod",
-    "port": f"nothing: the engine listens on port {API_PORT}",
-    "uds": f"nothing: the engine listens on port {API_PORT}",
+    "host": "Flyball (the engine listens on all addresses of its pod)",
+    "port": f"Flyball (the engine listens on port {API_PORT})",
+    "uds": f"Flyball (the engine listens on port {API_PORT})",
     "tensor_parallel_size": "spec.parallelism.tensor",
     "max_num_seqs": "spec.batching.maxNumSeqs",
     "max_num_batched_tokens": "spec.batching.maxNumBatchedTokens",
@@ -68,10 +68,10 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "max_num_scheduled_tokens": "spec.tuning.bounds.maxNumScheduledTokens",
     "enable_prefix_caching": "spec.batching.prefixCaching",
     "shutdown_timeout": "spec.rollout.drainTimeout",
-    "scheduler_cls": "nothing: the scheduler is Flyball's",
-    "api_server_count": "nothing: one API server per pod",
-    "disable_log_stats": "nothing: tuning needs the engine's statistics",
-    "config": "spec.engine.args: a file could set owned arguments unseen",
+    "scheduler_cls": "Flyball (the scheduler is its own)",
+    "api_server_count": "Flyball (one API server per pod)",
+    "disable_log_stats": "Flyball (tuning needs the engine's statistics)",
+    "config": "spec.engine.args (a file could set owned arguments unseen)",
 }
 
 #: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
@@ -264,7 +264,7 @@ class ReadBack(Frozen):
     """Answer of `GET` and `PUT` on the control port.
 
     `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
-    in time is named in `unknown`: the call may still land. `unsupported` names each knob this engine cannot move, and why.
+    in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
     """
 
     service: str

@@ -1,0 +1,88 @@
+"""What the engine's environment variables must be for it to run as any user on a read-only root. Pure.
+
+Only what is missing is added: a variable the image or the user has set is kept, with two exceptions that are said in
+the notices (`VLLM_PLUGINS`, which is merged, and a HOME that cannot be written to).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+#: Entry points of the plugin, in every process and in the API server.
+OUR_PLUGINS: Final = ("flyball", "flyball_control")
+
+#: The Rust front end replaces the API server that the plugin lives in. `vllm serve` alone starts it, and we do not.
+RUST_FRONTEND: Final = ("VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where we start: the environment, the scratch folder, whether this user has a name, and what can be written.
+
+    `plugins`: names of the vLLM plugins installed beside ours, which vLLM loads when `VLLM_PLUGINS` is not set.
+    """
+
+    variables: Mapping[str, str]
+    scratch: str
+    user: str | None
+    writable: Callable[[str], bool]
+    plugins: Sequence[str] = ()
+
+
+@dataclass
+class Changes:
+    """Variables to set, variables to drop, and what to tell whoever reads the log."""
+
+    set: dict[str, str] = field(default_factory=dict)
+    drop: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def applied(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The environment after these changes."""
+        return {name: value for name, value in {**variables, **self.set}.items() if name not in self.drop}
+
+
+def changes(place: Place, *, governed: bool) -> Changes:
+    """What to change in the environment, with the plugin or without."""
+    made = Changes()
+    _home(place, made)
+    _rust(place, made)
+    _plugins(place, made, governed=governed)
+    return made
+
+
+def _home(place: Place, made: Changes) -> None:
+    """A home that can be written to: caches (vLLM, Hugging Face, Triton, compilers) have their defaults below it."""
+    home = place.variables.get("HOME", "")
+    if not (home and place.writable(home)):
+        made.set["HOME"] = f"{place.scratch}/flyball-home"
+        if home not in ("", "/"):
+            made.notices.append(f"HOME={home} is not writable; using {made.set['HOME']}")
+    if place.user is None and not place.variables.get("USER"):
+        # getpass.getuser() fails for a user id without a name, and vLLM and torch name folders after it.
+        made.set["USER"] = made.set["LOGNAME"] = "flyball"
+    below = made.set.get("HOME", home)
+    for name, path in (("XDG_CACHE_HOME", ".cache"), ("XDG_CONFIG_HOME", ".config"), ("HF_HOME", ".cache/huggingface")):
+        if "HOME" in made.set and not place.variables.get(name):
+            made.set[name] = f"{below}/{path}"
+
+
+def _rust(place: Place, made: Changes) -> None:
+    """Dropped with a word: with our entry point vLLM would ignore it but for a warning or two."""
+    if place.variables.get(RUST_FRONTEND[0], "0") not in ("", "0"):
+        made.drop.extend(name for name in RUST_FRONTEND if name in place.variables)
+        made.notices.append(f"{RUST_FRONTEND[0]} is dropped: the plugin lives in the Python API server")
+
+
+def _plugins(place: Place, made: Changes, *, governed: bool) -> None:
+    """The user's plugins and, if governed, ours.
+
+    vLLM loads endpoint plugins only when they are named, and naming any stops it from loading those not named: so all
+    that it would have loaded anyway are named too.
+    """
+    named = place.variables.get("VLLM_PLUGINS")
+    theirs = list(place.plugins) if named is None else [name for name in named.split(",") if name]
+    theirs = [name for name in dict.fromkeys(theirs) if name not in OUR_PLUGINS]
+    made.set["VLLM_PLUGINS"] = ",".join([*theirs, *(OUR_PLUGINS if governed else ())])

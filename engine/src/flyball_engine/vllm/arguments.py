@@ -1,0 +1,259 @@
+"""Asks the installed vLLM's own parser what a command line means; run as a child process of the launcher.
+
+Reads a `Question` as JSON from stdin and writes an `Answer` as JSON to stdout (everything vLLM prints goes to stderr).
+No spelling is understood here: abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are
+all resolved by the parser that will read the command line later, so whatever it would take, this sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import logging
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any, Final, NoReturn
+
+from flyball_engine.contract import OWNED_ARGUMENTS
+from flyball_engine.launch.report import Answer, Question
+
+#: Where vLLM keeps its server's arguments and its parser class, newest first (0.32; 0.26 and later).
+_ARGUMENT_MODULES: Final = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+_PARSER_MODULES: Final = ("vllm.utils.argparse_utils", "vllm.utils")
+
+#: Flyball's entry points: what vLLM loads in every process, and in the API server.
+PLUGINS: Final = (("vllm.general_plugins", "flyball"), ("vllm.endpoint_plugins", "flyball_control"))
+
+#: The parser lists every option there is for some errors; this much of them helps.
+MESSAGE_LENGTH: Final = 400
+
+
+class ParseError(Exception):
+    """The parser does not take these arguments; the message is its own."""
+
+
+class Recorder(argparse.Namespace):
+    """A namespace that knows which destinations arguments have set, as opposed to defaults.
+
+    An optional positional is set to None when it is absent; that is not counted.
+    """
+
+    def __init__(self, *, options: Sequence[str], positionals: Sequence[str]) -> None:
+        # Known destinations are present from the start, so that the parser sets no default: what is set was given.
+        super().__init__(**dict.fromkeys([*options, *positionals]))
+        object.__setattr__(self, "_positionals", frozenset(positionals))
+        object.__setattr__(self, "_set", [])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        absent = value is None and name in self.__dict__.get("_positionals", ())
+        if "_set" in self.__dict__ and name not in self._set and not absent:
+            self._set.append(name)
+        super().__setattr__(name, value)
+
+    def destinations(self) -> list[str]:
+        """Destinations set by arguments, in order."""
+        return list(self._set)
+
+
+class Arguments:
+    """The installed parser, asked without its side effects (exits, messages)."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._parser.error = self._raise
+        self._parser.print_help = lambda *_: None
+        self._actions = list(parser._actions)  # noqa: SLF001  argparse names them nowhere else
+
+    def _recorder(self) -> Recorder:
+        named = {action.dest: bool(action.option_strings) for action in self._actions}
+        return Recorder(
+            options=[dest for dest, option in named.items() if option],
+            positionals=[dest for dest, option in named.items() if not option],
+        )
+
+    @staticmethod
+    def _raise(message: str) -> NoReturn:
+        raise ParseError(message)
+
+    def parse(self, tokens: Sequence[str]) -> Recorder:
+        """What these arguments set. Raises ParseError, whatever way the parser fails in."""
+        namespace = self._recorder()
+        try:
+            self._parser.parse_args(list(tokens), namespace)
+        except ParseError:
+            raise
+        except SystemExit:
+            raise ParseError("one of them makes vLLM print something and exit") from None
+        except IndexError:  # how the parser fails on a dotted argument at the end
+            raise ParseError("the last one lacks its value") from None
+        except Exception as error:
+            raise ParseError(f"{type(error).__name__}: {error}") from error
+        return namespace
+
+    def knows(self, token: str) -> bool:
+        """True if the parser has an option for this one token."""
+        try:
+            _, rest = self._parser.parse_known_args([token], self._recorder())
+        except ParseError:
+            return True  # known, with a value it does not take: the whole command line will say so
+        return not rest
+
+    def destination(self, option: str) -> str | None:
+        """Destination of an option as the parser names it in its messages (`-tp` or `--tensor-parallel-size/-tp`)."""
+        names = set(option.split("/"))
+        return next((action.dest for action in self._actions if names & set(action.option_strings)), None)
+
+    def closest(self, token: str) -> str | None:
+        """The option a mistyped one most likely means."""
+        options = [option for action in self._actions for option in action.option_strings]
+        name = token.partition("=")[0].replace("_", "-")
+        found = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+        return found[0] if found else None
+
+
+def examine(arguments: Arguments, question: Question) -> tuple[list[str], list[str], list[str]]:
+    """Reasons to refuse, arguments to start with, and owned arguments dropped because this version lacks them."""
+    owned = [token for token in question.owned if arguments.knows(token)]
+    dropped = [token for token in question.owned if token not in owned]
+    refused = _refuse_user(arguments, question.user)
+    command = [*question.user, *owned]
+    if not refused:
+        refused = _refuse_whole(arguments, command, owned)
+    return refused, command, dropped
+
+
+def _refuse_user(arguments: Arguments, user: Sequence[str]) -> list[str]:
+    """Why the user's arguments alone must not be given to vLLM."""
+    if "--" in user:
+        return ["argument -- would turn the arguments behind it into positional ones"]
+    if "--config" in user:  # the parser would read the file first
+        return [_owned("--config", "config")]
+    try:
+        given = arguments.parse(user).destinations()
+    except ParseError as error:
+        return [_explain(arguments, str(error))]
+    return [_owned(_spelling(arguments, user, dest), dest) for dest in given if dest in OWNED_ARGUMENTS]
+
+
+def _owned(spelling: str, destination: str) -> str:
+    """The refusal of an owned argument: as it was written, what it means, and what sets it instead."""
+    name = "--" + destination.replace("_", "-")
+    meaning = "is the model, which" if destination == "model_tag" else f"means {name}, which"
+    said = "" if spelling.partition("=")[0] == name else f" {meaning}"
+    return f"argument {spelling}{said} is set by {OWNED_ARGUMENTS[destination]}"
+
+
+def _spelling(arguments: Arguments, user: Sequence[str], destination: str) -> str:
+    """The token that sets a destination, as the user wrote it: the end of the shortest prefix that sets it."""
+    for end in range(1, len(user) + 1):
+        try:
+            given = arguments.parse(user[:end]).destinations()
+        except ParseError:
+            continue  # ends between an option and its value
+        if destination in given:
+            options = [token for token in user[:end] if token.startswith("-")]
+            return user[end - 1] if destination == "model_tag" or not options else options[-1]
+    return destination
+
+
+def _explain(arguments: Arguments, message: str) -> str:
+    """The parser's error, with the argument it most likely meant or the owner it has."""
+    if unknown := re.match(r"unrecognized arguments: (\S+)", message):
+        closest = arguments.closest(unknown[1])
+        return f"this vLLM has no argument {unknown[1]}" + (f"; did you mean {closest}?" if closest else "")
+    if known := re.match(r"argument ([^:\s]+): ", message):
+        destination = arguments.destination(known[1])
+        if destination is not None and destination in OWNED_ARGUMENTS:
+            return _owned(known[1].split("/")[0], destination)
+    return f"vLLM does not take the arguments: {textwrap.shorten(message, MESSAGE_LENGTH)}"
+
+
+def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[str]) -> list[str]:
+    """Why the whole command line must not be used: owned values that do not hold in it, or contradict each other."""
+    try:
+        alone, whole = arguments.parse(owned), arguments.parse(command)
+    except ParseError as error:
+        return [f"vLLM does not take the arguments: {error}"]
+    # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
+    changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
+    reasons = [f"the arguments change --{dest.replace('_', '-')}, which is Flyball's to set" for dest in changed]
+    return reasons or _contradictions(alone)
+
+
+def _contradictions(given: argparse.Namespace) -> list[str]:
+    """Sizes that vLLM would refuse much later, in the engine core."""
+    seqs, tokens = getattr(given, "max_num_seqs", None), getattr(given, "max_num_batched_tokens", None)
+    active = getattr(given, "max_num_active_seqs", None)
+    reasons = []
+    if seqs and tokens and tokens < seqs:
+        why = "every running request needs a token of each step"
+        reasons.append(f"maxNumBatchedTokens ({tokens}) is below maxNumSeqs ({seqs}): {why}")
+    if seqs and active and active > seqs:
+        reasons.append(f"maxNumActiveSeqs ({active}) is above maxNumSeqs ({seqs})")
+    return reasons
+
+
+def build_parser() -> Any:
+    """The parser of the installed vLLM's API server. Raises ImportError if it is not where any known version has it."""
+    parser_class = _first(_PARSER_MODULES, "FlexibleArgumentParser")
+    return _first(_ARGUMENT_MODULES, "make_arg_parser")(parser_class(prog="vllm"))
+
+
+def _first(modules: Sequence[str], name: str) -> Any:
+    for module in modules:
+        if _exists(module) and (found := getattr(importlib.import_module(module), name, None)) is not None:
+            return found
+    raise ImportError(f"no {name} in {' or '.join(modules)}")
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package of it is missing
+        return False
+
+
+def plugin_problem() -> str | None:
+    """Why Flyball's plugin cannot be loaded here; None if it can."""
+    for group, name in PLUGINS:
+        found = list(entry_points(group=group, name=name))
+        if not found:
+            return f"entry point {name} of {group} is not on PYTHONPATH"
+        try:
+            found[0].load()
+        except Exception as error:  # noqa: BLE001  whatever a foreign version raises is a reason, not a crash
+            return f"{found[0].value} does not load: {type(error).__name__}: {error}"
+    return None
+
+
+def answer(question: Question) -> Answer:
+    """The whole answer. Raises ImportError if the installed vLLM has no parser we know."""
+    refused, arguments, dropped = examine(Arguments(build_parser()), question)
+    return Answer(
+        engine_version=str(importlib.import_module("vllm").__version__),
+        refused=tuple(refused),
+        arguments=tuple(arguments),
+        dropped=tuple(dropped),
+        plugin=None if refused else plugin_problem(),
+    )
+
+
+def main() -> None:
+    """Answers one question on stdin; stdout carries the answer alone."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    logging.disable(logging.WARNING)  # the parser's remarks come again when vLLM itself reads the arguments
+    question = Question.model_validate(json.load(sys.stdin))
+    with replies:
+        replies.write(answer(question).model_dump_json())
+
+
+if __name__ == "__main__":
+    main()
