@@ -1,0 +1,26 @@
+# Images of single static binaries: an archive is a few files of JSON and a tar, so no builder is needed.
+# shellcheck shell=bash
+
+archive_ref() { # TOOL: a reference by content; the module's cache key is in its folder's name
+  local module
+  module=$(basename "$(dirname "$(readlink -f "$bin/$1")")")
+  echo "localhost/flyball/$1:${module##*-}"
+}
+
+# archive_import TOOL: unless containerd has it already.
+archive_import() {
+  local ref work layer
+  ref=$(archive_ref "$1")
+  if grep -qxF "$ref" <<<"$imported"; then return; fi
+  work=$(mktemp -d "$FLYBALL_CACHE/archive.XXXXXX")
+  mkdir "$work/root"
+  cp -L "$bin/$1" "$work/root/$1"
+  tar -C "$work/root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" .
+  layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
+  jq -n --arg tool "/$1" --arg layer "sha256:$layer" --arg architecture "$(dpkg --print-architecture)" \
+    '{architecture: $architecture, os: "linux", rootfs: {type: "layers", diff_ids: [$layer]},
+      config: {User: "65532:65532", Entrypoint: [$tool], Env: ["PATH=/"], WorkingDir: "/"}}' >"$work/config.json"
+  jq -n --arg ref "$ref" '[{Config: "config.json", RepoTags: [$ref], Layers: ["layer.tar"]}]' >"$work/manifest.json"
+  tar -C "$work" -cf - manifest.json config.json layer.tar | box ctr -n k8s.io images import - >/dev/null
+  rm -rf "$work"
+}

@@ -1,0 +1,37 @@
+# A cluster that is not ours: looked at, never made or removed, and only under the context's name.
+# shellcheck shell=bash
+
+external_kubectl() { command -v kubectl || "$FLYBALL_ROOT/hack/lib/binaries" path kubectl; }
+
+# A kubeconfig of that context alone, so that nothing run with it can reach another cluster.
+external_kubeconfig() {
+  local kubectl file="$FLYBALL_CACHE/external/kubeconfig"
+  [[ -n ${FLYBALL_CONTEXT:-} ]] || die "FLYBALL_CLUSTER=external needs FLYBALL_CONTEXT, the kubeconfig context to use"
+  kubectl=$(external_kubectl)
+  mkdir -p "${file%/*}"
+  # What the environment names may be this very file, from an earlier `hack/cluster env`.
+  (umask 077 && "$kubectl" config view --minify --flatten --context "$FLYBALL_CONTEXT" >"$file.new") ||
+    die "there is no context '$FLYBALL_CONTEXT' in the kubeconfig"
+  mv "$file.new" "$file"
+  echo "$file"
+}
+
+external() { # VERB
+  local kubectl file
+  file=$(external_kubeconfig)
+  kubectl=$(external_kubectl)
+  case $1 in
+    up | status)
+      "$kubectl" --kubeconfig "$file" --request-timeout=10s get --raw /readyz >/dev/null ||
+        die "the cluster of context '$FLYBALL_CONTEXT' does not answer"
+      log "cluster: context '$FLYBALL_CONTEXT' answers"
+      ;;
+    down) log "cluster: external, left alone" ;;
+    env)
+      printf 'export KUBECONFIG=%q\n' "$file"
+      # shellcheck disable=SC2016
+      printf 'export PATH=%q:$PATH\n' "$(dirname "$kubectl")"
+      ;;
+    *) die "'$1' works only with the local cluster" ;;
+  esac
+}

