@@ -1,310 +1,263 @@
-"""The InferenceService, `serving.flyball.dev/v1alpha1`, as pydantic models.
+"""The InferenceService, `serving.flyball.dev/v1alpha1`, as pydantic models: the whole object and its names.
 
-The CRD is generated from these models (`crd.py`), and the operator parses with them what it reads, as untrusted input.
-Shapes are for good: there is no conversion webhook, so every later change is additive. Pure.
+The CRD is generated from these models (`crd.py`), and the operator parses with them what it reads, as untrusted input
+(`parse.py`). Shapes are for good: there is no conversion webhook, so every later change is additive. Pure.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
-from enum import StrEnum
-from typing import Annotated, Any, Final
+import re
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from flyball_engine.contract import Metric
-from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
+from flyball_operator.api import names
+from flyball_operator.api.base import Check, Mode, Model
+from flyball_operator.api.pod import LocalObjectReference, PodTemplate, Resources
+from flyball_operator.api.quantities import DURATION_PATTERN, parse_duration
+from flyball_operator.api.rules import MapKeyed, Rule, matches
+from flyball_operator.api.spec import (
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MIN_NUM_ACTIVE_SEQS,
+    DEFAULT_MIN_NUM_SCHEDULED_TOKENS,
+    Accelerator,
+    Batching,
+    Bounds,
+    Engine,
+    EnvVar,
+    ModelSource,
+    Objective,
+    Parallelism,
+    Range,
+    Rollout,
+    SecretKeyRef,
+    Tuning,
+)
+from flyball_operator.api.status import (
+    BRAIN_CONDITIONS,
+    HANDS_CONDITIONS,
+    Condition,
+    ConditionType,
+    DecisionStatus,
+    InferenceServiceStatus,
+    ObjectiveStatus,
+    SetpointStatus,
+    StepModelStatus,
+    TuningStatus,
+)
 
-Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=20)]
-Percentage = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=10)]
-
-#: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
-DEFAULT_MAX_NUM_SEQS: Final = 256
-DEFAULT_MAX_NUM_BATCHED_TOKENS: Final = 8192
-#: Smallest limits the law may set where `spec.tuning.bounds` names none.
-DEFAULT_MIN_NUM_ACTIVE_SEQS: Final = 4
-DEFAULT_MIN_NUM_SCHEDULED_TOKENS: Final = 128
-
-
-class Model(BaseModel):
-    """Base of all API models: camelCase in JSON, unknown fields ignored (a newer CRD may have more)."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
-
-
-class SecretKeyRef(Model):
-    """A key of a Secret in the service's namespace."""
-
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    key: Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class ModelSource(Model):
-    """What is served. `uri`: `hf://org/name`, `pvc://claim/path` or `file:///path` in the engine image."""
-
-    uri: Annotated[str, Field(min_length=6, max_length=512)]
-    served_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    token_secret_ref: SecretKeyRef | None = None
-
-
-class EnvVar(Model):
-    """An environment variable of the engine container."""
-
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-    value: Annotated[str, Field(max_length=4096)] = ""
-
-
-class Engine(Model):
-    """The engine container. `governed: false` runs plain vLLM: no plugin, no tuning, observed only."""
-
-    image: Annotated[str, Field(min_length=1, max_length=512)]
-    governed: bool = True
-    args: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(max_length=64)] = ()
-    env: Annotated[tuple[EnvVar, ...], Field(max_length=64)] = ()
-
-
-class Accelerator(Model):
-    """Extended resource that one device is requested by, such as `nvidia.com/gpu`."""
-
-    resource_name: Annotated[str, Field(min_length=3, max_length=253)]
-
-
-class Parallelism(Model):
-    """Devices one replica spans."""
-
-    tensor: Annotated[int, Field(ge=1, le=64)] = 1
-
-
-class Objective(Model):
-    """`target` percent of requests (or gaps, for InterTokenLatency) meet `threshold`."""
-
-    name: Annotated[str, Field(min_length=1, max_length=63)]
-    metric: Metric
-    threshold: Duration
-    target: Percentage = "99"
-
-    @property
-    def threshold_seconds(self) -> float:
-        """The threshold in seconds."""
-        return float(parse_duration(self.threshold))
-
-    @property
-    def allowed_violations(self) -> float:
-        """Share of requests that may violate the threshold, 0…1."""
-        return float((Decimal(100) - Decimal(self.target)) / Decimal(100))
+__all__ = [
+    "BRAIN_CONDITIONS",
+    "DEFAULT_MAX_NUM_BATCHED_TOKENS",
+    "DEFAULT_MAX_NUM_SEQS",
+    "DEFAULT_MIN_NUM_ACTIVE_SEQS",
+    "DEFAULT_MIN_NUM_SCHEDULED_TOKENS",
+    "HANDS_CONDITIONS",
+    "Accelerator",
+    "Batching",
+    "Bounds",
+    "Condition",
+    "ConditionType",
+    "DecisionStatus",
+    "Engine",
+    "EnvVar",
+    "InferenceService",
+    "InferenceServiceSpec",
+    "InferenceServiceStatus",
+    "LocalObjectReference",
+    "Metric",
+    "Mode",
+    "Model",
+    "ModelSource",
+    "ObjectMeta",
+    "Objective",
+    "ObjectiveStatus",
+    "Parallelism",
+    "PodTemplate",
+    "Range",
+    "Resources",
+    "Rollout",
+    "SecretKeyRef",
+    "SetpointStatus",
+    "StepModelStatus",
+    "Tuning",
+    "TuningStatus",
+]
 
 
-class Batching(Model):
-    """Ceilings, paid for at start: live limits move below them."""
+def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
+    bound = f"self.tuning.?bounds.?{limit}.?{end}"
+    message = f"must be at most spec.batching.{ceiling}"
 
-    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = DEFAULT_MAX_NUM_SEQS
-    max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = DEFAULT_MAX_NUM_BATCHED_TOKENS
-    prefix_caching: bool = True
+    def holds(spec: InferenceServiceSpec) -> bool:
+        value = getattr(getattr(spec.tuning.bounds, attribute), end)
+        most = spec.batching.max_num_seqs if ceiling == "maxNumSeqs" else spec.batching.max_num_batched_tokens
+        return value is None or value <= most
 
-
-class Range(Model):
-    """Inclusive bounds of one limit; `min = max` pins it."""
-
-    min: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    max: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-
-
-class Bounds(Model):
-    """What tuning may use; absent ends are the law's smallest values and the ceilings."""
-
-    max_num_active_seqs: Range = Range()
-    max_num_scheduled_tokens: Range = Range()
+    rule = Rule(
+        f"{bound}.orValue(0) <= self.batching.{ceiling}",
+        message,
+        f".tuning.bounds.{limit}.{end}",
+        f"'{message} (%d)'.format([self.batching.{ceiling}])",
+    )
+    return Check(rule, holds)
 
 
-class Mode(StrEnum):
-    """Disabled: run at the upper bounds. Recommend: decide, do not push. Auto: decide and push."""
-
-    DISABLED = "Disabled"
-    RECOMMEND = "Recommend"
-    AUTO = "Auto"
+def _upper_tokens_cover_upper_seqs(spec: InferenceServiceSpec) -> bool:
+    bounds, ceilings = spec.tuning.bounds, spec.batching
+    tokens = bounds.max_num_scheduled_tokens.max or ceilings.max_num_batched_tokens
+    return tokens >= (bounds.max_num_active_seqs.max or ceilings.max_num_seqs)
 
 
-class Tuning(Model):
-    """Whether and within what the batch limits are tuned."""
-
-    mode: Mode = Mode.AUTO
-    bounds: Bounds = Bounds()
+def _objectives_are_distinct(spec: InferenceServiceSpec) -> bool:
+    keys = [(objective.metric, parse_duration(objective.threshold)) for objective in spec.objectives]
+    return len(set(keys)) == len(keys)
 
 
-class Rollout(Model):
-    """How pods are replaced. Absent surge and unavailable: see `plan.deployment`."""
-
-    startup_timeout: Duration = "30m"
-    drain_timeout: Duration = "60s"
-    max_surge: Annotated[int, Field(ge=0, le=1000)] | None = None
-    max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
+def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
+    resources = spec.pod_template.resources
+    return spec.accelerator is None or spec.accelerator.resource_name not in {*resources.requests, *resources.limits}
 
 
-class Resources(Model):
-    """Requests and limits of the engine container, as in a pod."""
-
-    requests: dict[str, int | str] = {}
-    limits: dict[str, int | str] = {}
-
-
-class LocalObjectReference(Model):
-    """Name of an object in the service's namespace."""
-
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class PodTemplate(Model):
-    """What may be added to the engine's pods: an allow-list (no host namespaces, host paths or privileges).
-
-    Fields that are plain Kubernetes structures (`affinity`, `tolerations`) are passed through as they are.
-    """
-
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[dict[str, Any], ...] = ()
-    affinity: dict[str, Any] = {}
-    resources: Resources = Resources()
-    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
-    priority_class_name: str | None = None
-    runtime_class_name: str | None = None
+_THRESHOLDS_READ = "self.objectives.all(o, " + matches("o.threshold", DURATION_PATTERN) + ")"
+_ONE_OF_EACH = (
+    "self.objectives.all(a, self.objectives.exists_one(b,"
+    " a.metric == b.metric && duration(a.threshold) == duration(b.threshold)))"
+)
 
 
 class InferenceServiceSpec(Model):
     """What the user wants."""
 
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "self.engine.governed || self.tuning.mode == 'Disabled'",
+                "must be Disabled where spec.engine.governed is false: without the plugin no limit can be moved",
+                ".tuning.mode",
+            ),
+            lambda spec: spec.engine.governed or spec.tuning.mode is Mode.DISABLED,
+        ),
+        _within("maxNumActiveSeqs", "min", "maxNumSeqs", "max_num_active_seqs"),
+        _within("maxNumActiveSeqs", "max", "maxNumSeqs", "max_num_active_seqs"),
+        _within("maxNumScheduledTokens", "min", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
+        _within("maxNumScheduledTokens", "max", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
+        Check(
+            Rule(
+                "self.tuning.?bounds.?maxNumScheduledTokens.?max.orValue(self.batching.maxNumBatchedTokens)"
+                " >= self.tuning.?bounds.?maxNumActiveSeqs.?max.orValue(self.batching.maxNumSeqs)",
+                "must be at least the upper bound of maxNumActiveSeqs (by default spec.batching.maxNumSeqs):"
+                " a step must have room for one token of each running request",
+                ".tuning.bounds.maxNumScheduledTokens.max",
+            ),
+            _upper_tokens_cover_upper_seqs,
+        ),
+        Check(
+            Rule(
+                f"!has(self.objectives) || !{_THRESHOLDS_READ} || {_ONE_OF_EACH}",
+                "two objectives have the same metric and threshold: their requests could not be told apart",
+                ".objectives",
+            ),
+            _objectives_are_distinct,
+        ),
+        Check(
+            Rule(
+                "!has(self.accelerator) ||"
+                " !(self.accelerator.resourceName in self.?podTemplate.?resources.?requests.orValue({}))"
+                " && !(self.accelerator.resourceName in self.?podTemplate.?resources.?limits.orValue({}))",
+                "may not hold the accelerator: spec.accelerator and spec.parallelism say how many devices a pod has",
+                ".podTemplate.resources",
+            ),
+            _accelerator_stands_once,
+        ),
+    )
+
     model: ModelSource
+    """What is served."""
     engine: Engine
+    """The engine container."""
     accelerator: Accelerator | None = None
+    """Devices the engine runs on. Default: none, the engine runs on the CPU."""
     parallelism: Parallelism = Parallelism()
+    """Devices one replica spans."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    objectives: Annotated[tuple[Objective, ...], Field(max_length=8)] = ()
+    """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource)."""
+    objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()
+    """Latency objectives that tuning keeps; a change rolls no pod. Default: none, throughput alone is sought."""
     batching: Batching = Batching()
+    """Ceilings of the batch, set at start."""
     tuning: Tuning = Tuning()
+    """Whether and within what the batch limits are tuned."""
     rollout: Rollout = Rollout()
+    """How pods are replaced."""
     pod_template: PodTemplate = PodTemplate()
-
-
-class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first four are the hands', the last three the brain's."""
-
-    ACCEPTED = "Accepted"
-    PROGRESSING = "Progressing"
-    AVAILABLE = "Available"
-    READY = "Ready"
-    METRICS_AVAILABLE = "MetricsAvailable"
-    TUNED = "Tuned"
-    OBJECTIVES_MET = "ObjectivesMet"
-
-
-HANDS_CONDITIONS: Final = frozenset(
-    {ConditionType.ACCEPTED, ConditionType.PROGRESSING, ConditionType.AVAILABLE, ConditionType.READY}
-)
-BRAIN_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
-
-
-class Condition(Model):
-    """A Kubernetes condition (meta/v1). `status` is "True", "False" or "Unknown"."""
-
-    type: ConditionType
-    status: str
-    reason: str
-    message: str = ""
-    observed_generation: int = 0
-    last_transition_time: str = ""
-
-
-class SetpointStatus(Model):
-    """Live limits as decided; the intent is written here before it is pushed."""
-
-    max_num_active_seqs: int | None = None
-    max_num_scheduled_tokens: int | None = None
-    long_prefill_token_threshold: int | None = None
-
-
-class StepModelStatus(Model):
-    """The identified step-time model, quantised; seconds as decimal strings (see `flyball_engine.model`)."""
-
-    id: str = ""
-    t0: str = "0"
-    h: str = "0"
-    c1: str = "0"
-    c2: str = "0"
-    beta: str = "0"
-    g: str = "0"
-    kappa: int = 1
-    error: str = ""
-    trusted: bool = False
-    steps: int = 0
-
-
-class DecisionStatus(Model):
-    """One decision: what triggered it, what it changed, what it expected and what came."""
-
-    time: str
-    trigger: str
-    before: SetpointStatus = SetpointStatus()
-    after: SetpointStatus = SetpointStatus()
-    predicted: str = ""
-    observed: str = ""
-
-
-class ObjectiveStatus(Model):
-    """Share of requests that met an objective, in percent, over `window`; empty where nothing was counted."""
-
-    name: str
-    attained: str = ""
-    budget_remaining: str = ""
-    window: str = ""
-
-
-class TuningStatus(Model):
-    """What the brain knows and did; all a new leader needs to resume."""
-
-    mode: Mode = Mode.AUTO
-    epoch: int = 0
-    generation: int = 0
-    setpoint: SetpointStatus = SetpointStatus()
-    applied_pods: str = ""
-    model: StepModelStatus = StepModelStatus()
-    binding_objective: str = ""
-    recommended: SetpointStatus | None = None
-    decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
-
-
-class InferenceServiceStatus(Model):
-    """What is. Hands own everything but `objectives`, `tuning` and their conditions, which are the brain's."""
-
-    observed_generation: int = 0
-    conditions: tuple[Condition, ...] = ()
-    epoch: int = 0
-    replicas: int = 0
-    ready_replicas: int = 0
-    selector: str = ""
-    url: str = ""
-    revision_outdated: bool = False
-    objectives: tuple[ObjectiveStatus, ...] = ()
-    objectives_met: str = ""
-    tuning: TuningStatus = TuningStatus()
+    """What is added to the pods. Default: nothing."""
 
 
 class ObjectMeta(Model):
     """The part of an object's metadata that decisions need."""
 
     name: str
+    """Name of the object."""
     namespace: str
+    """Its namespace."""
     uid: str
+    """Identity: a re-created object of the same name has another."""
     generation: int = 0
+    """Number of the spec."""
     resource_version: str = ""
+    """Version of the object as stored."""
     deletion_timestamp: str | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    """When deletion was asked for."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations."""
+
+
+_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+_NAME_MESSAGE = (
+    f"must be a DNS label that begins with a letter, of at most {names.NAME_MAX_LENGTH} characters:"
+    " the Service and the pods are named after it"
+)
+
+
+def _never_smaller(path: str) -> Rule:
+    """The API server refuses a leader that was replaced; removing the field counts as smaller."""
+    parts = path.split(".")
+    present = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+    had = " && ".join(f"has(oldSelf.{part})" for part in present)
+    has = " && ".join(f"has(self.{part})" for part in present)
+    return Rule(
+        f"!({had}) || ({has} && self.{path} >= oldSelf.{path})",
+        "may not become smaller or go away: a newer leader has written here",
+        f".{path}",
+    )
 
 
 class InferenceService(Model):
-    """The whole object."""
+    """A model, its hardware and its latency objectives: Flyball runs vLLM for it and keeps its batch limits tuned."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                f"self.metadata.name.size() <= {names.NAME_MAX_LENGTH} && {matches('self.metadata.name', _NAME)}",
+                f"metadata.name {_NAME_MESSAGE}",
+            ),
+            lambda service: (
+                len(service.metadata.name) <= names.NAME_MAX_LENGTH
+                and re.fullmatch(_NAME, service.metadata.name) is not None
+            ),
+        ),
+    )
+    #: Rules on an update, which a single object cannot break.
+    transitions: ClassVar[tuple[Rule, ...]] = (_never_smaller("status.epoch"), _never_smaller("status.tuning.epoch"))
 
     metadata: ObjectMeta
+    """Standard metadata."""
     spec: InferenceServiceSpec
+    """What the user wants."""
     status: InferenceServiceStatus = InferenceServiceStatus()
+    """What is, written by the operator."""

@@ -1,0 +1,59 @@
+"""What spec and status share: the base of all API models, checks over several fields, and the tuning mode. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from flyball_operator.api.rules import Rule, with_rules
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rule over several fields of one model: `rule` for the API server, `holds` for the operator, one message."""
+
+    rule: Rule
+    holds: Callable[[Any], bool]
+
+
+class Model(BaseModel):
+    """Base of all API models: camelCase in JSON, unknown fields ignored (a newer CRD may have more).
+
+    The string under a field is its description in the CRD, which `kubectl explain` shows. What breaks a check is
+    refused by the API server and by the operator alike.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
+
+    checks: ClassVar[tuple[Check, ...]] = ()
+
+    @model_validator(mode="after")
+    def _checks_hold(self) -> Self:
+        for check in self.checks:
+            if not check.holds(self):
+                context = {"path": check.rule.path, "why": check.rule.message}
+                raise PydanticCustomError("rule", "{why}", context)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema with this model's rules."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return with_rules(schema, *(check.rule for check in cls.checks)) if cls.checks else schema
+
+
+class Mode(StrEnum):
+    """Disabled: run at the upper bounds. Recommend: decide, do not push. Auto: decide and push."""
+
+    DISABLED = "Disabled"
+    RECOMMEND = "Recommend"
+    AUTO = "Auto"

@@ -1,0 +1,107 @@
+"""vLLM arguments and environment variables that Flyball sets itself, refused at once where a user sets them.
+
+vLLM's parser takes abbreviations and underscores, and the last spelling wins: a list in CEL cannot guard, it is a
+courtesy that answers before a pod starts. The guard is the launcher, which asks the installed parser. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from flyball_engine.contract import OWNED_ARGUMENTS
+from flyball_operator.api.rules import Rule, matches, with_rules
+
+#: Letters after which an abbreviation can only mean this flag (vLLM 0.32's parser; shorter ones it refuses itself).
+_SURELY_MEANT: Final = {
+    "served_model_name": "--serv",
+    "host": "--ho",
+    "port": "--por",
+    "tensor_parallel_size": "--tens",
+    "max_num_seqs": "--max-num-s",
+    "max_num_batched_tokens": "--max-num-b",
+    "max_num_active_seqs": "--max-num-a",
+    "max_num_scheduled_tokens": "--max-num-sc",
+    "enable_prefix_caching": "--enable-prefix-c",
+    "shutdown_timeout": "--shut",
+    "scheduler_cls": "--scheduler-c",
+    "api_server_count": "--api-s",
+    "disable_log_stats": "--disable-log-st",
+}
+#: Spellings of their own that vLLM gives some flags.
+_SHORT: Final = {"tensor_parallel_size": "-tp", "api_server_count": "-asc"}
+#: The positional model is refused as the first item that is no flag (`Engine.checks`).
+_POSITIONAL: Final = "model_tag"
+
+OWNED_ENVIRONMENT: Final = r"FLYBALL_.*|VLLM_PLUGINS|PYTHONPATH"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A spelling that an item of `spec.engine.args` may not have."""
+
+    pattern: str
+    message: str
+
+    @property
+    def rule(self) -> Rule:
+        """The refusal as CEL."""
+        return Rule("!" + matches("self", self.pattern), self.message)
+
+
+def _spellings(destination: str) -> str:
+    """Matches the flag in any abbreviation that is surely meant, with `-` or `_`, with or without `=value`."""
+    flag = "--" + destination.replace("_", "-")
+    shortest = _SURELY_MEANT.get(destination, flag)
+    tail = ""
+    for letter in reversed(flag[len(shortest) :]):
+        tail = f"({_letter(letter)}{tail})?"
+    long = "--(no[-_])?" + "".join(map(_letter, shortest[2:])) + tail
+    either = f"({long}|{_SHORT[destination]})" if destination in _SHORT else long
+    return either + r"(=[\s\S]*)?"
+
+
+def _letter(letter: str) -> str:
+    return "[-_]" if letter == "-" else letter
+
+
+def _message(destination: str, instead: str) -> str:
+    flag = "--" + destination.replace("_", "-")
+    nothing = instead.removeprefix("nothing: ")
+    return f"{flag} may not be set: {nothing}" if nothing != instead else f"{flag} is set by Flyball: use {instead}"
+
+
+def _refused() -> Iterator[Refused]:
+    # One token `--flag value` would reach vLLM as one unknown flag, and pass every rule below.
+    yield Refused(r"--?[A-Za-z0-9._-]+\s[\s\S]*", "holds a flag and its value: write --flag=value, or two items")
+    for destination, instead in OWNED_ARGUMENTS.items():
+        if destination != _POSITIONAL:
+            yield Refused(_spellings(destination), _message(destination, instead))
+
+
+REFUSED_ARGUMENTS: Final = tuple(_refused())
+
+
+@dataclass(frozen=True)
+class NotOwned:
+    """Annotates one item of `spec.engine.args`: refuses what Flyball sets itself."""
+
+    def _check(self, text: str) -> str:
+        for refused in REFUSED_ARGUMENTS:
+            if re.fullmatch(refused.pattern, text):
+                raise ValueError(refused.message)
+        return text
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check each owned argument in turn."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add one rule per owned argument, so that the message names what was written."""
+        return with_rules(handler(schema), *(refused.rule for refused in REFUSED_ARGUMENTS))

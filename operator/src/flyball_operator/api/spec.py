@@ -1,0 +1,248 @@
+"""What a user states about model, engine, objectives, batching, tuning and rollout; the pods are in `pod.py`.
+
+Every check stands in the CRD and here, in the same words. Pure.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from flyball_engine.contract import Metric
+from flyball_operator.api.base import Check, Mode, Model
+from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
+from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
+from flyball_operator.api.rules import LABEL, SEGMENT, SUBDOMAIN, MapKeyed, Matches, ObjectName, Refuses, Rule
+
+#: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
+DEFAULT_MAX_NUM_SEQS: Final = 256
+DEFAULT_MAX_NUM_BATCHED_TOKENS: Final = 8192
+#: Smallest limits the law may set where `spec.tuning.bounds` names none.
+DEFAULT_MIN_NUM_ACTIVE_SEQS: Final = 4
+DEFAULT_MIN_NUM_SCHEDULED_TOKENS: Final = 128
+
+
+class SecretKeyRef(Model):
+    """A key of a Secret in the service's namespace."""
+
+    name: ObjectName
+    """Name of the Secret."""
+    key: Annotated[
+        str,
+        Field(min_length=1, max_length=253),
+        Matches(r"[-._a-zA-Z0-9]+", "must be a key of a Secret: letters, digits, '-', '_', '.'"),
+    ]
+    """Key in the Secret whose value is used."""
+
+
+class ModelSource(Model):
+    """What is served."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
+                "is only used to download from Hugging Face: needs a uri that begins with hf://",
+                ".tokenSecretRef",
+            ),
+            lambda model: model.token_secret_ref is None or model.uri.startswith("hf://"),
+        ),
+    )
+
+    uri: Annotated[
+        str,
+        Field(min_length=1, max_length=512),
+        Matches(
+            rf"hf://({SEGMENT}/)?{SEGMENT}|pvc://{SUBDOMAIN}(/{SEGMENT})*/?|file://(/{SEGMENT})+/?",
+            "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
+        ),
+    ]
+    """Where the weights are: `hf://org/name` (downloaded at start), `pvc://claim/path`, `file:///path` in the image."""
+    served_name: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=128),
+            Matches(
+                r"[A-Za-z0-9][A-Za-z0-9._:/-]*", "must begin with a letter or digit; then also '.', '_', ':', '/', '-'"
+            ),
+        ]
+        | None
+    ) = None
+    """Name that clients ask for in the OpenAI API. Default: the name of this object."""
+    token_secret_ref: SecretKeyRef | None = None
+    """Secret that holds the token for a gated model of Hugging Face. Default: no token."""
+
+
+class EnvVar(Model):
+    """An environment variable of the engine container."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=128),
+        Matches(r"[A-Za-z_][A-Za-z0-9_]*", "must be letters, digits and '_', and not begin with a digit"),
+        Refuses(OWNED_ENVIRONMENT, "is set by Flyball: FLYBALL_*, VLLM_PLUGINS and PYTHONPATH may not be set"),
+    ]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=4096)] = ""
+    """Its value, in plain text. Default: empty."""
+
+
+class Engine(Model):
+    """The engine container."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "!has(self.args) || self.args.size() == 0 || self.args[0].startsWith('-')",
+                "must begin with a flag such as --max-model-len=16384: the model is set by spec.model.uri",
+                ".args",
+            ),
+            lambda engine: not engine.args or engine.args[0].startswith("-"),
+        ),
+    )
+
+    image: Annotated[
+        str,
+        Field(min_length=1, max_length=512),
+        Matches(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "must be an image reference such as vllm/vllm-openai:v0.32.0"),
+    ]
+    """Image with vLLM in it, such as `vllm/vllm-openai:v0.32.0`; stock images run unchanged."""
+    governed: bool = True
+    """Whether Flyball's plugin is added, so that limits can be moved and requests counted. `false` runs plain vLLM."""
+    args: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=1024), NotOwned()], ...],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = ()
+    """vLLM arguments that Flyball does not own, such as `--max-model-len=16384`. Default: none."""
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=64), MapKeyed("name")] = ()
+    """Environment variables of the engine container. Default: none."""
+
+
+class Accelerator(Model):
+    """Extended resource that one device is requested by."""
+
+    resource_name: Annotated[
+        str,
+        Field(min_length=1, max_length=253),
+        Matches(rf"{SUBDOMAIN}/{SEGMENT}", "must be an extended resource such as nvidia.com/gpu"),
+    ]
+    """Name of the resource, such as `nvidia.com/gpu`; a pod requests one per device it spans."""
+
+
+class Parallelism(Model):
+    """Devices one replica spans."""
+
+    tensor: Annotated[int, Field(ge=1, le=64)] = 1
+    """Devices that share each layer (vLLM's tensor parallel size). Default: 1, no sharing."""
+
+
+class Objective(Model):
+    """A latency objective: `target` percent of requests (or gaps, for InterTokenLatency) meet `threshold`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63), Matches(LABEL, "must be a DNS label: a-z, 0-9 and '-'")]
+    """Name of the objective, unique in the list; status and events refer to it."""
+    metric: Metric
+    """What is measured per HTTP request: TimeToFirstToken, TimePerOutputToken, InterTokenLatency, EndToEndLatency."""
+    threshold: Annotated[str, Field(max_length=20), DurationBetween("100us", "24h")]
+    """Longest time that meets the objective, such as 500ms or 1.5s; 100us to 24h."""
+    target: Annotated[str, Field(max_length=10), PercentageBelow100()] = "99"
+    """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string. Default: 99."""
+
+    @property
+    def threshold_seconds(self) -> float:
+        """The threshold in seconds."""
+        return float(parse_duration(self.threshold))
+
+    @property
+    def allowed_violations(self) -> float:
+        """Share of requests that may violate the threshold, 0…1."""
+        return float((Decimal(100) - Decimal(self.target)) / Decimal(100))
+
+
+class Batching(Model):
+    """Ceilings, paid for at start: live limits move below them. Changing one rolls the pods."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "self.maxNumBatchedTokens >= self.maxNumSeqs",
+                "must be at least maxNumSeqs: a step must have room for one token of each running request",
+                ".maxNumBatchedTokens",
+                "'must be at least maxNumSeqs (%d): a step must have room for one token of each running request'"
+                ".format([self.maxNumSeqs])",
+            ),
+            lambda batching: batching.max_num_batched_tokens >= batching.max_num_seqs,
+        ),
+    )
+
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = DEFAULT_MAX_NUM_SEQS
+    """Most requests that may ever run at once (vLLM's --max-num-seqs). Default: 256, vLLM's own."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = DEFAULT_MAX_NUM_BATCHED_TOKENS
+    """Most tokens that one step may ever process (vLLM's --max-num-batched-tokens). Default: 8192, vLLM's own."""
+    prefix_caching: bool = True
+    """Whether prompts that begin alike share their KV cache. Default: true, as in vLLM."""
+
+
+class Range(Model):
+    """Inclusive bounds of one limit; `min` equal to `max` pins it."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "!has(self.min) || !has(self.max) || self.min <= self.max",
+                "must be at most max",
+                ".min",
+                "'must be at most max (%d)'.format([self.max])",
+            ),
+            lambda bounds: bounds.min is None or bounds.max is None or bounds.min <= bounds.max,
+        ),
+    )
+
+    min: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Smallest value tuning may set. Default: the law's own smallest value."""
+    max: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Largest value tuning may set, and the value in mode Disabled. Default: the ceiling in spec.batching."""
+
+
+class Bounds(Model):
+    """What tuning may use; absent ends are the law's smallest values and the ceilings."""
+
+    max_num_active_seqs: Range = Range()
+    """Requests that may run at once."""
+    max_num_scheduled_tokens: Range = Range()
+    """Tokens that one step may process."""
+
+
+class Tuning(Model):
+    """Whether and within what the batch limits are tuned. Changing it rolls no pod."""
+
+    mode: Mode = Mode.AUTO
+    """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
+    bounds: Bounds = Bounds()
+    """What tuning may use. Default: from the law's smallest values to the ceilings."""
+
+
+class Rollout(Model):
+    """How pods are replaced."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "!has(self.maxSurge) || !has(self.maxUnavailable) || self.maxSurge > 0 || self.maxUnavailable > 0",
+                "must not be 0 where maxUnavailable is 0: no pod could ever be replaced",
+                ".maxSurge",
+            ),
+            lambda rollout: rollout.max_surge != 0 or rollout.max_unavailable != 0,
+        ),
+    )
+
+    startup_timeout: Annotated[str, Field(max_length=20), DurationBetween("10s", "24h")] = "30m"
+    """Time an engine may take to serve after its start, 10s to 24h. Default: 30m, enough to download a large model."""
+    drain_timeout: Annotated[str, Field(max_length=20), DurationBetween("1s", "1h")] = "60s"
+    """Time that running requests get to finish when a pod is stopped, 1s to 1h. Default: 60s."""
+    max_surge: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Pods that may be added during a rollout. Default: 1, or 0 for accelerators with two or more replicas."""
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas."""

@@ -1,0 +1,182 @@
+"""The status of an InferenceService: what is, as two writers report it.
+
+Split from the spec because it is written by us and read leniently; the spec is written by users and read strictly.
+No field of the status has a default in the CRD: it would be nobody's field and fight with server-side apply. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field, WithJsonSchema
+
+from flyball_operator.api.base import Mode, Model
+from flyball_operator.api.rules import MapKeyed
+
+Word = Annotated[str, Field(max_length=63)]
+Figure = Annotated[str, Field(max_length=32)]
+Sentence = Annotated[str, Field(max_length=1024)]
+Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+Number = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class ConditionType(StrEnum):
+    """Conditions, in the order a reader wants them. The first four are the hands', the last three the brain's."""
+
+    ACCEPTED = "Accepted"
+    PROGRESSING = "Progressing"
+    AVAILABLE = "Available"
+    READY = "Ready"
+    METRICS_AVAILABLE = "MetricsAvailable"
+    TUNED = "Tuned"
+    OBJECTIVES_MET = "ObjectivesMet"
+
+
+HANDS_CONDITIONS: Final = frozenset(
+    {ConditionType.ACCEPTED, ConditionType.PROGRESSING, ConditionType.AVAILABLE, ConditionType.READY}
+)
+BRAIN_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
+
+#: Open in the CRD, so that a later operator's condition does not break an earlier one's schema.
+OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 316})]
+ConditionStatus = Annotated[str, WithJsonSchema({"type": "string", "enum": ["True", "False", "Unknown"]})]
+
+
+class Condition(Model):
+    """A Kubernetes condition (meta/v1)."""
+
+    type: OpenConditionType
+    """What is claimed: Accepted, Progressing, Available, Ready, MetricsAvailable, Tuned or ObjectivesMet."""
+    status: ConditionStatus
+    """"True", "False" or "Unknown"."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Why, in one CamelCase word."""
+    message: Annotated[str, Field(max_length=32_768)] = ""
+    """Why, in a sentence."""
+    observed_generation: Number = 0
+    """Generation of the spec this was said about."""
+    last_transition_time: Time = ""
+    """When `status` last changed."""
+
+
+class SetpointStatus(Model):
+    """Live limits as decided; the intent is written here before it is pushed."""
+
+    max_num_active_seqs: Number | None = None
+    """Requests that may run at once."""
+    max_num_scheduled_tokens: Number | None = None
+    """Tokens that one step may process."""
+    long_prefill_token_threshold: Number | None = None
+    """Tokens of one prompt that one step may process; 0 is no cap."""
+
+
+class StepModelStatus(Model):
+    """The identified step-time model, quantised; seconds as decimal strings.
+
+    Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
+    + g per unit of prefill attention.
+    """
+
+    id: Word = ""
+    """Names this fit; engines and decisions refer to it."""
+    t0: Figure = "0"
+    """Seconds of an empty step."""
+    h: Figure = "0"
+    """Seconds added by any prefill in the step."""
+    c1: Figure = "0"
+    """Seconds per scheduled token up to `kappa`."""
+    c2: Figure = "0"
+    """Seconds per scheduled token beyond `kappa`."""
+    beta: Figure = "0"
+    """Seconds per running decode."""
+    g: Figure = "0"
+    """Seconds per unit of prefill attention."""
+    kappa: Number = 1
+    """Tokens at which the cost per token changes."""
+    error: Figure = ""
+    """Median relative error of the fit, a fraction."""
+    trusted: bool = False
+    """Whether decisions use this fit."""
+    steps: Number = 0
+    """Steps the fit has seen."""
+
+
+class DecisionStatus(Model):
+    """One decision: what triggered it, what it changed, what it expected and what came."""
+
+    time: Time
+    """When it was taken."""
+    trigger: Sentence
+    """What made the brain decide."""
+    before: SetpointStatus = SetpointStatus()
+    """Limits before."""
+    after: SetpointStatus = SetpointStatus()
+    """Limits after."""
+    predicted: Sentence = ""
+    """What the model expected of it."""
+    observed: Sentence = ""
+    """What was seen after it."""
+
+
+class ObjectiveStatus(Model):
+    """How one objective is met; empty where nothing was counted."""
+
+    name: Word
+    """Name of the objective in the spec."""
+    attained: Figure = ""
+    """Percentage of requests that met it over `window`."""
+    budget_remaining: Figure = ""
+    """Percentage of the allowed violations that is left over `window`; negative when overspent."""
+    window: Figure = ""
+    """Time over which both were counted."""
+
+
+class TuningStatus(Model):
+    """What the brain knows and did; all a new leader needs to resume."""
+
+    mode: Mode = Mode.AUTO
+    """Mode the brain last acted under."""
+    epoch: Number = 0
+    """Leadership that wrote this; the API server refuses a smaller one."""
+    generation: Number = 0
+    """Number of the setpoint within the epoch."""
+    setpoint: SetpointStatus = SetpointStatus()
+    """Limits the engines shall run under."""
+    applied_pods: Figure = ""
+    """Ready pods of which every engine core confirmed the setpoint, of all Ready pods: 2/2."""
+    model: StepModelStatus = StepModelStatus()
+    """Step-time model in use."""
+    binding_objective: Word = ""
+    """Objective that limits the batch."""
+    recommended: SetpointStatus | None = None
+    """Limits the law would set, in mode Recommend."""
+    decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
+    """The last five decisions, newest first."""
+
+
+class InferenceServiceStatus(Model):
+    """What is. Hands own everything but `objectives`, `tuning` and their conditions, which are the brain's."""
+
+    observed_generation: Number = 0
+    """Generation of the spec that the hands last acted on."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), MapKeyed("type")] = ()
+    """Conditions, one per type."""
+    epoch: Number = 0
+    """Leadership that wrote this; the API server refuses a smaller one."""
+    replicas: Number = 0
+    """Pods there are."""
+    ready_replicas: Number = 0
+    """Pods that serve."""
+    selector: Annotated[str, Field(max_length=1024)] = ""
+    """Label selector of the pods, for the scale subresource."""
+    url: Annotated[str, Field(max_length=512)] = ""
+    """Address of the OpenAI API inside the cluster."""
+    revision_outdated: bool = False
+    """True where this operator would render the pods otherwise; they keep running as they are until adopted."""
+    objectives: Annotated[tuple[ObjectiveStatus, ...], Field(max_length=8), MapKeyed("name")] = ()
+    """How each objective is met."""
+    objectives_met: Figure = ""
+    """Objectives met, of all: 2/2."""
+    tuning: TuningStatus = TuningStatus()
+    """What the brain knows and did."""

@@ -1,0 +1,7 @@
+"""`python3 -m flyball_operator.cli`."""
+
+import sys
+
+from flyball_operator.cli.main import main
+
+sys.exit(main())

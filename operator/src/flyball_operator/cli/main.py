@@ -1,0 +1,44 @@
+"""Arguments and subcommands of `flyball`. Each subcommand is a function from parsed arguments to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import yaml
+
+from flyball_operator.api import crd
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    code: int = options.run(options)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="flyball", description="Flyball: InferenceServices that keep their batching tuned."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
+    show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
+    show.set_defaults(run=_crd)
+    return parser
+
+
+def _crd(options: argparse.Namespace) -> int:
+    print(crd.schema_hash() if options.hash else to_yaml(crd.custom_resource_definition()), end="")
+    return 0
+
+
+def to_yaml(document: object) -> str:
+    """YAML as Flyball commits it: fields in the order given, no aliases, no lines folded."""
+    return yaml.dump(document, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    def ignore_aliases(self, _data: object) -> bool:
+        """Write shared parts out: readers of manifests do not expect anchors."""
+        return True
