@@ -1,0 +1,136 @@
+"""From a snapshot to a plan: the one function the hands call.
+
+Same snapshot, same plan; a plan made after applying one is empty. Writes are ordered so that a crash between any two of
+them leaves a state from which the next plan goes on: what happened to a revision is written before what follows from
+it. Nothing is ever deleted or changed by name alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.plan import deployment, disruption_budget, revision, service, status
+from flyball_operator.plan.acceptance import AcceptedReason, Verdict, judge
+from flyball_operator.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
+from flyball_operator.plan.objects import (
+    Kind,
+    Object,
+    annotation,
+    being_deleted,
+    covers,
+    created_entry,
+    digest,
+    name,
+    uid,
+)
+from flyball_operator.plan.rollout import Rollout, decide
+from flyball_operator.plan.snapshot import Snapshot
+
+#: Seconds until a look at something that tells nobody when it changes: a foreign object, or garbage collection.
+_CONFLICT_SECONDS = 15.0
+_LEAVING_SECONDS = 2.0
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """What to do about this service now: nothing while it is deleted, garbage collection follows the owner's UID."""
+    if snapshot.desire.meta.deletion_timestamp is not None:
+        return Plan()
+    verdict = judge(snapshot)
+    wanted_service = snapshot.desire.service
+    if wanted_service is None:
+        return _with_status(snapshot, verdict, None, Plan())
+    rollout = decide(wanted_service, snapshot)
+    if not verdict.accepted:
+        kept = replace(rollout, outdated=snapshot.desire.status.revision_outdated)
+        return _with_status(snapshot, verdict, kept, Plan(requeue_after=_patience(verdict)))
+    intents = tuple(_intents(wanted_service, snapshot, rollout))
+    waiting = any(being_deleted(found) for found in snapshot.objects.values())
+    return _with_status(snapshot, verdict, rollout, Plan(intents, requeue_after=_LEAVING_SECONDS if waiting else None))
+
+
+def _patience(verdict: Verdict) -> float | None:
+    match verdict.reason:
+        case AcceptedReason.NAME_CONFLICT:
+            return _CONFLICT_SECONDS
+        case AcceptedReason.EARLIER_SERVICE_LEAVING:
+            return _LEAVING_SECONDS
+        case _:
+            return None
+
+
+def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: Rollout) -> Iterator[Intent]:
+    meta = wanted.metadata
+    surplus = revision.surplus(rollout.others)
+    for kept in (rollout.current, *(other for other in rollout.others if other not in surplus)):
+        yield from _ensure(Kind.REVISION, revision.render(meta, kept), kept.live)
+    live = snapshot.objects
+    deployed = deployment.render(wanted, rollout.target.template, live.get(Kind.DEPLOYMENT))
+    yield from _ensure(Kind.DEPLOYMENT, deployed, live.get(Kind.DEPLOYMENT))
+    yield from _ensure(Kind.SERVICE, service.render(meta), live.get(Kind.SERVICE))
+    yield from _ensure(Kind.DISRUPTION_BUDGET, disruption_budget.render(meta), live.get(Kind.DISRUPTION_BUDGET))
+    for other in surplus:
+        if other.live is not None and not being_deleted(other.live):
+            yield Delete(Kind.REVISION, name(other.live), uid(other.live))
+
+
+def _ensure(kind: Kind, wanted: Object, live: Object | None) -> Iterator[Intent]:
+    """What brings one object to what is wanted. One on its way out is waited for, then made anew."""
+    body = _marked(wanted)
+    if live is None:
+        yield Create(kind, body)
+    elif being_deleted(live):
+        return
+    elif (index := created_entry(live)) is not None:
+        yield _claim(kind, live, index)
+    elif not _is_so(live, body):
+        # The UID makes a patch of another object of this name a conflict, the version one of an object that has changed
+        # since it was read: a plan is carried out on what it was made from, or not at all.
+        identity = {"uid": uid(live), "resourceVersion": live["metadata"]["resourceVersion"]}
+        yield Apply(kind, {**body, "metadata": {**body["metadata"], **identity}})
+
+
+def _marked(wanted: Object) -> Object:
+    body = deepcopy(wanted)
+    body["metadata"]["annotations"][names.ANNOTATION_INTENT] = digest(wanted)
+    return body
+
+
+def _is_so(live: Object, body: Object) -> bool:
+    """Whether the last apply was of this intent (nothing dropped is left), and nobody changed its fields since."""
+    same = annotation(live, names.ANNOTATION_INTENT) == body["metadata"]["annotations"][names.ANNOTATION_INTENT]
+    return same and covers(live, body)
+
+
+def _claim(kind: Kind, live: Object, index: int) -> Claim:
+    entries: Sequence[Object] = live["metadata"]["managedFields"]
+    claimed = [{**entry, "operation": "Apply"} if i == index else entry for i, entry in enumerate(entries)]
+    patch = (
+        {"op": "test", "path": "/metadata/uid", "value": uid(live)},
+        {"op": "replace", "path": "/metadata/managedFields", "value": claimed},
+        # Replaced, not tested: a mismatch is then a conflict (409), not an invalid patch.
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": live["metadata"]["resourceVersion"]},
+    )
+    return Claim(kind, name(live), patch)
+
+
+def _with_status(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None, so_far: Plan) -> Plan:
+    shown = rollout if verdict.accepted else None
+    wanted = status.render(snapshot, verdict, shown)
+    change = status.difference(snapshot, wanted)
+    if not change.any:
+        return so_far
+    quiet = _quiet_seconds(snapshot)
+    if quiet > 0 and not change.urgent:
+        return replace(so_far, requeue_after=min(quiet, so_far.requeue_after or quiet))
+    return replace(so_far, status=wanted, events=status.events(snapshot, wanted))
+
+
+def _quiet_seconds(snapshot: Snapshot) -> float:
+    """Seconds for which only urgent changes of the status are written."""
+    if snapshot.status_written is None:
+        return 0.0
+    return status.QUIET_SECONDS - (snapshot.now - snapshot.status_written).total_seconds()

@@ -1,0 +1,80 @@
+"""Everything a plan is made from, read at one moment. Same snapshot, same plan.
+
+The InferenceService is read as untrusted input: where the spec does not parse, what is needed to say so in its status
+still does. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
+from flyball_operator.plan.objects import Kind, Object
+
+
+@dataclass(frozen=True)
+class Config:
+    """What this operator was started with and pods are rendered from.
+
+    `plugin_image`: image of the init container that brings the engine plugin. `public_key`: PEM that engines verify
+    setpoints with. Both may be empty; governed services are then not accepted.
+    """
+
+    plugin_image: str = ""
+    public_key: str = ""
+
+
+@dataclass(frozen=True)
+class Desire:
+    """An InferenceService as found: its metadata and status, and its parsed form or why it does not parse."""
+
+    meta: ObjectMeta
+    status: InferenceServiceStatus
+    service: InferenceService | None
+    error: str = ""
+
+
+def read_desire(raw: Object) -> Desire:
+    """Parse what the API server holds. Raises `ValidationError` only if it is not even a Kubernetes object."""
+    meta = ObjectMeta.model_validate(raw["metadata"])
+    try:
+        status = InferenceServiceStatus.model_validate(raw.get("status") or {})
+    except ValidationError:
+        # Only we write it; one that does not parse is from a newer operator, or from somebody's hand. Written anew.
+        status = InferenceServiceStatus()
+    try:
+        service = InferenceService.model_validate({**raw, "status": status})
+    except ValidationError as error:
+        return Desire(meta=meta, status=status, service=None, error=_describe(error))
+    return Desire(meta=meta, status=status, service=service)
+
+
+def _describe(error: ValidationError) -> str:
+    problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
+    return "; ".join(problems)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The service, everything of its name or UID, and the moment.
+
+    `objects`: the one object of the service's name per kind, its own or foreign. `revisions` and `pods`: those that
+    carry its UID. `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status
+    is written. `status_written`: when this process last wrote the status. `refused`: the API server's words when it
+    refused the last attempt to write what this generation asks for.
+    """
+
+    desire: Desire
+    now: datetime
+    config: Config
+    objects: Mapping[Kind, Object] = field(default_factory=dict)
+    revisions: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    slices: tuple[Object, ...] = ()
+    epoch: int = 0
+    status_written: datetime | None = None
+    refused: str = ""
