@@ -1,0 +1,42 @@
+"""One Flyball and one served InferenceService for all end-to-end scenarios: an engine takes most of a minute to start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import apply
+from support.live import Flyball, Service, inference_service, installed
+
+#: Level names at which the operator reports that something of its own went wrong.
+_ERRORS = re.compile(r'"level": ?"(ERROR|CRITICAL)"|Traceback|\b(ERROR|CRITICAL)\b')
+
+
+@pytest.fixture(scope="session")
+def flyball() -> Iterator[Flyball]:
+    """Flyball installed by its chart."""
+    with installed() as release:
+        yield release
+
+
+@pytest.fixture(scope="session")
+def chat(flyball: Flyball) -> Service:
+    """A service that serves and is tuned; scenarios leave it as they found it."""
+    service = Service("chat", flyball.watched)
+    apply(inference_service(image=flyball.refs["engine-cpu"]), namespace=flyball.watched)
+    service.expect_tuned()
+    return service
+
+
+@pytest.fixture(autouse=True)
+def operator_logs_no_error(flyball: Flyball) -> Iterator[None]:
+    """After each scenario: the operator met nothing it calls an error, besides what came before."""
+    before = len(_errors(flyball))
+    yield
+    fresh = _errors(flyball)[before:]
+    assert not fresh, "the operator logged:\n" + "\n".join(fresh[:5])
+
+
+def _errors(flyball: Flyball) -> list[str]:
+    return [line for line in flyball.logs().splitlines() if _ERRORS.search(line)]

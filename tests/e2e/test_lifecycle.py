@@ -1,0 +1,128 @@
+"""Services that come, go and come again; upgrades of the operator; what the chart's account may do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.cluster import Object, apply, delete, eventually, get, items, kubectl
+from support.live import MODEL, RELEASE, RESOURCE, Flyball, Service, inference_service
+from support.streams import StreamLoad
+
+pytestmark = pytest.mark.cluster
+
+OWNED = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "replicasets", "pods")
+
+
+def owned_by(service: Service, uid: str) -> list[str]:
+    """Names of everything on the cluster that carries this service's UID."""
+    return [
+        f"{kind}/{one['metadata']['name']}"
+        for kind in OWNED
+        for one in items(kind, namespace=service.namespace, selector=f"serving.flyball.dev/service-uid={uid}")
+    ]
+
+
+def small(name: str, flyball: Flyball) -> Object:
+    return inference_service(name, image=flyball.refs["engine-cpu"])
+
+
+def test_deleting_leaves_nothing(flyball: Flyball) -> None:
+    service = Service("short", flyball.watched)
+    apply(small(service.name, flyball), namespace=service.namespace)
+    eventually(service.pods, expecting="a pod")
+    uid = service.uid
+    assert owned_by(service, uid)
+    delete(RESOURCE, service.name, namespace=service.namespace)
+    eventually(lambda: not owned_by(service, uid), expecting="nothing of the service is left", within=240)
+
+
+def test_a_recreated_service_governs_and_the_old_one_does_not_act(flyball: Flyball) -> None:
+    service = Service("again", flyball.watched)
+    apply(small(service.name, flyball), namespace=service.namespace)
+    service.expect_tuned()
+    old = service.uid
+    load = StreamLoad(url=service.url(), model=MODEL, concurrency=4)
+    with load.running():  # its requests break when their pods go: that is what deleting asks for
+        delete(RESOURCE, service.name, namespace=service.namespace, wait=False)
+        eventually(lambda: get(RESOURCE, service.name, namespace=service.namespace) is None, expecting="gone")
+        apply(small(service.name, flyball), namespace=service.namespace)
+        service.expect_tuned(within=600)
+    assert service.uid != old
+    assert service.read_back()["service"] == service.uid
+    eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)
+    delete(RESOURCE, service.name, namespace=service.namespace)
+
+
+def test_orphans_of_a_deleted_service_are_left_alone(flyball: Flyball) -> None:
+    service = Service("orphan", flyball.watched)
+    apply(small(service.name, flyball), namespace=service.namespace)
+    service.expect_tuned()
+    old = service.uid
+    pod = service.pod()
+    delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
+    apply(small(service.name, flyball), namespace=service.namespace)
+    service.expect_condition("Accepted", "False", reason="NameConflict")
+    load = StreamLoad(url=service.url(), model=MODEL, concurrency=2)
+    with load.running() as totals:
+        eventually(lambda: totals.finished > 2, expecting="the orphans serve on")
+    totals.expect_nothing_lost()
+    orphan = get("pod", pod["metadata"]["name"], namespace=service.namespace)
+    assert orphan is not None
+    assert orphan["metadata"]["uid"] == pod["metadata"]["uid"]
+    for kind in ("deployments", "services", "poddisruptionbudgets"):
+        kubectl("delete", kind, service.name, "-n", service.namespace)
+    service.expect_condition("Accepted", "True")
+    service.expect_tuned(within=600)
+    assert service.read_back()["service"] == service.uid != old
+    delete(RESOURCE, service.name, namespace=service.namespace)
+
+
+def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
+    pod = chat.pod()
+    epoch = chat.tuning()["epoch"]
+    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
+    with load.running() as totals:
+        flyball.install(podAnnotations={"flyball.dev/upgrade": "1"})
+        eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the new operator leads", within=240)
+        chat.expect_condition("Tuned", "True")
+    totals.expect_nothing_lost()
+    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert chat.pod()["status"]["containerStatuses"][0]["restartCount"] == (
+        pod["status"]["containerStatuses"][0]["restartCount"]
+    )
+
+
+def test_the_charts_account_is_refused_nothing(chat: Service, flyball: Flyball) -> None:
+    account = f"system:serviceaccount:{flyball.namespace}:"
+    refused = [
+        f"{line['verb']} {line['requestURI']}"
+        for line in map(json.loads, Path(os.environ["FLYBALL_AUDIT_LOG"]).read_text(encoding="utf-8").splitlines())
+        if line["user"]["username"].startswith(account) and line.get("responseStatus", {}).get("code") == 403
+    ]
+    assert not refused, f"{RELEASE} asked for what it may not: {refused[:5]}"
+
+
+def test_a_spec_change_rolls_pods_and_an_objective_does_not(chat: Service) -> None:
+    pod = chat.pod()
+    generation = chat.read()["metadata"]["generation"]
+    objectives = [{"name": "ttft", "metric": "TimeToFirstToken", "threshold": "6s", "target": "90"}]
+    before = chat.read()["spec"]["objectives"]
+    kubectl(
+        "patch", RESOURCE, chat.name, "-n", chat.namespace, "--type=merge", "-p",
+        json.dumps({"spec": {"objectives": objectives}}),
+    )  # fmt: skip
+
+    def counted() -> bool:
+        accepted = chat.read_back()["accepted"] or {}
+        return [one["threshold_seconds"] for one in accepted.get("objectives", [])] == [6.0]
+
+    eventually(counted, expecting="the engine counts against the new objective")
+    assert chat.read()["metadata"]["generation"] > generation
+    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+    kubectl(
+        "patch", RESOURCE, chat.name, "-n", chat.namespace, "--type=merge", "-p",
+        json.dumps({"spec": {"objectives": before}}),
+    )  # fmt: skip

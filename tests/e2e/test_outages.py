@@ -1,0 +1,92 @@
+"""What goes on when a part is away: engine, operator, Prometheus."""
+
+from __future__ import annotations
+
+import pytest
+from support.cluster import eventually, items, kubectl, patch, throughout
+from support.live import MODEL, RESOURCE, Flyball, Service
+from support.node import kill_container
+from support.streams import StreamLoad
+
+pytestmark = pytest.mark.cluster
+
+
+def pinned(chat: Service, seqs: int) -> None:
+    bounds = {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"mode": "Auto", "bounds": bounds}}}, namespace=chat.namespace)
+    eventually(
+        lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"the engine runs {seqs} requests at once"
+    )
+
+
+def unpinned(chat: Service) -> None:
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
+
+
+def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
+    pinned(chat, 11)
+    before = chat.pod()
+    generation = chat.tuning()["generation"]
+    kill_container(before, container="engine")
+
+    def back() -> bool:
+        pod = chat.pod()
+        status = pod["status"]["containerStatuses"][0]
+        return status["restartCount"] > before["status"]["containerStatuses"][0]["restartCount"] and status["ready"]
+
+    eventually(back, expecting="the engine container restarted and is ready", within=420)
+    eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
+    assert chat.pod()["metadata"]["uid"] == before["metadata"]["uid"]
+    assert chat.read_back()["cores"][0]["applied"]["generation"] >= generation
+    chat.expect_condition("Tuned", "True")
+    unpinned(chat)
+
+
+def test_a_killed_operator_costs_no_request_and_resumes(chat: Service, flyball: Flyball) -> None:
+    before = chat.tuning()
+    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
+    with load.running() as totals:
+        (operator,) = flyball.operator_pods()
+        kill_container(operator, container="operator")
+        eventually(
+            lambda: chat.tuning()["epoch"] > before["epoch"], expecting="a new epoch in the status", within=180
+        )
+        pinned(chat, 13)
+        unpinned(chat)
+        finished = totals.finished
+        eventually(lambda: totals.finished > finished, expecting="requests go on")
+    totals.expect_nothing_lost()
+    assert chat.tuning()["model"].get("steps", 0) >= before["model"].get("steps", 0), "the learnt model was forgotten"
+
+
+def test_limits_hold_while_prometheus_is_away(chat: Service) -> None:
+    chat.expect_condition("MetricsAvailable", "True")
+    pod = chat.pod()
+    held = chat.effective()
+    kubectl("scale", "deployment", "prometheus", "-n", "monitoring", "--replicas=0")
+    try:
+        chat.expect_condition("MetricsAvailable", "False", within=180)
+        throughout(lambda: chat.effective() == held, expecting="the limits hold", seconds=60, every=5)
+    finally:
+        kubectl("scale", "deployment", "prometheus", "-n", "monitoring", "--replicas=1")
+    chat.expect_condition("MetricsAvailable", "True", within=240)
+    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
+def test_an_operator_restart_writes_nothing_but_leases_and_events(chat: Service, flyball: Flyball) -> None:
+    chat.expect_condition("Ready", "True")
+    kinds = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods")
+
+    def versions() -> dict[str, str]:
+        return {
+            f"{kind}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            for kind in kinds
+            for one in items(kind, namespace=chat.namespace)
+        }
+
+    before = versions()
+    (operator,) = flyball.operator_pods()
+    epoch = chat.tuning()["epoch"]
+    kill_container(operator, container="operator")
+    eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the restarted operator leads", within=180)
+    assert versions() == before

@@ -1,0 +1,65 @@
+"""Live retunes through the whole loop, under load."""
+
+from __future__ import annotations
+
+import itertools
+import urllib.request
+
+import pytest
+from support.cluster import eventually, patch
+from support.live import MODEL, RESOURCE, Flyball, Service
+from support.streams import StreamLoad
+
+pytestmark = pytest.mark.cluster
+
+RETUNES = 100
+
+
+def pin(chat: Service, *, seqs: int, tokens: int) -> None:
+    """Pin both limits by the bounds, as a user would."""
+    bounds = {
+        "maxNumActiveSeqs": {"min": seqs, "max": seqs},
+        "maxNumScheduledTokens": {"min": tokens, "max": tokens},
+    }
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"mode": "Auto", "bounds": bounds}}}, namespace=chat.namespace)
+
+
+def unpin(chat: Service) -> None:
+    nothing = {"maxNumActiveSeqs": None, "maxNumScheduledTokens": None}
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": nothing}}}, namespace=chat.namespace)
+
+
+def test_a_hundred_retunes_under_streaming_load_lose_no_request(
+    chat: Service, flyball: Flyball, record_property: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = chat.pod()
+    started = chat.tuning()["generation"]
+    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=32)
+    targets = itertools.cycle([(8, 512), (48, 2048), (16, 256), (32, 1024)])
+    with load.running() as totals:
+        for seqs, tokens in itertools.islice(targets, RETUNES):
+            pin(chat, seqs=seqs, tokens=tokens)
+            wanted = {"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens}
+            eventually(
+                lambda wanted=wanted: wanted.items() <= chat.effective().items(),
+                expecting=f"the engine runs under {wanted}",
+            )
+        unpin(chat)
+    totals.expect_nothing_lost()
+    after = chat.pod()
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert chat.tuning()["generation"] >= started + RETUNES
+    with capsys.disabled():
+        print(f"\n{RETUNES} retunes, {totals.finished} requests, none failed or truncated")
+        print(push_times(flyball))
+
+
+def push_times(flyball: Flyball) -> str:
+    """The operator's own histogram of push-to-acknowledged times, as it exports it."""
+    lines = []
+    for pod in flyball.operator_pods():
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/metrics", timeout=30) as response:
+            text = response.read().decode()
+        lines += [line for line in text.splitlines() if line.startswith("flyball_operator_push")]
+    return "\n".join(lines)

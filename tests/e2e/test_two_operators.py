@@ -1,0 +1,77 @@
+"""Two replicas of the operator: one acts, the other takes over, and never do both write."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from support.cluster import eventually, kubectl, patch
+from support.live import RESOURCE, Flyball, Service
+from support.node import kill_container
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def pair(flyball: Flyball) -> Iterator[Flyball]:
+    """The release with two operators, both ready."""
+    flyball.install(replicas=2)
+    eventually(lambda: len(flyball.operator_pods()) == 2, expecting="two operator pods")
+    yield flyball
+    flyball.install(replicas=1)
+
+
+def writes(flyball: Flyball) -> list[tuple[str, str]]:
+    """(pod, resource) of every write but Leases and Events, in the order the API server took them."""
+    account = f"system:serviceaccount:{flyball.namespace}:"
+    found = []
+    for line in Path(os.environ["FLYBALL_AUDIT_LOG"]).read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        resource = (entry.get("objectRef") or {}).get("resource", "")
+        verb = entry["verb"] in ("create", "update", "patch", "delete")
+        if entry["user"]["username"].startswith(account) and verb and resource not in ("leases", "events", ""):
+            pods = entry["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", ["?"])
+            if not resource.startswith("selfsubject"):
+                found.append((pods[0], resource))
+    return found
+
+
+def exercise(chat: Service, seqs: int) -> None:
+    """Make the leader write: a pinned limit is an intent in status, a push, a confirmation."""
+    bounds = {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": bounds}}}, namespace=chat.namespace)
+    eventually(lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"{seqs} at once", within=180)
+
+
+def expect_successions(flyball: Flyball, since: int, *, leaders: int) -> None:
+    """Assert that writers follow each other and never interleave."""
+    order = [pod for pod, _ in groupby(pod for pod, _ in writes(flyball)[since:])]
+    assert len(order) == len(set(order)) <= leaders, f"writers interleave: {order}"
+
+
+@pytest.mark.parametrize("how", ["KILL", "TERM"])
+def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    eventually(lambda: len(pair.operator_pods()) == 2 and pair.leader(), expecting="a leader and a standby")
+    since = len(writes(pair))
+    exercise(chat, 17)
+    first = pair.leader()
+    (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)
+    epoch = chat.tuning()["epoch"]
+    began = time.monotonic()
+    if how == "KILL":
+        # The pod too, or the kubelet starts the killed container again while its lease still runs.
+        kubectl("delete", "pod", first, "-n", pair.namespace, "--wait=false", "--grace-period=30")
+    kill_container(leader, container="operator", signal=how)
+    eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
+    taken = time.monotonic() - began
+    eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the new leader's epoch in the status", within=60)
+    exercise(chat, 19)
+    expect_successions(pair, since, leaders=2)
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
+    with capsys.disabled():
+        print(f"\nSIG{how}: another leader after {taken:.1f} s")

@@ -1,0 +1,216 @@
+"""Flyball installed by its chart on the local cluster, and an InferenceService of the CPU engine on it.
+
+Everything carries names of this run; what an earlier, killed run left is removed first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flyball_operator.api.names import CRD_NAME, LABEL_SERVICE_UID, PLURAL, GROUP
+from support.cluster import Object, condition, eventually, get, items, kubectl
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Full resource name: KServe's kind has the same one.
+RESOURCE = f"{PLURAL}.{GROUP}"
+MODEL = "chat"
+RELEASE = "flyball-e2e"
+#: Lines of an operator's log that a test may provoke; anything else at ERROR fails the test that caused it.
+ENGINE_START_SECONDS = 420.0
+
+
+def images() -> dict[str, str]:
+    """References of the images that hack/images built, by name (`operator`, `plugin`, `engine-cpu`)."""
+    out = subprocess.run([ROOT / "hack/images", "refs"], capture_output=True, text=True, check=True, timeout=120).stdout
+    return dict(line.split("=", 1) for line in out.split())
+
+
+def helm(*args: str, stdin: str | None = None) -> str:
+    """Run helm; its error output is the message of the failure."""
+    done = subprocess.run(["helm", *args], input=stdin, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr.strip()
+    return done.stdout
+
+
+@dataclass
+class Flyball:
+    """An installed release: its own namespace, and the one namespace it watches."""
+
+    namespace: str
+    watched: str
+    refs: dict[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def install(self, **changes: Any) -> None:
+        """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
+        self.values |= changes
+        helm(
+            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership",
+            "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
+        )  # fmt: skip
+
+    def _values(self) -> dict[str, Any]:
+        operator, plugin = (_split(self.refs[name]) for name in ("operator", "plugin"))
+        return {
+            "image": operator,
+            "plugin": {"image": plugin},
+            "prometheus": {"url": "http://prometheus.monitoring:9090"},
+            "watch": {"scope": "Namespaced", "namespaces": [self.watched]},
+        } | self.values
+
+    def operator_pods(self) -> list[Object]:
+        """The operator's pods that are not on their way out."""
+        pods = items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/instance={RELEASE}")
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def leader(self) -> str:
+        """Name of the pod that holds the lease; empty when nobody does."""
+        leases = items("leases.coordination.k8s.io", namespace=self.namespace)
+        holders = [(lease["spec"].get("holderIdentity") or "") for lease in leases]
+        return next((holder.split("_")[0] for holder in holders if holder), "")
+
+    def logs(self) -> str:
+        """Everything the operator's running pods logged."""
+        return "\n".join(
+            kubectl("logs", pod["metadata"]["name"], "-n", self.namespace, "--tail=-1") for pod in self.operator_pods()
+        )
+
+
+def _split(ref: str) -> dict[str, str]:
+    repository, tag = ref.rsplit(":", 1)
+    registry, _, name = repository.partition("/")
+    return {"registry": registry, "repository": name, "tag": tag, "pullPolicy": "IfNotPresent"}
+
+
+@contextmanager
+def installed() -> Iterator[Flyball]:
+    """Flyball in namespaces of this run, removed at the end with all it made."""
+    remove_remnants()
+    flyball = Flyball(namespace=f"{RELEASE}-system", watched=f"{RELEASE}-work", refs=images())
+    for name, level in ((flyball.namespace, "restricted"), (flyball.watched, "restricted")):
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    try:
+        flyball.install()
+        yield flyball
+    finally:
+        if not os.environ.get("FLYBALL_KEEP"):
+            remove_remnants()
+
+
+def remove_remnants() -> None:
+    """Remove what a run of these tests made, also one that was killed half-way."""
+    with suppress(AssertionError):
+        kubectl("delete", RESOURCE, "--all", "-n", f"{RELEASE}-work", "--ignore-not-found", "--timeout=60s", timeout=90)
+    with suppress(AssertionError):
+        helm("uninstall", RELEASE, "-n", f"{RELEASE}-system", "--ignore-not-found", "--wait")
+    for name in (f"{RELEASE}-work", f"{RELEASE}-system"):
+        kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=180s", timeout=240)
+
+
+def inference_service(name: str = "chat", *, image: str, **spec: Any) -> Object:
+    """An InferenceService of the CPU engine, small enough to run beside another."""
+    whole: dict[str, Any] = {
+        "model": {"uri": "file:///models/tiny", "servedName": MODEL},
+        "engine": {
+            "image": image,
+            "args": ["--max-model-len=2048", "--enforce-eager", "--kv-cache-memory-bytes=256M"],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "2"}],
+        },
+        "replicas": 1,
+        "objectives": [
+            {"name": "ttft", "metric": "TimeToFirstToken", "threshold": "5s", "target": "90"},
+            {"name": "tpot", "metric": "TimePerOutputToken", "threshold": "200ms", "target": "90"},
+        ],
+        "batching": {"maxNumSeqs": 64, "maxNumBatchedTokens": 2048},
+        "rollout": {"startupTimeout": "10m", "drainTimeout": "20s"},
+        "podTemplate": {"resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "5Gi"}}},
+    }
+    return {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": whole | spec,
+    }
+
+
+@dataclass(frozen=True)
+class Service:
+    """An InferenceService on the cluster, by name, with what tests ask of it."""
+
+    name: str
+    namespace: str
+
+    def read(self) -> Object:
+        """The object as the API server has it."""
+        found = get(RESOURCE, self.name, namespace=self.namespace)
+        assert found is not None, f"InferenceService {self.namespace}/{self.name} is gone"
+        return found
+
+    @property
+    def uid(self) -> str:
+        return str(self.read()["metadata"]["uid"])
+
+    def pods(self) -> list[Object]:
+        """Pods of this very service, those on their way out included."""
+        return items("pods", namespace=self.namespace, selector=f"{LABEL_SERVICE_UID}={self.uid}")
+
+    def pod(self) -> Object:
+        """The one pod that is not on its way out."""
+        (pod,) = (pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"])
+        return pod
+
+    def url(self) -> str:
+        """The OpenAI endpoint behind the Service's cluster IP, which this machine reaches."""
+        service = get("service", self.name, namespace=self.namespace)
+        assert service is not None
+        return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
+
+    def read_back(self, pod: Object | None = None) -> Object:
+        """What the engine of a pod says of its setpoint."""
+        ip = (pod or self.pod())["status"]["podIP"]
+        with urllib.request.urlopen(f"http://{ip}:8001/v1/setpoint", timeout=30) as response:
+            answer: Object = json.load(response)
+        return answer
+
+    def effective(self) -> dict[str, int]:
+        """The live limits of the one pod's one engine core."""
+        limits: dict[str, int] = self.read_back()["cores"][0]["effective"]
+        return limits
+
+    def tuning(self) -> dict[str, Any]:
+        """`status.tuning`."""
+        tuning: dict[str, Any] = self.read().get("status", {}).get("tuning", {})
+        return tuning
+
+    def condition(self, type_: str) -> Object:
+        return condition(self.read(), type_)
+
+    def expect_condition(self, type_: str, status: str, *, reason: str | None = None, within: float = 120) -> Object:
+        """Wait for a condition, by status and if given by reason."""
+
+        def seen() -> Object | None:
+            found = self.condition(type_)
+            right = found.get("status") == status and (reason is None or found.get("reason") == reason)
+            return found if right else None
+
+        return eventually(seen, expecting=f"{type_}={status} ({reason or 'any reason'}) of {self.name}", within=within)
+
+    def expect_tuned(self, *, within: float = ENGINE_START_SECONDS) -> None:
+        """Wait until the service serves and every pod confirmed its setpoint."""
+        self.expect_condition("Ready", "True", within=within)
+        self.expect_condition("Tuned", "True", within=120)
+
+
+def crd_present() -> bool:
+    """Whether the CRD is installed."""
+    return bool(kubectl("get", "crd", CRD_NAME, "--ignore-not-found").strip())

@@ -1,0 +1,32 @@
+"""The cluster's node from outside its pods: processes killed as the kernel would, containers found by their pod."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from support.cluster import Object
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_node(*command: str) -> str:
+    """Run a command in the cluster's namespaces, as root of the node."""
+    done = subprocess.run(
+        [ROOT / "hack/cluster", "exec", *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.strip()
+    return done.stdout
+
+
+def container_pid(pod: Object, *, container: str) -> int:
+    """Pid of a container's first process, as the node sees it."""
+    statuses = {one["name"]: one for one in pod["status"]["containerStatuses"]}
+    identifier = statuses[container]["containerID"].rpartition("/")[2]
+    table = on_node("ctr", "-n", "k8s.io", "tasks", "list").splitlines()[1:]
+    return next(int(row.split()[1]) for row in table if row.split()[0] == identifier)
+
+
+def kill_container(pod: Object, *, container: str, signal: str = "KILL") -> None:
+    """Signal a container's first process from outside: a container cannot kill its own pid 1 with -9."""
+    on_node("kill", f"-{signal}", str(container_pid(pod, container=container)))
