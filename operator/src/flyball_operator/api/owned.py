@@ -7,16 +7,12 @@ courtesy that answers before a pod starts. The guard is the launcher, which asks
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from typing import Final
 
 from flyball_engine.contract import OWNED_ARGUMENTS
-from flyball_operator.api.rules import Rule, matches, with_rules
+from flyball_operator.api.rules import Constraint, Rule, matches
 
 #: Letters after which an abbreviation can only mean this flag (vLLM 0.32's parser; shorter ones it refuses itself).
 _SURELY_MEANT: Final = {
@@ -89,19 +85,13 @@ REFUSED_ARGUMENTS: Final = tuple(_refused())
 
 
 @dataclass(frozen=True)
-class NotOwned:
-    """Annotates one item of `spec.engine.args`: refuses what Flyball sets itself."""
+class NotOwned(Constraint):
+    """One item of `spec.engine.args`: what Flyball sets itself is refused."""
 
-    def _check(self, text: str) -> str:
-        for refused in REFUSED_ARGUMENTS:
-            if re.fullmatch(refused.pattern, text):
-                raise ValueError(refused.message)
-        return text
+    def objection(self, value: str) -> str | None:
+        """Names the flag that was meant, and what to use instead."""
+        return next((refused.message for refused in REFUSED_ARGUMENTS if re.fullmatch(refused.pattern, value)), None)
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check each owned argument in turn."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add one rule per owned argument, so that the message names what was written."""
-        return with_rules(handler(schema), *(refused.rule for refused in REFUSED_ARGUMENTS))
+    def rules(self) -> Sequence[Rule]:
+        """One rule per owned argument, so that the message names what was meant."""
+        return [refused.rule for refused in REFUSED_ARGUMENTS]

@@ -6,20 +6,19 @@ some later step) and the renderer gets plain JSON. Every list is bounded, as all
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Model
-from flyball_operator.api.quantities import is_quantity
-from flyball_operator.api.rules import MapKeyed, ObjectName, Rule
+from flyball_operator.api.quantities import ReadsAsQuantity
+from flyball_operator.api.rules import SUBDOMAIN, KeysMatch, MapKeyed, Matches, ObjectName, Rule
 
 QualifiedKey = Annotated[str, Field(max_length=317)]
 LabelText = Annotated[str, Field(max_length=63)]
-LabelMap = Annotated[dict[str, LabelText], Field(max_length=64)]
-AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
+MatchLabels = Annotated[dict[str, LabelText], Field(max_length=64)]
 LabelValues = Annotated[list[LabelText], Field(max_length=64)]
 
 
@@ -82,7 +81,7 @@ class LabelSelectorRequirement(TypedDict, total=False):
 class LabelSelector(TypedDict, total=False):
     """Selects objects by their labels."""
 
-    matchLabels: LabelMap
+    matchLabels: MatchLabels
     matchExpressions: Annotated[list[LabelSelectorRequirement], Field(max_length=32)]
 
 
@@ -126,15 +125,17 @@ class Affinity(TypedDict, total=False):
     podAntiAffinity: PodAntiAffinity
 
 
-def _check_quantity(value: int | str) -> int | str:
-    if not is_quantity(value):
-        raise ValueError(QUANTITY_MESSAGE)
-    return value
-
-
-QUANTITY_MESSAGE = "must be a quantity such as 500m, 2, 16Gi or 1.5"
-_QUANTITY_SCHEMA: dict[str, JsonValue] = {"x-kubernetes-int-or-string": True}
-Quantity = Annotated[int | str, AfterValidator(_check_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
+_QUALIFIED_NAME: Final = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_KEYS: Final = KeysMatch(
+    _QUALIFIED_NAME, "has a key that is no qualified name: [domain/]name, of letters, digits, '-', '_' and '.'"
+)
+_LABEL_VALUE: Final = Matches(
+    r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
+    "must be a label value: at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends",
+)
+LabelMap = Annotated[dict[str, Annotated[LabelText, _LABEL_VALUE]], Field(max_length=64), _KEYS]
+AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64), _KEYS]
+Quantity = Annotated[int | str, ReadsAsQuantity()]
 ResourceMap = Annotated[dict[str, Quantity], Field(max_length=16)]
 
 

@@ -7,15 +7,14 @@ Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, Final
+from typing import ClassVar, Final
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
 
-from flyball_operator.api.rules import Rule, matches, with_rules
+from flyball_operator.api.rules import Constraint, Rule, matches, with_rules
 
 #: Six digits at most: the API server's CEL counts durations in 64-bit nanoseconds, 999999h still fit.
 DURATION_PATTERN: Final = r"[0-9]{1,6}(\.[0-9]{1,6})?(us|ms|s|m|h)"
@@ -65,62 +64,73 @@ def _digits(value: Decimal) -> str:
 
 
 @dataclass(frozen=True)
-class DurationBetween:
-    """Annotates a duration string of at least `least` and at most `most`, both durations."""
+class DurationBetween(Constraint):
+    """A duration string of at least `least` and at most `most`, both durations."""
 
     least: str
     most: str
 
-    def _check(self, text: str) -> str:
-        seconds = parse_duration(text)
-        if not parse_duration(self.least) <= seconds <= parse_duration(self.most):
-            raise ValueError(self._range_hint)
-        return text
+    def objection(self, value: str) -> str | None:
+        """Form first, then range."""
+        if re.fullmatch(DURATION_PATTERN, value) is None:
+            return self._form
+        within = parse_duration(self.least) <= parse_duration(value) <= parse_duration(self.most)
+        return None if within else self._range
 
-    @property
-    def _range_hint(self) -> str:
-        return f"must be at least {self.least} and at most {self.most}"
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check form, then range."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add both rules; the range rule stands aside where the form is wrong, so that one message shows."""
+    def rules(self) -> Sequence[Rule]:
+        """Both rules; that of the range stands aside where the form is wrong, so that one message shows."""
         form = matches("self", DURATION_PATTERN)
         limits = f"duration(self) >= duration('{self.least}') && duration(self) <= duration('{self.most}')"
-        return with_rules(
-            handler(schema),
-            Rule(form, f"must be {DURATION_HINT}"),
-            Rule(f"!{form} || ({limits})", self._range_hint),
-        )
+        return Rule(form, self._form), Rule(f"!{form} || ({limits})", self._range)
+
+    @property
+    def _form(self) -> str:
+        return f"must be {DURATION_HINT}"
+
+    @property
+    def _range(self) -> str:
+        return f"must be at least {self.least} and at most {self.most}"
 
 
 @dataclass(frozen=True)
-class PercentageBelow100:
-    """Annotates a decimal string above 0 and below 100."""
+class PercentageBelow100(Constraint):
+    """A decimal string above 0 and below 100."""
 
-    FORM = 'must be a decimal number in quotes, such as "99" or "99.9"'
-    RANGE = "must be above 0 and below 100: at 100 a single late request would forbid every batch; 99.99 is possible"
+    FORM: ClassVar = 'must be a decimal number in quotes, such as "99" or "99.9"'
+    RANGE: ClassVar = (
+        "must be above 0 and below 100: at 100 a single late request would forbid every batch; 99.99 is possible"
+    )
 
-    def _check(self, text: str) -> str:
-        if re.fullmatch(DECIMAL_PATTERN, text) is None:
-            raise ValueError(self.FORM)
-        if not 0 < Decimal(text) < 100:
-            raise ValueError(self.RANGE)
-        return text
+    def objection(self, value: str) -> str | None:
+        """Form first, then range."""
+        if re.fullmatch(DECIMAL_PATTERN, value) is None:
+            return self.FORM
+        return None if 0 < Decimal(value) < 100 else self.RANGE
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check form, then range."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add both rules; the range rule stands aside where the form is wrong, so that one message shows."""
+    def rules(self) -> Sequence[Rule]:
+        """Both rules; that of the range stands aside where the form is wrong, so that one message shows."""
         form = matches("self", DECIMAL_PATTERN)
         limits = "double(self) > 0.0 && double(self) < 100.0"
-        return with_rules(handler(schema), Rule(form, self.FORM), Rule(f"!{form} || ({limits})", self.RANGE))
+        return Rule(form, self.FORM), Rule(f"!{form} || ({limits})", self.RANGE)
 
 
-def is_quantity(value: int | str) -> bool:
-    """Whether Kubernetes would read `value` as an amount of a resource."""
-    return value >= 0 if isinstance(value, int) else re.fullmatch(QUANTITY_PATTERN, value) is not None
+@dataclass(frozen=True)
+class ReadsAsQuantity(Constraint):
+    """An int or string that Kubernetes reads as an amount of a resource, zero or more."""
+
+    MESSAGE: ClassVar = "must be a quantity such as 500m, 2, 16Gi or 1.5"
+    #: Bounds the cost of the rule; the longest quantity in use is half as long.
+    MAX_LENGTH: ClassVar = 32
+
+    def objection(self, value: int | str) -> str | None:
+        """The hint."""
+        if isinstance(value, int):
+            return None if value >= 0 else self.MESSAGE
+        good = len(value) <= self.MAX_LENGTH and re.fullmatch(QUANTITY_PATTERN, value) is not None
+        return None if good else self.MESSAGE
+
+    def extend(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """Int-or-string instead of a union, with the rule. CEL's own isQuantity is over the cost budget here."""
+        rule = Rule(f"type(self) == int ? self >= 0 : {matches('self', QUANTITY_PATTERN)}", self.MESSAGE)
+        beside = {key: value for key, value in schema.items() if key != "anyOf"}
+        return with_rules(beside | {"x-kubernetes-int-or-string": True, "maxLength": self.MAX_LENGTH}, rule)

@@ -8,8 +8,8 @@ expression. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Final
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -59,77 +59,104 @@ def matches(subject: str, pattern: str) -> str:
     return f"{subject}.matches(r'^(?:{pattern})$')"
 
 
-@dataclass(frozen=True)
-class Matches:
-    """Annotates a string whose whole text must match `pattern`, else `hint` is what the user reads."""
-
-    pattern: str
-    hint: str
-
-    @cached_property
-    def _compiled(self) -> re.Pattern[str]:
-        return re.compile(self.pattern)
-
-    def _check(self, text: str) -> str:
-        if self._compiled.fullmatch(text) is None:
-            raise ValueError(self.hint)
-        return text
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check after pydantic's own checks of the string."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rule to the schema."""
-        return with_rules(handler(schema), Rule(matches("self", self.pattern), self.hint))
-
-
-@dataclass(frozen=True)
-class Refuses:
-    """Annotates a string that must not match `pattern`; `hint` says what to use instead."""
-
-    pattern: str
-    hint: str
-
-    def _check(self, text: str) -> str:
-        if re.fullmatch(self.pattern, text) is not None:
-            raise ValueError(self.hint)
-        return text
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check after pydantic's own checks of the string."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rule to the schema."""
-        return with_rules(handler(schema), Rule("!" + matches("self", self.pattern), self.hint))
-
-
-@dataclass(frozen=True)
-class MapKeyed:
-    """Annotates a list that is a map keyed by `key`: two items of one key are refused, and appliers merge by key."""
-
-    key: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Refuse repeated keys."""
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def _check(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
-        keys = [getattr(item, self.key) for item in items]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"Duplicate value: {self.key} {str(key)!r} may appear once")
-        return items
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Mark the list."""
-        return handler(schema) | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
-
-
 def with_rules(schema: JsonSchemaValue, *rules: Rule) -> JsonSchemaValue:
     """A copy of `schema` with `rules` after those it has."""
     return schema | {VALIDATIONS: [*schema.get(VALIDATIONS, []), *(rule.to_json() for rule in rules)]}
+
+
+class Constraint:
+    """Annotates a field: what `objection` returns is refused by the operator, what `rules` state by the API server."""
+
+    def objection(self, value: Any) -> str | None:
+        """What is wrong with a value that has the right type, None where nothing is."""
+        raise NotImplementedError
+
+    def rules(self) -> Sequence[Rule]:
+        """The same in CEL, with the same words."""
+        return ()
+
+    def extend(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """What else the schema says of the field."""
+        return schema
+
+    def _checked(self, value: Any) -> Any:
+        objection = self.objection(value)
+        if objection is not None:
+            raise ValueError(objection)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check after pydantic's own checks of the type."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add rules and the rest to the schema."""
+        return self.extend(with_rules(handler(schema), *self.rules()))
+
+
+@dataclass(frozen=True)
+class Matches(Constraint):
+    """A string whose whole text must match `pattern`, else `hint` is what the user reads."""
+
+    pattern: str
+    hint: str
+
+    def objection(self, value: str) -> str | None:
+        """The hint."""
+        return None if re.fullmatch(self.pattern, value) else self.hint
+
+    def rules(self) -> Sequence[Rule]:
+        """One rule."""
+        return (Rule(matches("self", self.pattern), self.hint),)
+
+
+@dataclass(frozen=True)
+class Refuses(Constraint):
+    """A string that must not match `pattern`; `hint` says what to use instead."""
+
+    pattern: str
+    hint: str
+
+    def objection(self, value: str) -> str | None:
+        """The hint."""
+        return self.hint if re.fullmatch(self.pattern, value) else None
+
+    def rules(self) -> Sequence[Rule]:
+        """One rule."""
+        return (Rule("!" + matches("self", self.pattern), self.hint),)
+
+
+@dataclass(frozen=True)
+class KeysMatch(Constraint):
+    """A map whose every key must match `pattern`, else `hint` is what the user reads."""
+
+    pattern: str
+    hint: str
+
+    def objection(self, value: Mapping[str, Any]) -> str | None:
+        """The hint."""
+        return None if all(re.fullmatch(self.pattern, key) for key in value) else self.hint
+
+    def rules(self) -> Sequence[Rule]:
+        """One rule over all keys."""
+        return (Rule(f"self.all(key, {matches('key', self.pattern)})", self.hint),)
+
+
+@dataclass(frozen=True)
+class MapKeyed(Constraint):
+    """A list that is a map keyed by `key`: two items of one key are refused, and appliers merge by key."""
+
+    key: str
+
+    def objection(self, value: Sequence[Any]) -> str | None:
+        """The first repeated key."""
+        keys = [str(getattr(item, self.key)) for item in value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        return None if twice is None else f"Duplicate value: {self.key} {twice!r} may appear once"
+
+    def extend(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """The API server refuses repeated keys by the list's type; no rule is needed."""
+        return schema | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
 
 
 ObjectName = Annotated[
