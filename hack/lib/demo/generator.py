@@ -1,13 +1,13 @@
 """Runs in the load pod: vLLM's own load generator, told over standard input which runs to make.
 
-One process lives as long as the demo, because importing vLLM costs half a minute on the load pod's share of a core. Each
+One process lives as long as the demo, because importing vLLM costs half a minute on the load pod's share of a core. A
 stream of a run is a forked child with its own event loop and random state, so that two streams of one run neither share
 nor disturb each other's arrival times. A run is prepared (prompts made) before it is started, so that it starts on the
 second. When standard input ends, whoever asked is gone: the children are ended and so is this process.
 
 It is mounted from a ConfigMap into the engine image, so it may import nothing but the standard library and vLLM.
 
-Lines in, JSON:   {"prepare": RUN, "streams": {NAME: [ARGUMENT, ...]}}   {"start": RUN}
+Lines in, JSON:   {"hello": true}   {"prepare": RUN, "streams": {NAME: [ARGUMENT, ...]}}   {"start": RUN}
 Lines out, JSON:  {"event": "up" | "prepared" | "started" | "finished" | "failed", "run": RUN, ...}
 """
 
@@ -18,10 +18,10 @@ import asyncio
 import json
 import multiprocessing
 import os
-import sys
 import time
+from io import RawIOBase
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TextIO
 
 from vllm.benchmarks import serve
 
@@ -111,6 +111,10 @@ class Run:
         self.results[self.pipes[pipe]] = message
         return "finished" if len(self.results) == len(self.children) else None
 
+    def awaited(self) -> list[Connection]:
+        """Pipes of the children that have not sent their result."""
+        return [pipe for pipe, name in self.pipes.items() if name not in self.results]
+
     def end(self) -> None:
         """End what still runs."""
         for child in self.children:
@@ -120,43 +124,67 @@ class Run:
             pipe.close()
 
 
+class Generator:
+    """Takes orders from `orders`, a file descriptor, and answers on `answers`; one run at a time."""
+
+    def __init__(self, orders: RawIOBase, answers: TextIO) -> None:
+        self._orders = orders
+        self._answers = answers
+        self._run: Run | None = None
+
+    def serve(self) -> None:
+        """Until the orders end."""
+        while True:
+            awaited = self._run.awaited() if self._run else []
+            ready = wait([self._orders.fileno(), *awaited])
+            for pipe in awaited:
+                if pipe in ready and self._run:
+                    self._hear(self._run, pipe)
+            if self._orders.fileno() in ready:
+                line = self._orders.readline()
+                if not line:
+                    self._end()
+                    return
+                self._obey(json.loads(line))
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        if "hello" in order:
+            self._tell("up")
+        elif "prepare" in order:
+            self._end()
+            self._run = Run(order["prepare"], order["streams"])
+        elif self._run and order["start"] == self._run.name:
+            self._run.start()
+            self._tell("started")
+
+    def _hear(self, run: Run, pipe: Connection) -> None:
+        event = run.receive(pipe)
+        if event == "prepared":
+            self._tell(event)
+        elif event == "finished":
+            self._tell(event, streams=run.results)
+            self._end()
+        elif event == "failed":
+            self._tell(event)
+            self._end()
+
+    def _tell(self, event: str, **more: Any) -> None:
+        name = self._run.name if self._run else ""
+        self._answers.write(json.dumps({"event": event, "run": name, "time": time.time(), **more}) + "\n")
+
+    def _end(self) -> None:
+        if self._run:
+            self._run.end()
+        self._run = None
+
+
 def main() -> None:
     """Serve standard input until it ends. vLLM prints to standard output, so that is turned into standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
-    run: Run | None = None
-
-    def tell(event: str, **more: Any) -> None:
-        answers.write(json.dumps({"event": event, "run": run.name if run else "", "time": time.time(), **more}) + "\n")
-
-    orders = sys.stdin.buffer.raw  # unbuffered: a line read ahead would never show in wait()
-    tell("up")
-    while True:
-        waiting = [pipe for pipe in (run.pipes if run else {}) if run and run.pipes[pipe] not in run.results]
-        ready = wait([orders.fileno(), *waiting])
-        if orders.fileno() in ready:
-            line = orders.readline()
-            if not line:
-                if run:
-                    run.end()
-                return
-            order = json.loads(line)
-            if "prepare" in order:
-                if run:
-                    run.end()
-                run = Run(order["prepare"], order["streams"])
-            elif run and order["start"] == run.name:
-                run.start()
-                tell("started")
-        for pipe in waiting:
-            if run and pipe in ready and pipe in run.pipes:
-                event = run.receive(pipe)
-                if event:
-                    tell(event, **({"streams": run.results} if event == "finished" else {}))
-                if event in ("finished", "failed"):
-                    run.end()
-                    run = None
-                    break
+    # Unbuffered: a line read ahead would never show in wait().
+    with open(0, "rb", buffering=0, closefd=False) as orders:
+        Generator(orders, answers).serve()
 
 
 if __name__ == "__main__":

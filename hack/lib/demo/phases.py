@@ -1,0 +1,121 @@
+"""What the demo does, as data: the loads, in what order and for how long.
+
+Rates and lengths suit the CPU engine and the model of the local cluster on two cores: a step costs about 10 ms and
+0.2 ms per token, so that a full step of 2048 tokens stops every stream for half a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flyball_operator.api.v1alpha1 import Mode
+
+#: Seed of prompts and arrival times; the same in both modes of a phase, so that both meet the same requests.
+SEED = 20_26
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Requests of one kind, arriving as a Poisson process at `rate` per second, whatever the engine does (open loop).
+
+    Prompts have `prompt_tokens` give or take the share `spread`; every answer has `output_tokens`.
+    """
+
+    name: str
+    rate: float
+    prompt_tokens: int
+    output_tokens: int
+    spread: float = 0.3
+
+    def count(self, seconds: float) -> int:
+        """Requests that arrive in `seconds`."""
+        return max(1, round(self.rate * seconds))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.rate:g}/s, {self.prompt_tokens} in, {self.output_tokens} out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One load, put on the engine once per mode."""
+
+    name: str
+    title: str
+    streams: tuple[Stream, ...]
+
+
+PHASES = (
+    Phase(
+        name="light",
+        title="light chat",
+        streams=(Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=40),),
+    ),
+    Phase(
+        name="heavy",
+        title="heavy chat",
+        streams=(Stream(name="chat", rate=7.0, prompt_tokens=120, output_tokens=40),),
+    ),
+    Phase(
+        name="long",
+        title="long prompts",
+        streams=(
+            Stream(name="chat", rate=2.5, prompt_tokens=120, output_tokens=40),
+            Stream(name="long", rate=0.5, prompt_tokens=1750, output_tokens=16, spread=0.4),
+        ),
+    ),
+)
+
+#: Before anything is measured: every kind of step, so that the step-time model is learnt.
+WARM_UP = Phase(
+    name="warm-up",
+    title="warm-up",
+    streams=(
+        Stream(name="chat", rate=4.0, prompt_tokens=120, output_tokens=40),
+        Stream(name="long", rate=0.3, prompt_tokens=1500, output_tokens=16, spread=0.4),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A phase in one mode, of one round. `name` is unique within a demo."""
+
+    phase: Phase
+    mode: Mode
+    round: int
+    seconds: float
+    measured: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name that load pod, log and results know this run by."""
+        return f"{self.phase.name}-{self.mode.value.lower()}-{self.round}"
+
+    @property
+    def seed(self) -> int:
+        """The same for both modes of a phase and round."""
+        return SEED + self.round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long it all takes."""
+
+    warm_up_seconds: float
+    run_seconds: float
+    rounds: int
+
+
+NORMAL = Length(warm_up_seconds=40, run_seconds=36, rounds=1)
+QUICK = Length(warm_up_seconds=25, run_seconds=18, rounds=1)
+
+
+def schedule(length: Length) -> Iterator[Run]:
+    """All runs in order: the warm-up, then each phase in both modes; the one that goes first changes by the round."""
+    yield Run(phase=WARM_UP, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds, measured=False)
+    for number in range(1, length.rounds + 1):
+        order = (Mode.DISABLED, Mode.AUTO) if number % 2 else (Mode.AUTO, Mode.DISABLED)
+        for phase in PHASES:
+            for mode in order:
+                yield Run(phase=phase, mode=mode, round=number, seconds=length.run_seconds)

@@ -1,0 +1,192 @@
+"""What came of it: the retunes, the figures of each run, Auto against Disabled; on the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from demo.measure import Measured, Percentiles
+from demo.view import limits_text, percent
+from flyball_engine.contract import Limits
+from flyball_operator.api.v1alpha1 import DecisionStatus, Mode, Objective, StepModelStatus
+
+
+class RunResult(BaseModel):
+    """One measured run. `counted` is what the engine counted, in percent by objective; `limits` those at its end."""
+
+    phase: str
+    mode: Mode
+    round: int
+    began: float
+    measured: Measured
+    counted: dict[str, float | None]
+    limits: Limits | None
+    longest_step: float
+
+
+class PodIdentity(BaseModel):
+    """Who served: changes with every start of a pod or container."""
+
+    name: str
+    uid: str
+    restarts: int
+
+
+class Results(BaseModel):
+    """All that the demo found; what the JSON file holds."""
+
+    objectives: tuple[Objective, ...]
+    runs: list[RunResult] = []
+    decisions: list[DecisionStatus] = []
+    events: list[dict[str, str]] = []
+    model: StepModelStatus | None = None
+    pod_before: PodIdentity
+    pod_after: PodIdentity | None = None
+
+    def save(self, path: Path) -> None:
+        """Write the file anew."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=1))
+
+
+def show(results: Results, console: Console) -> None:
+    """Print everything."""
+    console.print(retunes_table(results))
+    console.print(runs_table(results))
+    console.print(ratios_table(results))
+    for line in closing_lines(results):
+        console.print(line)
+
+
+def retunes_table(results: Results) -> Table:
+    """Each decision with its reason, oldest first."""
+    table = Table(title="Retunes", title_justify="left")
+    for heading in ("time", "before", "after", "reason"):
+        table.add_column(heading, overflow="fold")
+    for decision in sorted(results.decisions, key=lambda decision: decision.time):
+        table.add_row(decision.time[11:19], limits_text(decision.before), limits_text(decision.after), decision.trigger)
+    return table
+
+
+def runs_table(results: Results) -> Table:
+    """The figures of each run, both modes of a phase together."""
+    table = Table(title="Measured by the client; TTFT, TPOT and ITL in ms: p50 / p99", title_justify="left")
+    table.add_column("phase")
+    table.add_column("mode")
+    names = [f"{objective.name} ≥{objective.target}%" for objective in results.objectives]
+    for heading in (*names, "all met", "good/s", "tokens/s", "TTFT", "TPOT", "ITL", "failed"):
+        table.add_column(heading, justify="right")
+    for run in results.runs:
+        figures = run.measured
+        table.add_row(
+            run.phase,
+            run.mode.value,
+            *(percent(figures.met[objective.name]) for objective in results.objectives),
+            percent(figures.good),
+            f"{figures.goodput:.2f}",
+            f"{figures.tokens_per_second:.0f}",
+            *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
+            f"{figures.failed + figures.truncated} of {figures.requests}",
+            end_section=run.mode is last_mode(results.runs, run.phase),
+        )
+    return table
+
+
+def ratios_table(results: Results) -> Table:
+    """Auto against Disabled, by phase."""
+    table = Table(title="Auto against Disabled", title_justify="left")
+    for heading in ("phase", "requests that met all", "goodput", "tokens/s", "ITL p99", "TTFT p99"):
+        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    for phase, disabled, auto in pairs(results.runs):
+        table.add_row(
+            phase,
+            f"{mean(run.good for run in auto) - mean(run.good for run in disabled):+.1f} points",
+            *(
+                ratio(mean(getattr(run, name) for run in auto), mean(getattr(run, name) for run in disabled))
+                for name in ("goodput", "tokens_per_second")
+            ),
+            *(
+                ratio(
+                    mean(getattr(run, name).p99 or 0.0 for run in auto),
+                    mean(getattr(run, name).p99 or 0.0 for run in disabled),
+                )
+                for name in ("itl", "ttft")
+            ),
+        )
+    return table
+
+
+def closing_lines(results: Results) -> Iterator[str]:
+    """What else the reader should be able to see at a glance."""
+    failed = sum(run.measured.failed + run.measured.truncated for run in results.runs)
+    total = sum(run.measured.requests for run in results.runs)
+    yield f"Requests failed or truncated: {failed} of {total}."
+    before, after = results.pod_before, results.pod_after
+    if after == before:
+        yield f"Same pod throughout: {after.name}, UID {after.uid}, {after.restarts} restarts; retuned live."
+    else:
+        yield f"The pod CHANGED: {before} before, {after} after."
+    gap, where = largest_gap(results)
+    yield f"Engine's counts against the client's: at most {gap:.1f} points apart{where}."
+
+
+def largest_gap(results: Results) -> tuple[float, str]:
+    """Largest difference between engine and client for one objective in one run, in points, and where."""
+    gaps = [
+        (abs(counted - measured), f" ({run.phase}, {run.mode.value}, {name})")
+        for run in results.runs
+        for name, counted in run.counted.items()
+        if counted is not None and (measured := run.measured.met[name]) is not None
+    ]
+    return max(gaps, default=(0.0, ""))
+
+
+def pairs(runs: Sequence[RunResult]) -> Iterator[tuple[str, list[Measured], list[Measured]]]:
+    """By phase, the figures of all Disabled and all Auto runs; a phase without both is left out."""
+    for phase, group in groupby(sorted(runs, key=order(runs)), key=lambda run: run.phase):
+        of_phase = list(group)
+        disabled, auto = ([run.measured for run in of_phase if run.mode is mode] for mode in (Mode.DISABLED, Mode.AUTO))
+        if disabled and auto:
+            yield phase, disabled, auto
+
+
+def order(runs: Sequence[RunResult]) -> Callable[[RunResult], int]:
+    """Sort key: phases in the order they first ran."""
+    phases = list(dict.fromkeys(run.phase for run in runs))
+    return lambda run: phases.index(run.phase)
+
+
+def last_mode(runs: Sequence[RunResult], phase: str) -> Mode:
+    """The mode that ran last in a phase."""
+    return [run.mode for run in runs if run.phase == phase][-1]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Arithmetic mean; 0 of nothing."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def ratio(part: float, whole: float) -> str:
+    """`1.25×`, or a dash where there is nothing to compare with."""
+    return f"{part / whole:.2f}×" if whole else "–"
+
+
+def milliseconds(values: Percentiles) -> str:
+    """Median and 99th percentile in milliseconds."""
+    return " / ".join("–" if value is None else f"{value * 1000:.0f}" for value in (values.p50, values.p99))
+
+
+def summary(phase: str, run: RunResult) -> str:
+    """A finished run in one line."""
+    figures = run.measured
+    met = ", ".join(f"{name} {percent(share)}" for name, share in figures.met.items())
+    return (
+        f"{phase}, {run.mode.value}: {figures.requests} requests, {figures.failed + figures.truncated} failed, "
+        f"{met}, all {percent(figures.good)}, at {limits_text(run.limits)}"
+    )
