@@ -1,0 +1,313 @@
+"""Counts HTTP requests against latency objectives, exactly. Pure: times are parameters, in seconds of any one clock.
+
+A histogram cannot say how many requests met all objectives at once, and its buckets rarely end at a threshold. So the
+engine counts, and these are the rules:
+
+- The unit is the HTTP request. `n`, a batch of prompts and beams are its **sequences**, and it ends with the last one.
+- **TimeToFirstToken**: arrival to the first token of any sequence. **EndToEndLatency**: arrival to the last token of
+  the last one.
+- **TimePerOutputToken**: (last token - first token) / (tokens - 1) of the slowest sequence. A request whose sequences
+  all have one token has none: it is not counted for that objective, and for all together it counts by the others.
+- **InterTokenLatency** is counted by the gap, as gaps occur, whatever becomes of the request: its share is that of
+  gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does: a single late
+  token does not fail an answer of hundreds, a slow stream does.
+- A client that leaves when an objective is violated already (a deadline passed, or the stream so far too slow, the wait
+  for its next token included) is counted as `abandoned`: violated for that objective and for all together, met where
+  that is certain, and left out of the rest. One that leaves earlier is `aborted` and counts against nothing.
+- Requests are counted against the objectives in force when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from flyball_engine.contract import Metric, ObjectiveSpec
+
+#: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
+DEFAULT_CAPACITY: Final = 65_536
+
+MET: Final = "met"
+VIOLATED: Final = "violated"
+
+
+class Outcome(StrEnum):
+    """What became of a request. The first two are counted against objectives, the others are not."""
+
+    FINISHED = "finished"
+    """Every sequence came to its end."""
+    ABANDONED = "abandoned"
+    """The client left when an objective was violated already."""
+    ABORTED = "aborted"
+    """The client left before that."""
+    REFUSED = "refused"
+    """Answered with an error before any sequence started."""
+    ERROR = "error"
+    """Failed in the engine."""
+    UNCOUNTED = "uncounted"
+    """Lost to counting: more requests open than the ledger holds, or a fault in what feeds it."""
+
+
+class End(StrEnum):
+    """How the HTTP request ended, as the server saw it."""
+
+    ANSWERED = "answered"
+    LEFT = "left"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One generated sequence of a request.
+
+    `first` and `last` are times of its tokens on the engine core's clock; `heard` is when the server had the last one.
+    """
+
+    request: OpenRequest
+    first: float = 0.0
+    last: float = 0.0
+    heard: float = 0.0
+    tokens: int = 0
+    gaps: int = 0
+    done: bool = False
+
+    def per_token(self) -> float | None:
+        """Mean seconds per token after the first; None with fewer than two tokens."""
+        return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
+
+    def per_gap(self) -> float | None:
+        """Mean seconds between deliveries, each of which may be several tokens; None without any gap."""
+        return (self.last - self.first) / self.gaps if self.gaps else None
+
+    def stalled(self, now: float, units: int) -> float | None:
+        """Mean seconds per unit (token or gap after the first) if the next came `now`; None if none is to come."""
+        return (self.last - self.first + now - self.heard) / (units + 1) if self.tokens and not self.done else None
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A request that has not ended. `arrival`, `first_token` and `last_end` are times on the server's clock."""
+
+    arrival: float
+    sequences: list[Sequence] = field(default_factory=list)
+    first_token: float | None = None
+    last_end: float = 0.0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    failed: bool = False
+    answered: bool = False
+    open: bool = True
+
+    def complete(self) -> bool:
+        """True if it has sequences and all of them came to their end."""
+        return bool(self.sequences) and all(sequence.done for sequence in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCounts:
+    """Cumulative counts. Keys: outcome; (objective id, met or violated); (ids joined by `,`, met or violated).
+
+    Tokens are those of finished requests; a prompt shared by `n` sequences counts for each, as does what was cached.
+    """
+
+    requests: dict[str, int]
+    objectives: dict[tuple[str, str], int]
+    all_objectives: dict[tuple[str, str], int]
+    generated_tokens: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+
+
+class RequestLedger:
+    """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
+
+    (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
+    """
+
+    def __init__(self, *, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._capacity = capacity
+        self._open: dict[OpenRequest, None] = {}
+        self._requests: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
+        self._objectives: tuple[ObjectiveSpec, ...] = ()
+        self._gap_thresholds: tuple[tuple[str, float], ...] = ()
+        self._counts: dict[tuple[str, str], int] = {}
+        self._together: dict[tuple[str, str], int] = {}
+        self._generated = 0
+        self._prompt = 0
+        self._cached = 0
+
+    def set_objectives(self, objectives: Several[ObjectiveSpec]) -> None:
+        """What is counted from now on. Counts of objectives that stay are kept, those of others are dropped."""
+        wanted = tuple(objectives)
+        if wanted == self._objectives:
+            return
+        keys = [(objective.id, outcome) for objective in wanted for outcome in (MET, VIOLATED)]
+        together = [(_joined(wanted), outcome) for outcome in (MET, VIOLATED)] if wanted else []
+        # New keys are there before they are in force: an event in between finds what it counts on.
+        self._counts = {key: self._counts.get(key, 0) for key in keys}
+        self._together = {key: self._together.get(key, 0) for key in together}
+        self._gap_thresholds = tuple(
+            (objective.id, objective.threshold_seconds)
+            for objective in wanted
+            if objective.metric is Metric.INTER_TOKEN_LATENCY
+        )
+        self._objectives = wanted
+
+    def collect(self) -> LedgerCounts:
+        """The counts so far."""
+        return LedgerCounts(
+            requests=self._requests.copy(),
+            objectives=self._counts.copy(),
+            all_objectives=self._together.copy(),
+            generated_tokens=self._generated,
+            prompt_tokens=self._prompt,
+            cached_prompt_tokens=self._cached,
+        )
+
+    def opened(self, arrival: float) -> OpenRequest:
+        """A request has come in. Beyond the capacity the oldest open one is given up."""
+        request = OpenRequest(arrival)
+        self._open[request] = None
+        if len(self._open) > self._capacity:
+            self._close(next(iter(self._open)), Outcome.UNCOUNTED)
+        return request
+
+    def forgotten(self, request: OpenRequest) -> None:
+        """It was none that generates (a health check, a list of models): nothing is counted."""
+        self._open.pop(request, None)
+        request.open = False
+
+    def lost(self, request: OpenRequest | None) -> None:
+        """What feeds the ledger failed for this request, or for one it cannot name."""
+        if request is None:
+            self._requests[Outcome.UNCOUNTED] += 1
+        elif request.open:
+            self._close(request, Outcome.UNCOUNTED)
+
+    def started(self, request: OpenRequest) -> Sequence:
+        """A sequence of the request goes to the engine."""
+        sequence = Sequence(request)
+        request.sequences.append(sequence)
+        return sequence
+
+    def received(self, sequence: Sequence, *, tokens: int, at: float, now: float) -> None:
+        """The engine core made `tokens` at time `at` of its clock; the server has them at `now` of its own."""
+        if tokens < 1:
+            return
+        if sequence.tokens == 0:
+            sequence.first = at
+            if sequence.request.first_token is None:
+                sequence.request.first_token = now
+        else:
+            sequence.gaps += 1
+            for identity, threshold in self._gap_thresholds:
+                self._count(identity, met=at - sequence.last <= threshold)
+        sequence.last = at
+        sequence.heard = now
+        sequence.tokens += tokens
+
+    def done(self, sequence: Sequence, *, prompt: int, cached: int, now: float, failed: bool = False) -> None:
+        """A sequence came to its end at `now`, with so many prompt tokens and cached ones among them."""
+        request = sequence.request
+        sequence.done = True
+        request.last_end = now
+        request.prompt_tokens += prompt
+        request.cached_prompt_tokens += cached
+        request.failed |= failed
+        if request.first_token is None:
+            request.first_token = now  # an empty answer: the client waited until its end
+        if request.answered and request.complete():
+            self._settle(request)
+
+    def ended(self, request: OpenRequest, how: End, now: float) -> None:
+        """The HTTP exchange is over. One answered with sequences still running ends with the last of them."""
+        if not request.open:
+            return
+        if request.complete():
+            self._settle(request)
+        elif how is End.LEFT:
+            self._leave(request, now)
+        elif how is End.ANSWERED and request.sequences:
+            request.answered = True
+        elif how is End.ANSWERED:
+            self.forgotten(request)
+        else:
+            self._close(request, Outcome.REFUSED if how is End.REFUSED else Outcome.ERROR)
+
+    def _settle(self, request: OpenRequest) -> None:
+        """Counts a request whose sequences all ended."""
+        if not request.open:
+            return
+        if request.failed:
+            self._close(request, Outcome.ERROR)
+            return
+        self._judge({objective: _verdict(objective, request) for objective in self._objectives})
+        self._generated += sum(sequence.tokens for sequence in request.sequences)
+        self._prompt += request.prompt_tokens
+        self._cached += request.cached_prompt_tokens
+        self._close(request, Outcome.FINISHED)
+
+    def _leave(self, request: OpenRequest, now: float) -> None:
+        """Counts a request whose client left: only if an objective was violated by then."""
+        verdicts = {objective: _verdict_so_far(objective, request, now) for objective in self._objectives}
+        violated = False in verdicts.values()
+        if violated:
+            self._judge(verdicts)
+        self._close(request, Outcome.ABANDONED if violated else Outcome.ABORTED)
+
+    def _judge(self, verdicts: Mapping[ObjectiveSpec, bool | None]) -> None:
+        for objective, verdict in verdicts.items():
+            if verdict is not None and objective.metric is not Metric.INTER_TOKEN_LATENCY:
+                self._count(objective.id, met=verdict)
+        if verdicts:
+            key = (_joined(tuple(verdicts)), VIOLATED if False in verdicts.values() else MET)
+            self._together[key] = self._together.get(key, 0) + 1
+
+    def _count(self, identity: str, *, met: bool) -> None:
+        key = (identity, MET if met else VIOLATED)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def _close(self, request: OpenRequest, outcome: Outcome) -> None:
+        self._open.pop(request, None)
+        request.open = False
+        self._requests[outcome.value] += 1
+
+
+def _joined(objectives: Several[ObjectiveSpec]) -> str:
+    return ",".join(objective.id for objective in objectives)
+
+
+def _verdict(objective: ObjectiveSpec, request: OpenRequest) -> bool | None:
+    """Whether a request that came to its end met an objective; None if it has nothing to measure."""
+    measured = _measured(objective.metric, request)
+    return None if measured is None else measured <= objective.threshold_seconds
+
+
+def _measured(metric: Metric, request: OpenRequest) -> float | None:
+    if metric is Metric.END_TO_END_LATENCY:
+        return request.last_end - request.arrival
+    if metric is Metric.TIME_TO_FIRST_TOKEN:
+        return None if request.first_token is None else request.first_token - request.arrival
+    if metric is Metric.TIME_PER_OUTPUT_TOKEN:
+        means = [sequence.per_token() for sequence in request.sequences]
+    else:
+        means = [sequence.per_gap() for sequence in request.sequences]
+    return max((mean for mean in means if mean is not None), default=None)
+
+
+def _verdict_so_far(objective: ObjectiveSpec, request: OpenRequest, now: float) -> bool | None:
+    """Whether a request whose client left at `now` met an objective for certain; None while that was open."""
+    threshold = objective.threshold_seconds
+    if objective.metric is Metric.END_TO_END_LATENCY:
+        return False if now - request.arrival > threshold else None
+    if objective.metric is Metric.TIME_TO_FIRST_TOKEN:
+        if request.first_token is None:
+            return False if now - request.arrival > threshold else None
+        return request.first_token - request.arrival <= threshold
+    by_token = objective.metric is Metric.TIME_PER_OUTPUT_TOKEN
+    waits = [one.stalled(now, one.tokens - 1 if by_token else one.gaps) for one in request.sequences]
+    return False if any(wait > threshold for wait in waits if wait) or _verdict(objective, request) is False else None

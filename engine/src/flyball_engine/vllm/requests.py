@@ -1,0 +1,254 @@
+"""Tells the ledger what happens to each HTTP request; runs in vLLM's API server.
+
+vLLM's own statistics cannot be used: they have no time to the first token of a finished request, gaps without a
+request, one finished entry per sequence instead of per request, and nothing at all of a client that leaves. So an ASGI
+middleware opens and ends the requests (arrival, refusals, departures as the HTTP server sees them), and three methods
+of the output processor tell of their sequences. What belongs together travels in a context variable, which every task
+of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
+
+Nothing here may hurt serving: what is wrapped runs first and its outcome stands; a fault of ours is counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
+
+_log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+#: Routes whose refusals and early departures are counted; elsewhere only requests that reach the engine are.
+GENERATING_PATHS: Final = frozenset(
+    {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/responses",
+        "/v1/messages",
+        "/inference/v1/generate",
+        "/invocations",
+    }
+)
+
+#: Methods of the output processor that are wrapped, and the parameters they must have (0.26 to 0.33 do).
+_SURFACE: Final = {
+    "add_request": ("self", "request"),
+    "_update_stats_from_output": ("self", "req_state", "engine_core_output", "engine_core_timestamp"),
+    "_update_stats_from_finished": ("self", "req_state", "finish_reason"),
+}
+#: The attribute of vLLM's per-sequence state that holds our own.
+_MARK: Final = "flyball_sequence"
+
+_current: ContextVar[OpenRequest | None] = ContextVar("flyball_request", default=None)
+
+
+def install(ledger: RequestLedger, app: Any, *, clock: Callable[[], float] = time.monotonic) -> str | None:
+    """Feeds the ledger from this API server, whose FastAPI `app` does not serve yet.
+
+    Returns why that is impossible, or None. `clock` gives seconds; it need not be the engine core's.
+    """
+    try:
+        from vllm.v1.engine.output_processor import OutputProcessor  # noqa: PLC0415  only an API server has it
+    except ImportError as error:
+        return str(error)
+    if (missing := _missing(OutputProcessor)) is not None:
+        return missing
+    feed = _Feed(ledger, clock)
+    _wrap(OutputProcessor, feed)
+    app.add_middleware(
+        RequestMiddleware, ledger=ledger, clock=clock, running=feed.running
+    )  # added last, it is outermost
+    return None
+
+
+def _missing(processor: Any) -> str | None:
+    """What this version of vLLM lacks."""
+    for name, wanted in _SURFACE.items():
+        method = getattr(processor, name, None)
+        if method is None:
+            return f"OutputProcessor has no {name}"
+        found = tuple(inspect.signature(method).parameters)
+        if found[: len(wanted)] != wanted:
+            return f"OutputProcessor.{name} takes {', '.join(found)}"
+    return None
+
+
+class _Feed:
+    """What the output processor knows, as events of the ledger. Called from the server's event loop alone."""
+
+    def __init__(self, ledger: RequestLedger, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._states: Mapping[str, Any] = {}
+
+    def add_request(self, processor: Any, request: Any) -> None:
+        """A sequence was given to the processor; it keeps a state for it under its internal id."""
+        current = _current.get()
+        self._states = processor.request_states
+        state = processor.request_states.get(request.request_id)
+        # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
+        if current is None or state is None or state.detokenizer is None or hasattr(state, _MARK):
+            return
+        setattr(state, _MARK, self._ledger.started(current))
+
+    def update(self, state: Any, output: Any, at: float | None) -> None:
+        """The engine core made tokens for a sequence."""
+        sequence: Sequence | None = getattr(state, _MARK, None)
+        if sequence is not None:
+            now = self._clock()
+            tokens = len(output.new_token_ids)
+            self._ledger.received(sequence, tokens=tokens, at=now if at is None else at, now=now)
+
+    def finished(self, state: Any, reason: Any) -> None:
+        """A sequence came to its end."""
+        sequence: Sequence | None = getattr(state, _MARK, None)
+        if sequence is not None:
+            self._ledger.done(
+                sequence,
+                prompt=state.prompt_len,
+                cached=state.num_cached_tokens,
+                now=self._clock(),
+                failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
+            )
+
+    def running(self, request: OpenRequest) -> bool:
+        """True if the processor still has a sequence of this request: it was answered before its end."""
+        marks = (getattr(state, _MARK, None) for state in self._states.values())
+        return any(mark is not None and mark.request is request for mark in marks)
+
+    def failed(self, hook: str) -> None:
+        """A fault of ours: counted, and logged where someone debugs."""
+        _log.debug("counting requests failed in %s", hook, exc_info=True)
+        request = _current.get()
+        self._ledger.lost(request)
+
+
+def _wrap(processor: Any, feed: _Feed) -> None:
+    """Wraps the methods of the class; wrapping it again replaces the feed."""
+    add, update, finished = (_original(getattr(processor, name)) for name in _SURFACE)
+
+    @functools.wraps(add)
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = add(self, request, *args, **kwargs)
+        try:
+            feed.add_request(self, request)
+        except Exception:  # noqa: BLE001  see the module's docstring
+            feed.failed("add_request")
+        return result
+
+    @functools.wraps(update)
+    def update_stats(self: Any, req_state: Any, engine_core_output: Any, engine_core_timestamp: Any, *rest: Any) -> Any:
+        result = update(self, req_state, engine_core_output, engine_core_timestamp, *rest)
+        try:
+            feed.update(req_state, engine_core_output, engine_core_timestamp)
+        except Exception:  # noqa: BLE001  see the module's docstring
+            feed.failed("output")
+        return result
+
+    @functools.wraps(finished)
+    def update_finished(self: Any, req_state: Any, finish_reason: Any, *rest: Any) -> Any:
+        result = finished(self, req_state, finish_reason, *rest)
+        try:
+            feed.finished(req_state, finish_reason)
+        except Exception:  # noqa: BLE001  see the module's docstring
+            feed.failed("finish")
+        return result
+
+    for name, wrapper in zip(_SURFACE, (add_request, update_stats, update_finished), strict=True):
+        setattr(wrapper, _WRAPPED, True)
+        setattr(processor, name, wrapper)
+
+
+_WRAPPED: Final = "__flyball__"
+
+
+def _original(method: Any) -> Any:
+    return method.__wrapped__ if hasattr(method, _WRAPPED) else method
+
+
+class RequestMiddleware:
+    """Opens and ends a request in the ledger for each HTTP exchange."""
+
+    def __init__(
+        self, app: App, *, ledger: RequestLedger, clock: Callable[[], float], running: Callable[[OpenRequest], bool]
+    ) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._clock = clock
+        self._running = running
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One HTTP exchange; anything that cannot generate passes through."""
+        if scope["type"] != "http" or scope.get("method") != "POST":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(receive, send)
+        request = self._ledger.opened(self._clock())
+        token = _current.set(request)
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+            exchange.returned = True
+        finally:
+            _current.reset(token)
+            self._end(request, exchange, scope.get("path", ""))
+
+    def _end(self, request: OpenRequest, exchange: _Exchange, path: str) -> None:
+        if not request.sequences and (path not in GENERATING_PATHS or exchange.status in _NOT_REFUSALS):
+            self._ledger.forgotten(request)
+            return
+        how = exchange.end(request)
+        if how is End.ANSWERED and not request.complete() and not self._running(request):
+            how = End.FAILED  # it broke off behind its first token: the status was sent long before
+        self._ledger.ended(request, how, self._clock())
+
+
+#: Answers that say nothing about load or the request: not authenticated, no such model or route, wrong method.
+_NOT_REFUSALS: Final = frozenset({401, 403, 404, 405})
+
+
+class _Exchange:
+    """Watches one exchange's messages: whether the client left, and with which status it was answered."""
+
+    __slots__ = ("_complete", "_left", "_receive", "_send", "returned", "status")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._left = False
+        self._complete = False
+        self.status = 0
+        self.returned = False
+
+    async def receive(self) -> Message:
+        """A message from the client. A disconnect behind the whole answer is none: the server says so then too."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._complete:
+            self._left = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """A message to the client."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+    def end(self, request: OpenRequest) -> End:
+        """How the exchange ended."""
+        if self._left:
+            return End.LEFT
+        if self.status >= 400 and not request.sequences:
+            return End.REFUSED
+        return End.ANSWERED if self.returned and self.status < 400 else End.FAILED
