@@ -1,0 +1,209 @@
+"""Calls to the Kubernetes API over the official client's asyncio side, in plain JSON.
+
+The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
+since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
+the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
+the audit log tells hands, brain and election apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from flyball_operator import __version__
+from flyball_operator.cluster.errors import ClusterError, NotLeadingError, UnavailableError, from_response
+from flyball_operator.cluster.resources import Resource
+from flyball_operator.plan.objects import Object
+
+READ_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 5.0
+_PAGE: Final = 500
+
+_JSON: Final = "application/json"
+_APPLY: Final = "application/apply-patch+yaml"
+_JSON_PATCH: Final = "application/json-patch+json"
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class Fence(Protocol):
+    """Says whether this process may write."""
+
+    def seconds_left(self) -> float:
+        """Seconds for which the lease is surely ours; 0 or less when it is not."""
+        ...
+
+
+class Unfenced:
+    """For writes that need no lease: the election's own."""
+
+    def seconds_left(self) -> float:
+        """For ever."""
+        return float("inf")
+
+
+class NeverLeading:
+    """For readers: refuses every write."""
+
+    def seconds_left(self) -> float:
+        """Never."""
+        return 0.0
+
+
+async def load_configuration() -> client.Configuration:
+    """How to reach the API server: the pod's service account, else the kubeconfig. Raises `ClusterError`."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {error}") from error
+    return configuration
+
+
+class KubeApi:
+    """Calls as one writer: its field manager, its user agent, its fence."""
+
+    def __init__(self, configuration: client.Configuration, manager: str, fence: Fence) -> None:
+        self.manager = manager
+        self._fence = fence
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = f"flyball/{__version__} {manager}"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    # Reads
+
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, timeout: float = READ_SECONDS
+    ) -> Object:
+        """One object, as the API server holds it now. Raises `NotFoundError` and the rest of the tree."""
+        return await self._call("GET", resource.path(namespace, name), timeout=timeout)
+
+    async def list(
+        self, resource: Resource, namespace: str | None, *, selector: str = "", timeout: float = READ_SECONDS
+    ) -> tuple[list[Object], str]:
+        """All objects of a kind that carry these labels, and the resource version of the list."""
+        items: list[Object] = []
+        query = {"limit": str(_PAGE), "labelSelector": selector}
+        while True:
+            page = await self._call("GET", resource.path(namespace), query=query, timeout=timeout)
+            items += page.get("items") or []
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion", ""))
+            query["continue"] = metadata["continue"]
+
+    async def discover(self, path: str) -> Object:
+        """A document of the API's own description, such as `/apis/<group>/<version>`."""
+        return await self._call("GET", path, timeout=READ_SECONDS)
+
+    # Writes
+
+    async def create(
+        self, resource: Resource, namespace: str | None, body: Object, *, timeout: float = WRITE_SECONDS
+    ) -> Object:
+        """POST. Raises `AlreadyExistsError` where an object of the name is there."""
+        path = resource.path(namespace)
+        return await self._write("POST", path, body=body, query={"fieldManager": self.manager}, timeout=timeout)
+
+    async def replace(
+        self, resource: Resource, namespace: str, body: Object, *, timeout: float = WRITE_SECONDS
+    ) -> Object:
+        """PUT, to the resource version in the body. Raises `ConflictError` where the object has moved on."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._write("PUT", path, body=body, query={"fieldManager": self.manager}, timeout=timeout)
+
+    async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
+        """Server-side apply, taking over fields of other managers.
+
+        The body must carry the UID of the object it is for: without it, an apply makes a missing object, and takes over
+        a foreign one.
+        """
+        if "uid" not in body["metadata"]:
+            raise ValueError("an apply without the object's UID could take over a foreign object")
+        metadata = body["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": self.manager, "force": "true"}
+        return await self._write("PATCH", path, body=body, query=query, content=_APPLY)
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Sequence[Mapping[str, Any]]
+    ) -> Object:
+        """RFC 6902 patch."""
+        query = {"fieldManager": self.manager}
+        path = resource.path(namespace, name)
+        return await self._write("PATCH", path, body=list(patch), query=query, content=_JSON_PATCH)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        """Delete the object with this name and UID.
+
+        Raises `ConflictError` where the name is another object's by now.
+        """
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        await self._write("DELETE", resource.path(namespace, name), body=body)
+
+    async def _write(
+        self,
+        method: Method,
+        path: str,
+        *,
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+        timeout: float = WRITE_SECONDS,
+    ) -> Object:
+        # Asked immediately before the write, and the write may not outlive the answer.
+        left = self._fence.seconds_left()
+        if left <= 0:
+            raise NotLeadingError(f"{method} {path} was not sent: this process does not lead")
+        return await self._call(method, path, body=body, query=query, content=content, timeout=min(timeout, left))
+
+    async def ask(self, resource: Resource, body: Object) -> Object:
+        """POST a review: an answer, nothing is stored, so no lease is needed."""
+        return await self._call("POST", resource.path(), body=body, timeout=READ_SECONDS)
+
+    async def _call(
+        self,
+        method: Method,
+        path: str,
+        *,
+        timeout: float,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+    ) -> Object:
+        url = path + ("?" + urlencode({k: v for k, v in query.items() if v}) if query else "")
+        headers = {"Accept": _JSON, "Content-Type": content}
+        try:
+            request = await self._client.param_serialize(
+                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = await self._client.call_api(*request, _request_timeout=float(timeout))
+            answer = await response.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if response.status >= 300:
+            raise from_response(response.status, answer)
+        return dict(json.loads(answer))
+
+
+@asynccontextmanager
+async def connected(configuration: client.Configuration, manager: str, fence: Fence) -> AsyncIterator[KubeApi]:
+    """A `KubeApi` that is closed at the end."""
+    api = KubeApi(configuration, manager, fence)
+    try:
+        yield api
+    finally:
+        await api.close()

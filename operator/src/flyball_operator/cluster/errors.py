@@ -1,0 +1,71 @@
+"""What can go wrong with a call to the Kubernetes API.
+
+ClusterError
+├── NotFoundError           404
+├── AlreadyExistsError      409 on create
+├── ConflictError           409 otherwise: UID or resource version is another one
+├── ForbiddenError          401, 403: a missing right, worth another try only after somebody grants it
+├── RefusedError            400, 422: the object is wrong; trying again cannot help
+├── UnavailableError        429, 5xx, time-outs, connections: try again; a write may or may not have happened
+└── NotLeadingError         no call was made: this process may not write (any more)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+
+class ClusterError(Exception):
+    """A call to the Kubernetes API did not do what it should."""
+
+
+class NotFoundError(ClusterError):
+    """No such object, or no such kind."""
+
+
+class AlreadyExistsError(ClusterError):
+    """An object of this name exists."""
+
+
+class ConflictError(ClusterError):
+    """The object is not the one, or not in the version, that the write was meant for."""
+
+
+class ForbiddenError(ClusterError):
+    """The account may not do this."""
+
+
+class RefusedError(ClusterError):
+    """The API server says the object is wrong."""
+
+
+class UnavailableError(ClusterError):
+    """The API server could not be asked, or did not answer in time."""
+
+
+class NotLeadingError(ClusterError):
+    """The process does not hold the lease for sure, so it did not write."""
+
+
+_BY_STATUS: Final[dict[int, type[ClusterError]]] = {
+    400: RefusedError,
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: ConflictError,
+    422: RefusedError,
+}
+
+
+def from_response(status: int, body: bytes) -> ClusterError:
+    """The error that a response of this status means, with the API server's words."""
+    try:
+        answer = json.loads(body)
+        message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
+    except (ValueError, AttributeError):
+        message, reason = body[:200].decode(errors="replace"), ""
+    if reason == "AlreadyExists":
+        return AlreadyExistsError(message)
+    return _BY_STATUS.get(status, UnavailableError)(f"{message or 'no message'} (HTTP {status})")
