@@ -1,0 +1,117 @@
+"""Whatever happens in whatever order, every request is counted once and the ledger stays small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyball_engine.batching.outcomes import End
+from flyball_engine.contract import ObjectiveSpec
+from support.requests import E2E, GAP, TPOT, TTFT, Client, Story
+
+CAPACITY = 5
+OBJECTIVES = st.lists(st.sampled_from([TTFT, TPOT, GAP, E2E]), min_size=1, max_size=4, unique=True)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happens to one of the clients there are, `wait` seconds after the thing before it."""
+
+    kind: str
+    whom: int
+    which: int
+    wait: float
+
+
+EVENTS = st.lists(
+    st.builds(
+        Event,
+        kind=st.sampled_from(
+            ["arrives", "reaches", "gets", "gets", "gets", "ends", "fails", "left", "answered", "refused"]
+        ),
+        whom=st.integers(0, 7),
+        which=st.integers(0, 3),
+        wait=st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.4, 2.0]),
+    ),
+    max_size=120,
+)
+
+
+def play(story: Story, events: list[Event], after_each: Callable[[], None]) -> list[Client]:
+    """Lets the events happen; those that make no sense for their client do not."""
+    clients: list[Client] = []
+    now = 0.0
+    for event in events:
+        now += event.wait
+        if event.kind == "arrives" or not clients:
+            clients.append(story.arrives(now))
+        else:
+            happen(clients[event.whom % len(clients)], event, now)
+        after_each()
+    return clients
+
+
+def happen(client: Client, event: Event, now: float) -> None:
+    closing = {"left": End.LEFT, "answered": End.ANSWERED, "refused": End.REFUSED}
+    if event.kind in closing:
+        client.closes(closing[event.kind], now)
+    elif event.kind == "reaches":
+        client.reaches_engine()
+    elif running := [number for number, one in enumerate(client.sequences) if not one.done]:
+        which = running[event.which % len(running)]
+        if event.kind == "gets":
+            client.gets(now, of=which, tokens=1 + event.which)
+        else:
+            client.ends(now, of=which, failed=event.kind == "fails")
+
+
+@given(events=EVENTS, objectives=OBJECTIVES)
+def test_each_request_has_one_outcome_and_only_finished_and_abandoned_ones_a_verdict(
+    events: list[Event], objectives: list[ObjectiveSpec]
+) -> None:
+    story = Story(*objectives)
+    clients = play(story, events, lambda: None)
+    for client in clients:
+        for number, sequence in enumerate(client.sequences):
+            if not sequence.done:
+                client.ends(1e6, of=number)
+        client.closes(End.ANSWERED, 1e6)
+    requests = story.counts.requests
+    may_be_none_that_generates = sum(not client.sequences for client in clients)
+    assert len(clients) - may_be_none_that_generates <= sum(requests.values()) <= len(clients)
+    assert not any(client.request.open for client in clients)
+    assert sum(story.counts.all_objectives.values()) == requests["finished"] + requests["abandoned"]
+
+
+@given(events=EVENTS, objectives=OBJECTIVES)
+def test_no_objective_but_gaps_counts_more_requests_than_have_a_verdict(
+    events: list[Event], objectives: list[ObjectiveSpec]
+) -> None:
+    story = Story(*objectives)
+    play(story, events, lambda: None)
+    counts = story.counts
+    judged = counts.requests["finished"] + counts.requests["abandoned"]
+    for objective in objectives:
+        if objective is not GAP:
+            assert counts.objectives[objective.id, "met"] + counts.objectives[objective.id, "violated"] <= judged
+
+
+@given(events=EVENTS, objectives=OBJECTIVES)
+def test_counts_only_grow_and_open_requests_stay_within_the_capacity(
+    events: list[Event], objectives: list[ObjectiveSpec]
+) -> None:
+    story = Story(*objectives, capacity=CAPACITY)
+    before = story.counts
+
+    def check() -> None:
+        nonlocal before
+        after = story.counts
+        for old, new in ((before.requests, after.requests), (before.objectives, after.objectives)):
+            assert all(new[key] >= value for key, value in old.items())
+        before = after
+
+    clients = play(story, events, check)
+    assert sum(client.request.open for client in clients) <= CAPACITY
