@@ -1,0 +1,109 @@
+"""Cumulative sums over an engine's steps: what the step-time model is learnt from.
+
+The sums live in a flat array, one row of eight numbers per bucket of scheduled tokens and kind of step, so that they
+can be the body of a shared-memory file. A step lasts from the later of its schedule and the previous update to its own
+update: that holds with one step in flight and with several. Only steps that scheduled tokens count.
+
+Pure: the clock is a parameter.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, StepKind, StepSums
+
+_WIDTH: Final = len(STEP_FIELDS)
+_KINDS: Final = tuple(StepKind)
+#: Numbers in the flat array: rows of `STEP_FIELDS`, for each bucket and then for each kind.
+SUMS_LENGTH: Final = len(TOKEN_BUCKETS) * len(_KINDS) * _WIDTH
+#: Steps in flight that are remembered; the deepest pipelines have a few.
+_MOST_IN_FLIGHT: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step processes; the fields are those of `contract.StepSums`."""
+
+    tokens: int
+    prefill_tokens: int
+    decodes: int
+    kv_tokens: int
+    prefill_attention: float
+
+
+class StepStatistics:
+    """Adds up steps as they are scheduled and finished, in order."""
+
+    def __init__(self, sums: MutableSequence[float] | None = None) -> None:
+        self.sums: MutableSequence[float] = array("d", bytes(8 * SUMS_LENGTH)) if sums is None else sums
+        self.longest_seconds = 0.0
+        self._in_flight: deque[tuple[int, float, Step]] = deque(maxlen=_MOST_IN_FLIGHT)
+        self._updated = float("-inf")
+
+    def scheduled(self, key: int, step: Step, *, now: float) -> None:
+        """A step began to be scheduled at `now`; `key` names it until `finished`."""
+        if step.tokens > 0:
+            self._in_flight.append((key, now, step))
+
+    def finished(self, key: int, *, now: float) -> None:
+        """The step's outputs were processed at `now`. Steps finish in the order they were scheduled in."""
+        began, self._updated = self._updated, now
+        while self._in_flight and any(entry[0] == key for entry in self._in_flight):
+            name, scheduled, step = self._in_flight.popleft()
+            if name == key:
+                self._add(step, now - max(began, scheduled))
+                return
+
+    def _add(self, step: Step, seconds: float) -> None:
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        start = row(step)
+        added = (
+            1,
+            seconds,
+            seconds * seconds,
+            step.tokens,
+            step.prefill_tokens,
+            step.decodes,
+            step.kv_tokens,
+            step.prefill_attention,
+        )
+        sums = self.sums
+        for index, value in enumerate(added, start):
+            sums[index] += value
+
+
+def row(step: Step) -> int:
+    """Where in the flat array the sums of steps like this one begin."""
+    bucket = min((step.tokens - 1).bit_length(), len(TOKEN_BUCKETS) - 1)
+    return (bucket * len(_KINDS) + (1 if step.prefill_tokens else 0)) * _WIDTH
+
+
+def step_sums(sums: Sequence[float]) -> tuple[StepSums, ...]:
+    """The rows that saw a step, as the contract has them."""
+    rows = []
+    for position in range(len(TOKEN_BUCKETS) * len(_KINDS)):
+        values = sums[position * _WIDTH : (position + 1) * _WIDTH]
+        if values[0]:
+            rows.append(_as_sums(position, values))
+    return tuple(rows)
+
+
+def _as_sums(position: int, values: Sequence[float]) -> StepSums:
+    steps, seconds, seconds_squared, tokens, prefill_tokens, decodes, kv_tokens, prefill_attention = values
+    return StepSums(
+        bucket=TOKEN_BUCKETS[position // len(_KINDS)],
+        kind=_KINDS[position % len(_KINDS)],
+        steps=int(steps),
+        seconds=seconds,
+        seconds_squared=seconds_squared,
+        tokens=int(tokens),
+        prefill_tokens=int(prefill_tokens),
+        decodes=int(decodes),
+        kv_tokens=int(kv_tokens),
+        prefill_attention=prefill_attention,
+    )

@@ -1,0 +1,89 @@
+"""Notices that requests stand still although the engine steps.
+
+Every hang that live limits could cause is silent in vLLM: the core goes on stepping, raises nothing, and either some
+running requests get no token any more or the queue is never served. The floors in `limits` rule out the known ways;
+this watches for the unknown ones, so that the engine can return to its start values by itself.
+
+Pure: the clock is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+#: Standing still for so long counts, and only over so many steps: one long step, or a paused engine, is no hang.
+PATIENCE_SECONDS: Final = 20.0
+PATIENCE_STEPS: Final = 20
+_CHECK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A moment, in seconds and in steps."""
+
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What stands still: `request` a running one that gets no tokens, or None for the queue; `seconds` for how long."""
+
+    request: str | None
+    seconds: float
+
+
+class Watchdog:
+    """Keeps the age of each running request's last token, and of the queue's last admission."""
+
+    def __init__(self, *, seconds: float = PATIENCE_SECONDS, steps: int = PATIENCE_STEPS) -> None:
+        self._seconds = seconds
+        self._steps = steps
+        self._step = 0
+        self._served: dict[str, _Mark] = {}
+        self._queue_still: _Mark | None = None
+        self._checked = float("-inf")
+
+    def served(self, requests: Iterable[str], *, now: float) -> None:
+        """These requests got tokens in a step that ended at `now`."""
+        self._served.update(dict.fromkeys(requests, _Mark(now, self._step)))
+
+    def stepped(
+        self, *, running: int, waiting: int, scheduled: int, names: Callable[[], Iterable[str]], now: float
+    ) -> Stall | None:
+        """A step was planned at `now` with `scheduled` tokens; tell what stands still, if something does.
+
+        `names` gives the running requests; it is asked about once a second, not in every step.
+        """
+        self._step += 1
+        if waiting == 0 or running > 0 or scheduled > 0:
+            self._queue_still = None
+        elif self._queue_still is None:
+            self._queue_still = _Mark(now, self._step)
+        if now - self._checked < _CHECK_SECONDS:
+            return None
+        self._checked = now
+        return self._stalled_queue(now) or self._stalled_request(names(), now)
+
+    def reset(self) -> None:
+        """Forget everything seen: after a return to start values all requests get their full patience anew."""
+        self._served.clear()
+        self._queue_still = None
+
+    def _stalled_queue(self, now: float) -> Stall | None:
+        mark = self._queue_still
+        return Stall(None, now - mark.seconds) if mark is not None and self._too_old(mark, now) else None
+
+    def _stalled_request(self, running: Iterable[str], now: float) -> Stall | None:
+        # Rebuilt from the running ones, so that finished requests take no memory.
+        fresh = _Mark(now, self._step)
+        self._served = {request: self._served.get(request, fresh) for request in running}
+        oldest = min(self._served.items(), key=lambda item: item[1].steps, default=None)
+        if oldest is None or not self._too_old(oldest[1], now):
+            return None
+        return Stall(oldest[0], now - oldest[1].seconds)
+
+    def _too_old(self, mark: _Mark, now: float) -> bool:
+        return now - mark.seconds > self._seconds and self._step - mark.steps > self._steps

@@ -1,0 +1,167 @@
+"""The engine's own metrics, made afresh from its state at each scrape.
+
+They live in a registry of their own: vLLM's turns multi-process with several API servers, drops foreign collectors
+then, and unregisters whatever is named like its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from flyball_engine.contract import STEP_FIELDS, MetricName
+from flyball_engine.control.engine import Engine
+from flyball_engine.control.service import ControlService
+from flyball_engine.control.state_file import CoreReport
+
+_EXPIRED: Final = "expired"
+_WATCHDOG: Final = "watchdog"
+
+
+class Counts(Protocol):
+    """What requests came to, cumulative since the start."""
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """Requests by outcome."""
+
+    @property
+    def objectives(self) -> Mapping[tuple[str, str], int]:
+        """Requests by objective and outcome."""
+
+    @property
+    def all_objectives(self) -> Mapping[tuple[str, str], int]:
+        """Requests by the objectives held together (joined by `,`) and outcome."""
+
+    @property
+    def generated_tokens(self) -> int:
+        """Output tokens of finished requests."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of finished requests."""
+
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """Prompt tokens of finished requests that the prefix cache held."""
+
+
+class EngineCollector(Collector):
+    """Turns the cores' reports, the outcomes of writes and the counts of requests into metrics."""
+
+    def __init__(self, service: ControlService, counts: Callable[[], Counts]) -> None:
+        self._service = service
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of `MetricName` that this engine can tell."""
+        cores = self._service.engine.reports().cores
+        yield _retunes(self._service.outcomes, cores)
+        yield _unsupported(self._service.engine)
+        yield from _core_metrics(cores)
+        yield from _step_metrics(cores)
+        yield from _request_metrics(self._counts())
+
+
+def _retunes(outcomes: Counter[str], cores: Iterable[CoreReport]) -> Metric:
+    by_core = {
+        _EXPIRED: sum(core.expiries for core in cores),
+        _WATCHDOG: sum(core.state.watchdog_trips for core in cores),
+    }
+    values = {(outcome,): float(count) for outcome, count in {**outcomes, **by_core}.items()}
+    return _counter(MetricName.RETUNES, "Setpoints by what became of them", ["outcome"], values.items())
+
+
+def _unsupported(engine: Engine) -> Metric:
+    values = {(knob.value, reason): 1.0 for knob, reason in engine.unsupported.items()}
+    return _gauge(MetricName.UNSUPPORTED, "Knobs that this engine cannot move", ["knob", "reason"], values.items())
+
+
+def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
+    limits: dict[tuple[str, ...], float] = {}
+    ceilings: dict[tuple[str, ...], float] = {}
+    single: dict[MetricName, dict[tuple[str, ...], float]] = {name: {} for name in _SINGLE}
+    trips: dict[tuple[str, ...], float] = {}
+    for core in cores:
+        engine = str(core.state.engine)
+        limits |= {(engine, knob.value): float(value) for knob, value in core.state.effective.given().items()}
+        ceilings |= {(engine, name): float(value) for name, value in core.state.ceilings}
+        trips[engine,] = float(core.state.watchdog_trips)
+        for name, value in _singles(core).items():
+            single[name][engine,] = value
+    yield _gauge(MetricName.LIMIT, "Effective live limit", ["engine", "knob"], limits.items())
+    yield _gauge(MetricName.CEILING, "Start-up size that no live limit exceeds", ["engine", "knob"], ceilings.items())
+    for name, values in single.items():
+        yield _gauge(name, _SINGLE[name], ["engine"], values.items())
+    yield _counter(
+        MetricName.WATCHDOG_TRIPS, "Returns to start values because requests stood still", ["engine"], trips.items()
+    )
+
+
+_SINGLE: Final[Mapping[MetricName, str]] = {
+    MetricName.SETPOINT_EPOCH: "Epoch of the applied setpoint",
+    MetricName.SETPOINT_GENERATION: "Generation of the applied setpoint",
+    MetricName.RUNNING: "Running requests",
+    MetricName.WAITING: "Waiting requests",
+    MetricName.KV_CACHE_USAGE: "Fraction of the KV cache in use",
+    MetricName.KV_CACHE_TOKENS: "Tokens the KV cache can hold",
+    MetricName.RUNNING_KV_TOKENS: "Tokens in the KV cache that running requests hold",
+    MetricName.LONGEST_STEP_SECONDS: "Longest step since the setpoint was applied",
+}
+
+
+def _singles(core: CoreReport) -> dict[MetricName, float]:
+    state = core.state
+    applied = state.applied
+    return {
+        MetricName.SETPOINT_EPOCH: applied.epoch if applied else 0,
+        MetricName.SETPOINT_GENERATION: applied.generation if applied else 0,
+        MetricName.RUNNING: state.running,
+        MetricName.WAITING: state.waiting,
+        MetricName.KV_CACHE_USAGE: state.kv_cache_usage,
+        MetricName.KV_CACHE_TOKENS: state.kv_cache_tokens,
+        MetricName.RUNNING_KV_TOKENS: core.running_kv_tokens,
+        MetricName.LONGEST_STEP_SECONDS: state.longest_step_seconds,
+    }
+
+
+def _step_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
+    rows = [(str(core.state.engine), sums) for core in cores for sums in core.state.steps]
+    for field, name in STEP_FIELDS.items():
+        values = {(engine, str(sums.bucket), sums.kind.value): float(getattr(sums, field)) for engine, sums in rows}
+        yield _counter(name, f"Sum over steps: {field.replace('_', ' ')}", ["engine", "bucket", "kind"], values.items())
+
+
+def _request_metrics(counts: Counts) -> Iterator[Metric]:
+    requests = {(outcome,): float(count) for outcome, count in counts.requests.items()}
+    objectives = {key: float(count) for key, count in counts.objectives.items()}
+    together = {key: float(count) for key, count in counts.all_objectives.items()}
+    yield _counter(MetricName.REQUESTS, "Requests by outcome", ["outcome"], requests.items())
+    yield _counter(MetricName.OBJECTIVE_REQUESTS, "Requests by objective", ["objective", "outcome"], objectives.items())
+    yield _counter(
+        MetricName.ALL_OBJECTIVES_REQUESTS, "Requests by all objectives", ["objectives", "outcome"], together.items()
+    )
+    for name, value in (
+        (MetricName.GENERATED_TOKENS, counts.generated_tokens),
+        (MetricName.PROMPT_TOKENS, counts.prompt_tokens),
+        (MetricName.CACHED_PROMPT_TOKENS, counts.cached_prompt_tokens),
+    ):
+        yield _counter(name, "Tokens of finished requests", [], [((), float(value))])
+
+
+def _gauge(name: MetricName, text: str, labels: list[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name.value, text, labels=labels)
+    for key, value in samples:
+        family.add_metric(list(key), value)
+    return family
+
+
+def _counter(name: MetricName, text: str, labels: list[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = CounterMetricFamily(name.value.removesuffix("_total"), text, labels=labels)
+    for key, value in samples:
+        family.add_metric(list(key), value)
+    return family

@@ -1,0 +1,97 @@
+"""Runs the control port inside the engine's API-server process, as a guest.
+
+It shares the process and the event loop of the engine, so it must not do what a server usually does: install signal
+handlers, end the process when its port is taken, or keep it alive when it wants to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_log = logging.getLogger(__name__)
+
+#: Connections at once; the operator and Prometheus need a handful.
+_MOST_CONNECTIONS: Final = 64
+#: A connection that has sent no whole request head by then is closed.
+_HEAD_TIMEOUT_SECONDS: Final = 10.0
+#: No request takes as long: a body's time, a few writes before this one, and the cores' answer.
+_CONNECTION_SECONDS: Final = 180.0
+_GRACE_SECONDS: Final = 2
+
+
+class _PromptProtocol(H11Protocol):
+    """HTTP/1.1 that drops a client which opens a connection and says or reads nothing (uvicorn waits for ever)."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._deadlines = (
+            self.loop.call_later(_HEAD_TIMEOUT_SECONDS, self._abort_if_silent),
+            self.loop.call_later(_CONNECTION_SECONDS, transport.abort),
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for deadline in self._deadlines:
+            deadline.cancel()
+        super().connection_lost(exc)
+
+    def _abort_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+class _GuestServer(uvicorn.Server):
+    """A server that leaves the process's signals to its host."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def bind(host: str | None, port: int) -> socket.socket:
+    """A listening socket on `host`, on all addresses if None; raises OSError if the port is taken."""
+    if host is None or host in {"", "0.0.0.0", "::"}:  # noqa: S104 – a NetworkPolicy fences the port
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+async def serve(app: ASGIApp, sock: socket.socket) -> None:
+    """Serve until cancelled; then close the port, give open requests a moment, and end."""
+    server = _GuestServer(_config(app))
+    try:
+        await server.serve(sockets=[sock])
+    except asyncio.CancelledError:
+        if server.started:
+            await server.shutdown(sockets=[sock])
+        raise
+    except Exception:  # noqa: BLE001 – see below
+        # The host must not fall with its guest; the operator sees that the port is gone.
+        _log.exception("Flyball: the control port ended")
+    finally:
+        sock.close()
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    options: dict[str, Any] = {
+        "http": _PromptProtocol,
+        "ws": "none",
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "limit_concurrency": _MOST_CONNECTIONS,
+        # One request per connection, so that the deadlines of a connection are those of its request.
+        "headers": [("connection", "close")],
+        "timeout_graceful_shutdown": _GRACE_SECONDS,
+    }
+    return uvicorn.Config(app, **options)

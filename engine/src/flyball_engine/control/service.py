@@ -1,0 +1,149 @@
+"""The control port's work, free of HTTP: accept a setpoint, have the cores apply it, read back.
+
+Writes go one at a time: each is compared with the one before it, and a core answers between two of its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import ValidationError
+
+from flyball_engine import __version__
+from flyball_engine.contract import Generation, ObjectiveSpec, ReadBack, Refusal, Setpoint
+from flyball_engine.control.acceptance import Refused, check_not_overtaken, judge
+from flyball_engine.control.engine import Engine, EngineError, Reports
+from flyball_engine.control.tokens import TokenVerifier, check_digest
+
+#: How long a write waits for every core. A core answers when its step ends; on a CPU that may take seconds.
+APPLY_TIMEOUT_SECONDS: Final = 30.0
+#: Outcomes of the retunes counter besides the refusals.
+APPLIED: Final = "applied"
+UNCHANGED: Final = "unchanged"
+#: An idle core is asked this long after a setpoint expired, so that it has surely expired by the core's clock too.
+_EXPIRY_SLACK_SECONDS: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class ControlService:
+    """Holds the newest accepted setpoint of one engine and the counts of writes by outcome."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        verifier: TokenVerifier,
+        service: str,
+        set_objectives: Callable[[tuple[ObjectiveSpec, ...]], None],
+        timeout: float = APPLY_TIMEOUT_SECONDS,
+    ) -> None:
+        self.engine = engine
+        self.outcomes: Counter[str] = Counter()
+        self._verifier = verifier
+        self._service = service
+        self._set_objectives = set_objectives
+        self._timeout = timeout
+        self._accepted: Setpoint | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._expiry: asyncio.Task[None] | None = None
+
+    def authorise(self, authorization: str | None) -> Callable[[bytes], Setpoint]:
+        """Check a token before its body is read; what is returned checks and parses the body. Both raise Refused."""
+        claims = self._verifier.verify(authorization)
+
+        def parse(body: bytes) -> Setpoint:
+            check_digest(claims, body)
+            return _parse(body)
+
+        return parse
+
+    async def put(self, offered: Setpoint) -> ReadBack:
+        """Accept and apply a setpoint, or raise Refused; answers when every core applies it."""
+        async with self._one_at_a_time:
+            verdict = judge(
+                held=self._accepted,
+                offered=offered,
+                service=self._service,
+                unsupported=self.engine.unsupported,
+            )
+            # Held before the cores are asked: a call that times out may still land, and must not be overtaken.
+            self._accepted = offered
+            self._set_objectives(offered.objectives)
+            await self._apply(offered)
+            self._watch_expiry(offered)
+            self.outcomes[UNCHANGED if verdict.renewal else APPLIED] += 1
+            return self.read()
+
+    def read(self) -> ReadBack:
+        """The accepted setpoint and what each core applies; asks no core."""
+        reports = self.engine.reports()
+        return ReadBack(
+            service=self._service,
+            plugin_version=__version__,
+            engine_version=self.engine.version,
+            governed=self.engine.governed,
+            accepted=self._accepted,
+            cores=tuple(report.state for report in reports.cores),
+            unknown=reports.unknown,
+            unsupported=dict(self.engine.unsupported),
+        )
+
+    def applied(self) -> Generation | None:
+        """The setpoint the first core applies, for the body of a refusal."""
+        cores = self.engine.reports().cores
+        return cores[0].state.applied if cores else None
+
+    def count(self, refusal: Refusal) -> None:
+        """Count a refused write."""
+        self.outcomes[refusal.value] += 1
+
+    def close(self) -> None:
+        """Stop waiting for an expiry."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    async def _apply(self, offered: Setpoint) -> None:
+        try:
+            await asyncio.wait_for(self.engine.apply(offered), self._timeout)
+        except asyncio.TimeoutError as error:
+            raise Refused(Refusal.UNKNOWN, f"the cores did not answer within {self._timeout:g} s") from error
+        except EngineError as error:
+            raise Refused(Refusal.UNKNOWN, str(error)) from error
+        _check_echoes(offered, self.engine.reports())
+
+    def _watch_expiry(self, setpoint: Setpoint) -> None:
+        self.close()
+        self._expiry = asyncio.create_task(self._touch_after(setpoint.expires_seconds + _EXPIRY_SLACK_SECONDS))
+
+    async def _touch_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            await asyncio.wait_for(self.engine.touch(), self._timeout)
+        except (EngineError, asyncio.TimeoutError):
+            # A busy core sees the expiry by itself at its next step.
+            _log.warning("Flyball: no core answered when the setpoint expired")
+
+
+def _parse(body: bytes) -> Setpoint:
+    try:
+        return Setpoint.model_validate_json(body)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors())
+        raise Refused(Refusal.INVALID, "; ".join(problems)[:2000]) from error
+
+
+def _check_echoes(offered: Setpoint, reports: Reports) -> None:
+    for report in reports.cores:
+        check_not_overtaken(offered, report.state.applied)
+    late = [report.state.engine for report in reports.cores if not _applies(report.state.applied, offered)]
+    if late or reports.unknown:
+        raise Refused(Refusal.UNKNOWN, f"not confirmed by cores {sorted([*late, *reports.unknown])}")
+
+
+def _applies(applied: Generation | None, offered: Setpoint) -> bool:
+    return applied is not None and applied.order() == offered.order()

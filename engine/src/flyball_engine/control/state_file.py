@@ -1,0 +1,245 @@
+"""A small shared-memory file through which each engine core tells the API server its state.
+
+The API server answers reads and scrapes from it, so that neither ever disturbs or waits for a core that is in the
+middle of a step. One writer per file, any number of readers. The layout is fixed: a header, then float64 numbers (whole
+numbers are exact up to 2**53), then a JSON text that is written once. A sequence number that is odd while the body
+changes, and a checksum of the body, tell a reader when it has seen half of a write; the checksum holds on processors
+that reorder stores, too. Publishing costs microseconds: the body is copied whole, which is
+cheaper than tracking what changed.
+
+Imports neither vLLM nor torch: engines of other kinds publish the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import time
+import zlib
+from array import array
+from collections.abc import Mapping, MutableSequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from pathlib import Path
+from typing import Final, cast
+
+from flyball_engine.batching.limits import ClampReason
+from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
+from flyball_engine.contract import Ceilings, Clamp, CoreState, Generation, Knob, Limits
+
+_MAGIC: Final = int.from_bytes(b"FLYBALL1", "little")
+_HEADER: Final = 4  # 8-byte words: magic, sequence, checksum, length of the text
+_TEXT_BYTES: Final = 4096
+_REASON_LENGTH: Final = 200
+_READ_ATTEMPTS: Final = 100
+_READ_PAUSE_SECONDS: Final = 0.0001
+_KNOBS: Final = tuple(Knob)
+_REASONS: Final = tuple(ClampReason)
+_ABSENT: Final = math.nan
+
+
+class StateFileError(Exception):
+    """A state file could not be made or opened."""
+
+
+class Slot(IntEnum):
+    """Index of each number in the body; those for knobs are followed by one more per further knob."""
+
+    ENGINE = 0
+    GOVERNED = auto()
+    EPOCH = auto()
+    GENERATION = auto()
+    MAX_NUM_SEQS = auto()
+    MAX_NUM_BATCHED_TOKENS = auto()
+    MAX_MODEL_LEN = auto()
+    RUNNING = auto()
+    WAITING = auto()
+    KV_CACHE_USAGE = auto()
+    KV_CACHE_TOKENS = auto()
+    RUNNING_KV_TOKENS = auto()
+    WATCHDOG_TRIPS = auto()
+    EXPIRIES = auto()
+    LONGEST_STEP_SECONDS = auto()
+    REQUESTED = 16
+    EFFECTIVE = 24
+    START = 32
+    REASON = 40
+    SUMS = 48
+
+
+_BODY: Final = Slot.SUMS + SUMS_LENGTH
+_FILE_BYTES: Final = 8 * (_HEADER + _BODY) + _TEXT_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreReport:
+    """What a core published: its state as the contract has it, and what only metrics and the control server need."""
+
+    state: CoreState
+    governed: bool
+    running_kv_tokens: int
+    expiries: int
+
+
+class StateWriter:
+    """Writes one core's file. `numbers` is the body, `sums` the step sums in it: set them, then `publish`."""
+
+    def __init__(self, folder: Path, *, engine: int, unsupported: Mapping[Knob, str]) -> None:
+        """Make the file of the core `engine`, replacing an older one; raises StateFileError."""
+        path = folder / f"core-{engine}.state"
+        text = _encoded(engine, unsupported)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            with partial.open("wb+") as file:
+                file.truncate(_FILE_BYTES)
+                self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
+            self._words = memoryview(self._map).cast("Q")
+            self._words[3] = len(text)
+            self._map[_FILE_BYTES - _TEXT_BYTES : _FILE_BYTES - _TEXT_BYTES + len(text)] = text
+            self._words[0] = _MAGIC
+            # Renamed into place, so that no reader meets a file without a header.
+            partial.replace(path)
+        except OSError as error:
+            raise StateFileError(f"cannot make the state file {path}: {error}") from error
+        self.numbers = array("d", bytes(8 * _BODY))
+        image = memoryview(self.numbers)
+        self.sums = cast("MutableSequence[float]", image[Slot.SUMS :])
+        self._source = image.cast("B")
+        self._target = memoryview(self._map)[8 * _HEADER : 8 * (_HEADER + _BODY)]
+        self._sequence = 0
+        self.numbers[Slot.ENGINE] = engine
+        for start in (Slot.EPOCH, Slot.GENERATION, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
+            self.numbers[start] = _ABSENT
+
+    def publish(self) -> None:
+        """Make the numbers visible to readers, all at once."""
+        words = self._words
+        words[1] = self._sequence + 1
+        self._target[:] = self._source
+        words[2] = zlib.crc32(self._source)
+        self._sequence += 2
+        words[1] = self._sequence
+
+    def set_generation(self, generation: Generation | None) -> None:
+        """Which setpoint is applied; None if none is."""
+        self.numbers[Slot.EPOCH] = generation.epoch if generation else _ABSENT
+        self.numbers[Slot.GENERATION] = generation.generation if generation else _ABSENT
+
+    def set_knob(self, knob: Knob, *, requested: int, effective: int, reason: ClampReason | None) -> None:
+        """What a knob was asked for, what it is, and why these differ."""
+        index = _KNOBS.index(knob)
+        self.numbers[Slot.REQUESTED + index] = requested
+        self.numbers[Slot.EFFECTIVE + index] = effective
+        self.numbers[Slot.REASON + index] = 0 if reason is None else 1 + _REASONS.index(reason)
+
+    def set_start(self, knob: Knob, value: int) -> None:
+        """The value a knob starts with and returns to."""
+        self.numbers[Slot.START + _KNOBS.index(knob)] = value
+
+
+class StateReader:
+    """Reads one core's file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file; raises StateFileError if it is absent or something else."""
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), _FILE_BYTES, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise StateFileError(f"cannot open the state file {path}: {error}") from error
+        self._words = memoryview(self._map).cast("Q")
+        if self._words[0] != _MAGIC:
+            raise StateFileError(f"{path} is no state file of this version")
+        text = json.loads(self._map[_FILE_BYTES - _TEXT_BYTES :][: self._words[3]])
+        self.engine: int = text["engine"]
+        self.unsupported: dict[Knob, str] = {Knob(knob): why for knob, why in text["unsupported"].items()}
+
+    def read(self) -> CoreReport | None:
+        """The last state published; None if no whole one could be seen, which is not the same as an empty one."""
+        for _ in range(_READ_ATTEMPTS):
+            body = self._consistent_body()
+            if body is not None:
+                return _report(body)
+            time.sleep(_READ_PAUSE_SECONDS)
+        return None
+
+    def _consistent_body(self) -> array[float] | None:
+        before = self._words[1]
+        if before == 0 or before % 2:
+            return None
+        copy = self._map[8 * _HEADER : 8 * (_HEADER + _BODY)]
+        checksum = self._words[2]
+        if self._words[1] != before or zlib.crc32(copy) != checksum:
+            return None
+        return array("d", copy)
+
+
+def find_state_files(folder: Path) -> list[Path]:
+    """All cores' files in a folder, in order."""
+    return sorted(folder.glob("core-*.state"))
+
+
+def _encoded(engine: int, unsupported: Mapping[Knob, str]) -> bytes:
+    short = {knob.value: reason[:_REASON_LENGTH] for knob, reason in unsupported.items()}
+    return json.dumps({"engine": engine, "unsupported": short}).encode("ascii")
+
+
+def _of_knobs(start: Slot) -> range:
+    return range(start, start + len(_KNOBS))
+
+
+def _report(body: array[float]) -> CoreReport:
+    return CoreReport(
+        state=_state(body),
+        governed=bool(body[Slot.GOVERNED]),
+        running_kv_tokens=int(body[Slot.RUNNING_KV_TOKENS]),
+        expiries=int(body[Slot.EXPIRIES]),
+    )
+
+
+def _state(body: array[float]) -> CoreState:
+    return CoreState(
+        engine=int(body[Slot.ENGINE]),
+        applied=_generation(body),
+        effective=_limits(body, Slot.EFFECTIVE),
+        start=_limits(body, Slot.START),
+        clamped=tuple(_clamps(body)),
+        ceilings=Ceilings(
+            max_num_seqs=int(body[Slot.MAX_NUM_SEQS]),
+            max_num_batched_tokens=int(body[Slot.MAX_NUM_BATCHED_TOKENS]),
+            max_model_len=int(body[Slot.MAX_MODEL_LEN]),
+        ),
+        running=int(body[Slot.RUNNING]),
+        waiting=int(body[Slot.WAITING]),
+        kv_cache_usage=body[Slot.KV_CACHE_USAGE],
+        kv_cache_tokens=int(body[Slot.KV_CACHE_TOKENS]),
+        watchdog_trips=int(body[Slot.WATCHDOG_TRIPS]),
+        longest_step_seconds=body[Slot.LONGEST_STEP_SECONDS],
+        steps=step_sums(body[Slot.SUMS :]),
+    )
+
+
+def _generation(body: array[float]) -> Generation | None:
+    if math.isnan(body[Slot.EPOCH]):
+        return None
+    return Generation(epoch=int(body[Slot.EPOCH]), generation=int(body[Slot.GENERATION]))
+
+
+def _limits(body: array[float], start: Slot) -> Limits:
+    values = zip(_KNOBS, body[start : start + len(_KNOBS)], strict=True)
+    return Limits(**{knob.value: int(value) for knob, value in values if not math.isnan(value)})
+
+
+def _clamps(body: array[float]) -> list[Clamp]:
+    return [
+        Clamp(
+            knob=knob,
+            requested=int(body[Slot.REQUESTED + index]),
+            effective=int(body[Slot.EFFECTIVE + index]),
+            reason=_REASONS[int(body[Slot.REASON + index]) - 1].value,
+        )
+        for index, knob in enumerate(_KNOBS)
+        if body[Slot.REASON + index]
+    ]

@@ -1,0 +1,94 @@
+"""vLLM as an engine behind the control port: utility calls to write, state files to read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.control.engine import Reports, UnansweredError
+from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
+
+_log = logging.getLogger("vllm.flyball")
+_UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
+
+
+class VllmEngine:
+    """The engine cores that this API-server process talks to."""
+
+    def __init__(self, engine_client: Any, *, folder: Path, failure: str | None) -> None:
+        """Open the cores' state files: they exist by now if the cores are governed. `failure`: why they cannot be."""
+        import vllm  # noqa: PLC0415 – only to ask its version, when it is running anyway
+
+        self._client = engine_client
+        self._version = f"vllm {vllm.__version__}"
+        self._readers = _open_all(folder)
+        self._failure = failure or _UNGOVERNED
+
+    @property
+    def version(self) -> str:
+        """Name and version of the engine software."""
+        return self._version
+
+    @property
+    def governed(self) -> bool:
+        """Whether every core runs the governed scheduler, and still lets itself be governed."""
+        reports = self.reports().cores
+        return bool(self._readers) and all(report.governed for report in reports)
+
+    @property
+    def unsupported(self) -> Mapping[Knob, str]:
+        """The knobs that some core cannot move."""
+        if not self.governed:
+            return dict.fromkeys(Knob, self._failure)
+        return {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
+
+    def healthy(self) -> bool:
+        """Whether vLLM still serves."""
+        return not self._client.errored
+
+    def reports(self) -> Reports:
+        """What the cores published last."""
+        seen = {engine: reader.read() for engine, reader in self._readers.items()}
+        return Reports(
+            cores=tuple(report for report in seen.values() if report is not None),
+            unknown=tuple(engine for engine, report in seen.items() if report is None),
+        )
+
+    async def apply(self, setpoint: Setpoint) -> None:
+        """Have every core apply the setpoint. Raises UnansweredError."""
+        if self.governed:
+            await self._call_all("flyball_apply", setpoint.model_dump_json())
+
+    async def touch(self) -> None:
+        """Have every core look at its clock. Raises UnansweredError."""
+        if self.governed:
+            await self._call_all("flyball_read")
+
+    async def _call_all(self, method: str, *args: str) -> None:
+        core = self._client.engine_core
+        try:
+            if hasattr(core, "call_utility_all_async"):
+                await core.call_utility_all_async(method, *args)
+            else:
+                # Before 0.32 only calls to single engines are public.
+                await asyncio.gather(
+                    *(core._call_utility_async(method, *args, engine=engine) for engine in core.core_engines)  # noqa: SLF001
+                )
+        except Exception as error:
+            raise UnansweredError(f"{method}: {error}") from error
+
+
+def _open_all(folder: Path) -> dict[int, StateReader]:
+    readers = {}
+    for path in find_state_files(folder):
+        try:
+            reader = StateReader(path)
+        except StateFileError as error:
+            _log.warning("Flyball: %s", error)
+            continue
+        readers[reader.engine] = reader
+    return readers

@@ -1,0 +1,81 @@
+"""The endpoint plugin: starts the control port in vLLM's API-server process.
+
+vLLM calls `init_state` once, on its event loop, when the engine cores are up. The control port is a server of its own
+on a port of its own: vLLM's routes stay as they are. Whatever fails here is logged, and vLLM serves on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.contract import CONTROL_PORT, Env
+from flyball_engine.control.app import build_app
+from flyball_engine.control.metrics import EngineCollector
+from flyball_engine.control.server import bind, serve
+from flyball_engine.control.service import ControlService
+from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
+from flyball_engine.vllm import plugin
+from flyball_engine.vllm.client import VllmEngine
+from flyball_engine.vllm.requests import install
+from flyball_engine.vllm.state_dir import ensure_state_dir
+
+_log = logging.getLogger("vllm.flyball")
+
+
+class FlyballControl:
+    """Entry point `vllm.endpoint_plugins`; vLLM's `EndpointPlugin` protocol."""
+
+    name = "flyball_control"
+    required_tasks = None
+
+    def __init__(self) -> None:
+        self._ledger = RequestLedger()
+        self._serving: asyncio.Task[None] | None = None
+
+    def attach_router(self, app: Any) -> None:
+        """Count this application's requests; never raises. No route is added: the control port is its own server."""
+        try:
+            problem = install(self._ledger, app)
+        except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
+            problem = f"{type(error).__name__}: {error}"
+        if problem is not None:
+            _log.warning("Flyball: requests are not counted: %s", problem)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 – vLLM's protocol
+        """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
+        if engine_client is None:
+            return
+        try:
+            self._serving = _start(engine_client, self._ledger, host=getattr(args, "host", None))
+        except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
+            _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
+
+
+def _start(engine_client: Any, ledger: RequestLedger, *, host: str | None) -> asyncio.Task[None]:
+    """Bind the port and serve on it in the background; raises OSError if it is taken."""
+    service = ControlService(
+        engine=VllmEngine(engine_client, folder=ensure_state_dir(), failure=plugin.failure()),
+        verifier=_verifier(),
+        service=os.environ.get(Env.SERVICE_UID, ""),
+        set_objectives=ledger.set_objectives,
+    )
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(service, ledger.collect))
+    sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
+    _log.info("Flyball: control port on %s", sock.getsockname())
+    return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
+
+
+def _verifier() -> TokenVerifier:
+    try:
+        key = load_public_key(os.environ.get(Env.PUBLIC_KEY))
+    except UnusableKeyError as error:
+        _log.warning("Flyball: no setpoint will be accepted: %s", error)
+        key = None
+    return TokenVerifier(public_key=key, service=os.environ.get(Env.SERVICE_UID, ""))

@@ -1,0 +1,271 @@
+"""What Flyball does in an engine core, around each step: hold the limits, count the step, watch for a stall, publish.
+
+Everything runs on the core's own thread, before or after a step and never within one. Nothing here may end the
+engine: a fault of ours restores the start values, stops governing, and is reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec
+
+from flyball_engine.batching.limits import (
+    ClampReason,
+    Limited,
+    RunningBatch,
+    Wanted,
+    active_limit,
+    step_threshold,
+    threshold_limit,
+    token_limit,
+)
+from flyball_engine.batching.step_statistics import Step, StepStatistics
+from flyball_engine.batching.watchdog import Stall, Watchdog
+from flyball_engine.contract import Generation, Knob, Setpoint
+from flyball_engine.control.state_file import Slot, StateWriter
+from flyball_engine.vllm.surface import Surface
+
+_log = logging.getLogger("vllm.flyball")
+_P = ParamSpec("_P")
+_NEVER: Final = float("inf")
+
+
+def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
+    """Let no fault of ours reach vLLM's step: give up governing instead."""
+
+    def contained(self: Governor, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if not self.governing:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001 – see above
+            _log.exception("Flyball: a fault in %s; governing ends, start values hold", method.__name__)
+            self.give_up()
+
+    functools.update_wrapper(contained, method)
+    return contained
+
+
+class Governor:
+    """Governs one scheduler. `applied` is the generation in force, None before the first and after an expiry."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        *,
+        folder: Path,
+        clock: Callable[[], float] = time.monotonic,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """Probe the scheduler and make its state file; raises UngovernableError or StateFileError."""
+        self._surface = Surface(scheduler)
+        self._clock = clock
+        self._watchdog = watchdog or Watchdog()
+        self.engine = self._surface.engine
+        self.governing = True
+        self.applied: Generation | None = None
+        self._newest: Setpoint | None = None
+        self._expires = _NEVER
+        self._tripped = False
+        self._wanted = self._surface.start
+        self._held_for: tuple[Wanted, RunningBatch] | None = None
+        self._began = 0.0
+        self._joining = 0
+        self._prefilling: list[Any] = []
+        self._state = StateWriter(folder, engine=self.engine, unsupported=self._surface.unsupported)
+        self._statistics = StepStatistics(self._state.sums)
+        self._describe()
+        self._hold_limits(self._surface.batch(self._surface.prefilling()))
+        self._publish()
+
+    def apply(self, setpoint: Setpoint) -> None:
+        """Put a setpoint in force from the next step on, unless a newer one is; the same again renews its expiry."""
+        if not self.governing:
+            raise RuntimeError("this engine core is no longer governed, see its log")
+        newest = self._newest
+        if newest is not None and setpoint.order() < newest.order():
+            return
+        if newest is None or setpoint.order() > newest.order():
+            self._tripped = False
+            self._statistics.longest_seconds = 0.0
+            self._watchdog.reset()
+        self._newest = setpoint
+        self._expires = self._clock() + setpoint.expires_seconds
+        self._set_applied(Generation(epoch=setpoint.epoch, generation=setpoint.generation))
+        # A renewal after a trip leaves the start values: the same limits would bring the same stall.
+        self._wanted = self._surface.start if self._tripped else _complete(setpoint, self._surface.start)
+        self.touch()
+
+    @_contained
+    def touch(self) -> None:
+        """Check the expiry, hold the limits for the batch as it is, and publish."""
+        self._expire_if_due(self._clock())
+        self._hold_limits(self._surface.batch(self._surface.prefilling()))
+        self._publish()
+
+    @_contained
+    def before_schedule(self) -> None:
+        """Hold the limits for the batch that is about to be scheduled."""
+        self._began = self._clock()
+        self._expire_if_due(self._began)
+        self._joining = len(self._surface.running)
+        self._prefilling = self._surface.prefilling()
+        self._hold_limits(self._surface.batch(self._prefilling))
+
+    @_contained
+    def after_schedule(self, output: Any) -> None:
+        """Note what the step processes, watch for a stall, publish."""
+        self._statistics.scheduled(id(output), self._composition(output), now=self._began)
+        self._watch(output)
+        self._publish()
+
+    @_contained
+    def after_update(self, output: Any) -> None:
+        """Count the step that ended, publish."""
+        now = self._clock()
+        self._statistics.finished(id(output), now=now)
+        self._watchdog.served(output.num_scheduled_tokens, now=now)
+        self._publish()
+
+    @_contained
+    def after_finish(self) -> None:
+        """Publish that requests left."""
+        self._publish()
+
+    def give_up(self) -> None:
+        """Restore the start values and govern no more; the engine goes on as plain vLLM."""
+        self.governing = False
+        self._set_applied(None)
+        start = self._surface.start
+        self._surface.write(start, step_threshold=start.threshold)
+        self._state.numbers[Slot.GOVERNED] = 0
+        self._state.publish()
+
+    def _hold_limits(self, batch: RunningBatch) -> None:
+        """Write the limits that are safe for this batch; they depend on nothing else than it and what is wanted."""
+        wanted, sizes = self._wanted, self._surface.sizes
+        if self._held_for == (wanted, batch):
+            return
+        self._held_for = (wanted, batch)
+        active = active_limit(wanted.active, sizes)
+        tokens = token_limit(wanted.tokens, active=active.value, batch=batch, sizes=sizes)
+        threshold = threshold_limit(wanted.threshold, sizes)
+        self._surface.write(
+            Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value),
+            step_threshold=step_threshold(
+                threshold.value, tokens=tokens.value, batch=batch, sizes=sizes, adaptive=self._surface.adaptive
+            ),
+        )
+        self._show(Knob.MAX_NUM_ACTIVE_SEQS, active)
+        self._show(Knob.MAX_NUM_SCHEDULED_TOKENS, tokens)
+        self._show(Knob.LONG_PREFILL_TOKEN_THRESHOLD, threshold)
+
+    def _show(self, knob: Knob, limited: Limited) -> None:
+        if knob in self._surface.unsupported:
+            return
+        asked = _complete(self._newest, self._surface.start) if self._newest and self.applied else self._surface.start
+        requested = _value(asked, knob)
+        reason = limited.reason
+        if self._tripped and reason is None and requested != limited.value:
+            reason = ClampReason.WATCHDOG
+        self._state.set_knob(knob, requested=requested, effective=limited.value, reason=reason)
+
+    def _composition(self, output: Any) -> Step:
+        """What the step processes. Requests that join in a step stand at the end of `running`, with their prompts."""
+        scheduled = output.num_scheduled_tokens
+        decodes, kv_tokens = len(scheduled), self._surface.context(scheduled)
+        self._state.numbers[Slot.RUNNING_KV_TOKENS] = kv_tokens
+        prefill_tokens, attention = 0, 0.0
+        for request in (*self._prefilling, *self._surface.running[self._joining :]):
+            processed = scheduled.get(request.request_id, 0)
+            if processed:
+                prefill_tokens += processed
+                attention += processed * (request.num_computed_tokens - processed / 2)
+                decodes -= 1
+                kv_tokens -= request.num_computed_tokens
+        return Step(
+            tokens=output.total_num_scheduled_tokens,
+            prefill_tokens=prefill_tokens,
+            decodes=decodes,
+            kv_tokens=kv_tokens,
+            prefill_attention=attention,
+        )
+
+    def _watch(self, output: Any) -> None:
+        if self._surface.paused:
+            self._watchdog.reset()
+            return
+        stall = self._watchdog.stepped(
+            running=len(self._surface.running),
+            waiting=self._surface.waiting_for_capacity(),
+            scheduled=output.total_num_scheduled_tokens,
+            names=lambda: [request.request_id for request in self._surface.running],
+            now=self._began,
+        )
+        # At the start values there is nothing to return to: the stall is not of our making.
+        if stall is not None and self._wanted != self._surface.start:
+            self._trip(stall)
+
+    def _trip(self, stall: Stall) -> None:
+        what = "the queue" if stall.request is None else f"request {stall.request}"
+        _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
+        self._tripped = True
+        self._wanted = self._surface.start
+        self._held_for = None
+        self._state.numbers[Slot.WATCHDOG_TRIPS] += 1
+        self._watchdog.reset()
+
+    def _expire_if_due(self, now: float) -> None:
+        if now < self._expires:
+            return
+        _log.warning("Flyball: the setpoint expired; start values hold until the next one")
+        self._expires = _NEVER
+        self._wanted = self._surface.start
+        self._set_applied(None)
+        self._state.numbers[Slot.EXPIRIES] += 1
+
+    def _set_applied(self, generation: Generation | None) -> None:
+        self.applied = generation
+        self._held_for = None
+        self._state.set_generation(generation)
+
+    def _describe(self) -> None:
+        numbers, sizes = self._state.numbers, self._surface.sizes
+        numbers[Slot.GOVERNED] = 1
+        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
+        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
+        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
+        numbers[Slot.KV_CACHE_TOKENS] = self._surface.kv_cache_tokens
+        for knob in Knob:
+            if knob not in self._surface.unsupported:
+                self._state.set_start(knob, _value(self._surface.start, knob))
+
+    def _publish(self) -> None:
+        numbers = self._state.numbers
+        numbers[Slot.RUNNING] = len(self._surface.running)
+        numbers[Slot.WAITING] = self._surface.waiting()
+        numbers[Slot.KV_CACHE_USAGE] = self._surface.kv_cache_usage
+        numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
+        self._state.publish()
+
+
+def _complete(setpoint: Setpoint, start: Wanted) -> Wanted:
+    """The limits of a setpoint; those it leaves out have their start values."""
+    given = setpoint.limits.given()
+    return Wanted(
+        active=given.get(Knob.MAX_NUM_ACTIVE_SEQS, start.active),
+        tokens=given.get(Knob.MAX_NUM_SCHEDULED_TOKENS, start.tokens),
+        threshold=given.get(Knob.LONG_PREFILL_TOKEN_THRESHOLD, start.threshold),
+    )
+
+
+def _value(limits: Wanted, knob: Knob) -> int:
+    return {
+        Knob.MAX_NUM_ACTIVE_SEQS: limits.active,
+        Knob.MAX_NUM_SCHEDULED_TOKENS: limits.tokens,
+        Knob.LONG_PREFILL_TOKEN_THRESHOLD: limits.threshold,
+    }[knob]

@@ -1,0 +1,185 @@
+"""The part of vLLM's scheduler that Flyball reads and writes, in one place, probed before it is used.
+
+vLLM says its scheduler interface is private and may change. So every attribute is named here and checked when the
+engine starts: what is absent makes a knob unsupported, or the engine ungoverned, with a reason; nothing fails
+later in a step. Checked against 0.26, 0.29, 0.31 and 0.32.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final
+
+from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
+from flyball_engine.contract import Knob
+
+_NEEDED: Final = (
+    "running",
+    "waiting",
+    "requests",
+    "scheduler_config",
+    "vllm_config",
+    "parallel_config",
+    "cache_config",
+    "max_num_running_reqs",
+    "max_num_scheduled_tokens",
+    "max_model_len",
+    "get_request_counts",
+    "kv_cache_manager",
+)
+
+
+class UngovernableError(Exception):
+    """The scheduler lacks something Flyball needs; the message names it."""
+
+
+class Surface:
+    """vLLM's scheduler as Flyball sees it. All writes to it go through here, between steps, on its own thread."""
+
+    def __init__(self, scheduler: Any) -> None:
+        """Probe the scheduler and give it a private copy of its configuration; raises UngovernableError."""
+        absent = [name for name in _NEEDED if not hasattr(scheduler, name)]
+        if absent:
+            raise UngovernableError(f"this vLLM's scheduler has no {', '.join(absent)}")
+        self._scheduler = scheduler
+        # Workers, graph dispatch and bitmask allocation read the shared one; only the scheduler may see live values.
+        scheduler.scheduler_config = copy.copy(scheduler.scheduler_config)
+        self._config = scheduler.scheduler_config
+        self._ratchet = not hasattr(scheduler, "max_num_active_reqs")
+        self._adaptive = bool(getattr(scheduler, "adaptive_long_prefill_threshold", False))
+        self.sizes = _sizes(scheduler)
+        self.start = Wanted(
+            active=scheduler.max_num_running_reqs if self._ratchet else scheduler.max_num_active_reqs,
+            tokens=scheduler.max_num_scheduled_tokens,
+            threshold=getattr(self._config, "long_prefill_token_threshold", 0),
+        )
+        self.unsupported = _unsupported(scheduler)
+
+    @property
+    def engine(self) -> int:
+        """Index of this engine core among data-parallel ones."""
+        parallel = self._scheduler.parallel_config
+        return int(getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0)) or 0)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether vLLM raises the long-prefill threshold to a fair share by itself."""
+        return self._adaptive
+
+    @property
+    def running(self) -> list[Any]:
+        """The running requests, in the order vLLM serves them."""
+        running: list[Any] = self._scheduler.running
+        return running
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Fraction of the KV cache in use."""
+        return float(self._scheduler.kv_cache_manager.usage)
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens the KV cache can hold."""
+        cache = self._scheduler.cache_config
+        counted = getattr(cache, "kv_cache_size_tokens", None)
+        return int(counted or (cache.num_gpu_blocks or 0) * cache.block_size)
+
+    @property
+    def paused(self) -> bool:
+        """Whether vLLM itself holds back requests."""
+        return bool(getattr(self._scheduler, "_pause_state", 0))
+
+    def waiting(self) -> int:
+        """Requests waiting, for whatever reason."""
+        return int(self._scheduler.get_request_counts()[1])
+
+    def waiting_for_capacity(self) -> int:
+        """Requests that only lack room: those deferred for grammars or remote KV do not count."""
+        return max(0, self.waiting() - len(getattr(self._scheduler, "deferred_waiting", ())))
+
+    def prefilling(self) -> list[Any]:
+        """The running requests whose prompt is not yet processed."""
+        return [request for request in self.running if request.is_prefill_chunk]
+
+    def batch(self, prefilling: list[Any]) -> RunningBatch:
+        """The running requests, as far as limits depend on them."""
+        running = self.running
+        if not prefilling:
+            return RunningBatch(decodes=len(running))
+        # Served in this order: is there a decode after the first partial prefill?
+        first = next(index for index, request in enumerate(running) if request is prefilling[0])
+        return RunningBatch(
+            decodes=len(running) - len(prefilling),
+            prefills=tuple(request.num_tokens - request.num_computed_tokens for request in prefilling),
+            decodes_behind=len(running) - first > len(prefilling),
+        )
+
+    def context(self, names: Iterable[str]) -> int:
+        """Tokens of these requests that are in the KV cache, this step's included."""
+        requests = self._scheduler.requests
+        return sum([requests[name].num_computed_tokens for name in names])
+
+    def write(self, limits: Wanted, *, step_threshold: int) -> None:
+        """Set the limits of the next step. A step threshold that differs from the limit is exact, never adapted."""
+        if Knob.MAX_NUM_ACTIVE_SEQS not in self.unsupported:
+            self._write_active(limits.active)
+        if Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported:
+            self._scheduler.max_num_scheduled_tokens = limits.tokens
+        if Knob.LONG_PREFILL_TOKEN_THRESHOLD not in self.unsupported:
+            self._config.long_prefill_token_threshold = step_threshold
+            if self._adaptive:
+                self._scheduler.adaptive_long_prefill_threshold = step_threshold == limits.threshold
+
+    def _write_active(self, active: int) -> None:
+        scheduler = self._scheduler
+        if self._ratchet:
+            # The step asserts running <= this; never below what runs, never above the slots.
+            scheduler.max_num_running_reqs = min(self.sizes.max_num_seqs, max(active, len(scheduler.running)))
+        else:
+            scheduler.max_num_active_reqs = active
+
+
+def _sizes(scheduler: Any) -> Sizes:
+    config = scheduler.scheduler_config
+    decode = 1 + int(getattr(scheduler, "num_spec_tokens", 0) or 0)
+    lookahead = int(getattr(scheduler, "num_prefill_lookahead", 0) or 0)
+    return Sizes(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=scheduler.max_model_len,
+        tokens_per_decode=decode,
+        least_chunk=max(LEAST_CHUNK, decode, lookahead + 1),
+        indivisible=_indivisible(scheduler),
+    )
+
+
+def _indivisible(scheduler: Any) -> int:
+    """Tokens that some prompt may need in one step at once."""
+    if not scheduler.scheduler_config.enable_chunked_prefill:
+        return int(scheduler.max_model_len)
+    largest = 0
+    if _whole_images(scheduler):
+        largest = int(getattr(scheduler, "max_num_encoder_input_tokens", 0))
+    if getattr(scheduler, "need_mamba_block_aligned_split", False):
+        largest = max(largest, int(scheduler.cache_config.block_size))
+    return largest
+
+
+def _whole_images(scheduler: Any) -> bool:
+    config = scheduler.scheduler_config
+    return bool(getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False))
+
+
+def _unsupported(scheduler: Any) -> dict[Knob, str]:
+    backend = getattr(scheduler.parallel_config, "distributed_executor_backend", None)
+    if backend == "external_launcher":
+        return dict.fromkeys(Knob, "with the external launcher every rank schedules for itself and must stay alike")
+    reason = None
+    if not hasattr(scheduler.scheduler_config, "long_prefill_token_threshold"):
+        reason = "this vLLM has no long-prefill threshold"
+    elif not scheduler.scheduler_config.enable_chunked_prefill:
+        reason = "chunked prefill is off"
+    elif _whole_images(scheduler):
+        reason = "images are not chunked, and a cap below an image would hang"
+    return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: reason} if reason else {}
