@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from demo.measure import Measured, Percentiles
 from demo.view import limits_text, percent
@@ -57,7 +58,8 @@ class Results(BaseModel):
 def show(results: Results, console: Console) -> None:
     """Print everything."""
     console.print(retunes_table(results))
-    console.print(runs_table(results))
+    console.print(objectives_table(results))
+    console.print(latencies_table(results))
     console.print(ratios_table(results))
     for line in closing_lines(results):
         console.print(line)
@@ -73,28 +75,57 @@ def retunes_table(results: Results) -> Table:
     return table
 
 
-def runs_table(results: Results) -> Table:
-    """The figures of each run, both modes of a phase together."""
-    table = Table(title="Measured by the client; TTFT, TPOT and ITL in ms: p50 / p99", title_justify="left")
-    table.add_column("phase")
-    table.add_column("mode")
-    names = [f"{objective.name} ≥{objective.target}%" for objective in results.objectives]
-    for heading in (*names, "all met", "good/s", "tokens/s", "TTFT", "TPOT", "ITL", "failed"):
-        table.add_column(heading, justify="right")
+def objectives_table(results: Results) -> Table:
+    """How far each run met the objectives, both modes of a phase together."""
+    names = [f"{objective.name}\n{objective.threshold}, {objective.target}%" for objective in results.objectives]
+    table = _by_run("Objectives met", (*names, "all", "met all/s", "tokens/s", "failed"))
     for run in results.runs:
         figures = run.measured
         table.add_row(
             run.phase,
             run.mode.value,
-            *(percent(figures.met[objective.name]) for objective in results.objectives),
+            *(_judged(figures.met[objective.name], objective) for objective in results.objectives),
             percent(figures.good),
             f"{figures.goodput:.2f}",
             f"{figures.tokens_per_second:.0f}",
-            *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
-            f"{figures.failed + figures.truncated} of {figures.requests}",
-            end_section=run.mode is last_mode(results.runs, run.phase),
+            f"{figures.failed + figures.truncated}/{figures.requests}",
+            end_section=_ends_section(results, run),
         )
     return table
+
+
+def latencies_table(results: Results) -> Table:
+    """Percentiles of each run and the limits it ended under."""
+    table = _by_run("Latencies in ms: p50 / p99", ("TTFT", "TPOT", "ITL", "longest step", "limits at the end"))
+    for run in results.runs:
+        figures = run.measured
+        table.add_row(
+            run.phase,
+            run.mode.value,
+            *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
+            f"{run.longest_step * 1000:.0f}",
+            limits_text(run.limits),
+            end_section=_ends_section(results, run),
+        )
+    return table
+
+
+def _by_run(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("phase", "tuning"):
+        table.add_column(heading, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _judged(share: float | None, objective: Objective) -> Text:
+    missed = share is not None and share < float(objective.target)
+    return Text(percent(share), style="red" if missed else "green")
+
+
+def _ends_section(results: Results, run: RunResult) -> bool:
+    return run is [other for other in results.runs if other.phase == run.phase][-1]
 
 
 def ratios_table(results: Results) -> Table:
@@ -159,11 +190,6 @@ def order(runs: Sequence[RunResult]) -> Callable[[RunResult], int]:
     """Sort key: phases in the order they first ran."""
     phases = list(dict.fromkeys(run.phase for run in runs))
     return lambda run: phases.index(run.phase)
-
-
-def last_mode(runs: Sequence[RunResult], phase: str) -> Mode:
-    """The mode that ran last in a phase."""
-    return [run.mode for run in runs if run.phase == phase][-1]
 
 
 def mean(values: Iterable[float]) -> float:

@@ -1,0 +1,203 @@
+"""What the demo makes of the requests its load generator reports."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from demo import report
+from demo.main import example, in_force
+from demo.measure import Measured, Percentiles, Request, measure
+from demo.phases import NORMAL, PHASES, schedule
+from demo.watch import Pod, Snapshot, counters_of, pod_of
+from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack
+from flyball_operator.api.v1alpha1 import (
+    DecisionStatus,
+    InferenceService,
+    Mode,
+    Objective,
+    SetpointStatus,
+)
+
+FIRST = Objective(name="first", metric=Metric.TIME_TO_FIRST_TOKEN, threshold="500ms", target="95")
+TOKEN = Objective(name="token", metric=Metric.TIME_PER_OUTPUT_TOKEN, threshold="50ms", target="95")
+STALL = Objective(name="stall", metric=Metric.INTER_TOKEN_LATENCY, threshold="100ms", target="99")
+
+
+def request(
+    ttft: float = 0.1, gaps: Sequence[float] = (0.02, 0.02), *, start: float = 0.0, asked: int = 0, error: str = ""
+) -> Request:
+    tokens = len(gaps) + 1
+    return Request(
+        start=start,
+        ttft=ttft,
+        gaps=tuple(gaps),
+        prompt_tokens=10,
+        output_tokens=tokens,
+        expected_tokens=asked or tokens,
+        error=error,
+    )
+
+
+def test_an_objective_is_the_share_of_requests_within_its_threshold() -> None:
+    figures = measure([request(0.1), request(0.5), request(0.6), request(2.0)], [FIRST])
+    assert figures.met == {"first": 50.0}
+
+
+def test_a_failed_request_meets_nothing_and_is_counted() -> None:
+    figures = measure([request(), request(error="refused"), request(ttft=0.0, gaps=())], [FIRST, TOKEN, STALL])
+    assert figures.failed == 2
+    assert figures.met["first"] == figures.met["token"] == pytest.approx(100 / 3)
+    assert figures.met["stall"] == 50.0  # two gaps within it, two failures
+    assert figures.good == pytest.approx(100 / 3)
+
+
+def test_gaps_are_counted_one_by_one_and_a_request_by_their_mean() -> None:
+    stalled = request(gaps=(0.01, 0.01, 0.01, 0.2))
+    figures = measure([stalled], [STALL])
+    assert figures.met["stall"] == 75.0
+    assert figures.good == 100.0
+
+
+def test_an_answer_of_one_token_has_no_time_per_token() -> None:
+    figures = measure([request(gaps=()), request(gaps=(0.9,))], [TOKEN])
+    assert figures.met["token"] == 0.0
+    assert figures.good == 50.0
+
+
+def test_a_stream_that_ends_early_is_truncated() -> None:
+    assert measure([request(asked=3), request(asked=9)], []).truncated == 1
+
+
+def test_rates_are_over_the_time_from_the_first_start_to_the_last_token() -> None:
+    figures = measure([request(0.5, (0.5,), start=100.0), request(0.5, (0.5,), start=103.0)], [FIRST])
+    assert figures.seconds == 4.0
+    assert figures.goodput == pytest.approx(0.5)
+    assert figures.tokens_per_second == pytest.approx(1.0)
+
+
+def test_nothing_measured_gives_no_figures_rather_than_wrong_ones() -> None:
+    figures = measure([], [FIRST])
+    assert figures.met == {"first": None}
+    assert figures.ttft == Percentiles()
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert Percentiles.of(map(float, range(1, 101))) == Percentiles(p50=50.0, p99=99.0)
+
+
+def test_each_phase_runs_in_both_modes_with_the_same_seed_after_the_warm_up() -> None:
+    warm_up, *runs = schedule(NORMAL)
+    assert not warm_up.measured
+    assert {(run.phase.name, run.mode) for run in runs} == {
+        (phase.name, mode) for phase in PHASES for mode in (Mode.DISABLED, Mode.AUTO)
+    }
+    assert len({run.name for run in runs}) == len(runs)
+    for phase in PHASES:
+        assert len({run.seed for run in runs if run.phase is phase and run.round == 1}) == 1
+
+
+def test_counters_are_read_from_an_exposition() -> None:
+    exposition = (
+        "# TYPE flyball_objective_requests_total counter\n"
+        'flyball_objective_requests_total{objective="TimeToFirstToken/0.5",outcome="met"} 7.0\n'
+        "flyball_running 3.0\n"
+    )
+    assert counters_of(exposition) == {("flyball_objective_requests_total", "TimeToFirstToken/0.5", "met"): 7.0}
+
+
+def test_a_pod_says_why_it_does_not_run() -> None:
+    waiting = {
+        "name": "engine",
+        "ready": False,
+        "restartCount": 2,
+        "state": {"waiting": {"reason": "ImagePullBackOff"}},
+    }
+    pod = pod_of({"metadata": {"name": "chat-1", "uid": "u"}, "status": {"containerStatuses": [waiting]}})
+    assert pod == Pod(name="chat-1", uid="u", ready=False, restarts=2, problem="ImagePullBackOff")
+
+
+def snapshot(*, mode: Mode, setpoint: tuple[int, int], effective: tuple[int, int]) -> Snapshot:
+    manifest = example("engine:1")
+    manifest["metadata"]["uid"] = "uid"
+    named = SetpointStatus(max_num_active_seqs=setpoint[0], max_num_scheduled_tokens=setpoint[1])
+    manifest["status"] = {"tuning": {"mode": mode.value, "setpoint": named.model_dump(by_alias=True)}}
+    limits = Limits(max_num_active_seqs=effective[0], max_num_scheduled_tokens=effective[1])
+    core = CoreState(
+        engine=0,
+        applied=None,
+        effective=limits,
+        start=limits,
+        ceilings=Ceilings(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
+        running=0,
+        waiting=0,
+        kv_cache_usage=0.0,
+        kv_cache_tokens=1000,
+        watchdog_trips=0,
+        longest_step_seconds=0.0,
+    )
+    engine = ReadBack(
+        service="uid", plugin_version="1", engine_version="1", governed=True, accepted=None, cores=(core,)
+    )
+    return Snapshot(service=InferenceService.model_validate(manifest), engine=engine)
+
+
+def test_a_mode_is_in_force_when_the_engine_runs_under_the_limits_of_the_status() -> None:
+    assert in_force(snapshot(mode=Mode.AUTO, setpoint=(16, 256), effective=(16, 256)), Mode.AUTO)
+    assert not in_force(snapshot(mode=Mode.AUTO, setpoint=(16, 256), effective=(128, 2048)), Mode.AUTO)
+    assert not in_force(snapshot(mode=Mode.DISABLED, setpoint=(128, 2048), effective=(128, 2048)), Mode.AUTO)
+
+
+def test_disabled_is_in_force_only_at_the_upper_bounds() -> None:
+    assert in_force(snapshot(mode=Mode.DISABLED, setpoint=(128, 2048), effective=(128, 2048)), Mode.DISABLED)
+    assert not in_force(snapshot(mode=Mode.DISABLED, setpoint=(16, 256), effective=(16, 256)), Mode.DISABLED)
+
+
+def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.RunResult:
+    return report.RunResult(
+        phase="long prompts",
+        mode=mode,
+        round=1,
+        began=0.0,
+        measured=measured(requests),
+        counted={"first": counted},
+        limits=Limits(max_num_active_seqs=16, max_num_scheduled_tokens=256),
+        longest_step=0.5,
+    )
+
+
+def measured(requests: Sequence[Request]) -> Measured:
+    return measure(requests, [FIRST])
+
+
+def test_the_report_names_retunes_ratios_and_the_pod() -> None:
+    pod = report.PodIdentity(name="chat-1", uid="uid", restarts=0)
+    results = report.Results(
+        objectives=(FIRST,),
+        runs=[
+            result(Mode.DISABLED, [request(0.6), request(0.1)], 50.0),
+            result(Mode.AUTO, [request(0.1), request(0.1)], 98.0),
+        ],
+        decisions=[DecisionStatus(time="2026-11-21T10:00:05Z", trigger="gaps were too long")],
+        pod_before=pod,
+        pod_after=pod,
+    )
+    out = io.StringIO()
+    report.show(results, Console(file=out, width=150))
+    text = out.getvalue()
+    assert "gaps were too long" in text
+    assert "+50.0 points" in text
+    assert "0 restarts" in text
+    assert "at most 2.0 points apart (long prompts, Auto, first)" in text
+
+
+def test_the_report_says_when_the_pod_changed() -> None:
+    results = report.Results(
+        objectives=(FIRST,),
+        pod_before=report.PodIdentity(name="chat-1", uid="a", restarts=0),
+        pod_after=report.PodIdentity(name="chat-1", uid="a", restarts=1),
+    )
+    assert any("CHANGED" in line for line in report.closing_lines(results))
