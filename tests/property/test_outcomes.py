@@ -109,8 +109,8 @@ def test_counts_only_grow_and_open_requests_stay_within_the_capacity(
     def check() -> None:
         nonlocal before
         after = story.counts
-        for old, new in ((before.requests, after.requests), (before.objectives, after.objectives)):
-            assert all(new[key] >= value for key, value in old.items())
+        assert all(after.requests[outcome] >= count for outcome, count in before.requests.items())
+        assert all(after.objectives[key] >= count for key, count in before.objectives.items())
         before = after
 
     clients = play(story, events, check)

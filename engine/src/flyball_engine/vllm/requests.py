@@ -208,7 +208,7 @@ class RequestMiddleware:
             self._ledger.forgotten(request)
             return
         how = exchange.end(request)
-        if how is End.ANSWERED and not request.complete() and not self._running(request):
+        if how is End.ANSWERED and request.sequences and not (request.complete() or self._running(request)):
             how = End.FAILED  # it broke off behind its first token: the status was sent long before
         self._ledger.ended(request, how, self._clock())
 
