@@ -48,7 +48,7 @@ class Model(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The schema with this model's rules."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        return with_rules(schema, *(check.rule for check in cls.checks)) if cls.checks else schema
+        return with_rules(schema, *(check.rule for check in cls.checks))
 
 
 class Mode(StrEnum):

@@ -51,9 +51,13 @@ class Refused:
         return Rule("!" + matches("self", self.pattern), self.message)
 
 
+def _flag(destination: str) -> str:
+    return "--" + destination.replace("_", "-")
+
+
 def _spellings(destination: str) -> str:
     """Matches the flag in any abbreviation that is surely meant, with `-` or `_`, with or without `=value`."""
-    flag = "--" + destination.replace("_", "-")
+    flag = _flag(destination)
     shortest = _SURELY_MEANT.get(destination, flag)
     tail = ""
     for letter in reversed(flag[len(shortest) :]):
@@ -67,18 +71,12 @@ def _letter(letter: str) -> str:
     return "[-_]" if letter == "-" else letter
 
 
-def _message(destination: str, instead: str) -> str:
-    flag = "--" + destination.replace("_", "-")
-    nothing = instead.removeprefix("nothing: ")
-    return f"{flag} may not be set: {nothing}" if nothing != instead else f"{flag} is set by Flyball: use {instead}"
-
-
 def _refused() -> Iterator[Refused]:
     # One token `--flag value` would reach vLLM as one unknown flag, and pass every rule below.
     yield Refused(r"--?[A-Za-z0-9._-]+\s[\s\S]*", "holds a flag and its value: write --flag=value, or two items")
-    for destination, instead in OWNED_ARGUMENTS.items():
+    for destination, setter in OWNED_ARGUMENTS.items():
         if destination != _POSITIONAL:
-            yield Refused(_spellings(destination), _message(destination, instead))
+            yield Refused(_spellings(destination), f"{_flag(destination)} is set by {setter}")
 
 
 REFUSED_ARGUMENTS: Final = tuple(_refused())

@@ -61,7 +61,8 @@ def matches(subject: str, pattern: str) -> str:
 
 def with_rules(schema: JsonSchemaValue, *rules: Rule) -> JsonSchemaValue:
     """A copy of `schema` with `rules` after those it has."""
-    return schema | {VALIDATIONS: [*schema.get(VALIDATIONS, []), *(rule.to_json() for rule in rules)]}
+    added = [*schema.get(VALIDATIONS, []), *(rule.to_json() for rule in rules)]
+    return schema | {VALIDATIONS: added} if added else schema
 
 
 class Constraint:

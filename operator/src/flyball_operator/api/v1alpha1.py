@@ -244,7 +244,8 @@ class InferenceService(Model):
         Check(
             Rule(
                 f"self.metadata.name.size() <= {names.NAME_MAX_LENGTH} && {matches('self.metadata.name', _NAME)}",
-                f"metadata.name {_NAME_MESSAGE}",
+                _NAME_MESSAGE,
+                ".metadata.name",
             ),
             lambda service: (
                 len(service.metadata.name) <= names.NAME_MAX_LENGTH

@@ -1,0 +1,41 @@
+"""Fixtures of the tests against the real API server: our CRD, and a namespace per module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.api import InferenceServices
+from support.cluster import kubectl, namespace
+
+CRD = Path(__file__).resolve().parents[2] / "crds/inferenceservices.serving.flyball.dev.yaml"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of this folder needs the cluster."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def crd() -> Path:
+    """Our CRD, served; it stays, as other tests and the user's cluster need it."""
+    kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=test-crd", "-f", str(CRD))
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRD))
+    return CRD
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[str]:
+    """A namespace of this module's own."""
+    with namespace("flyball-api") as name:
+        yield name
+
+
+@pytest.fixture
+def services(crd: Path, work: str) -> InferenceServices:
+    """Our resource in that namespace."""
+    return InferenceServices(work)

@@ -1,0 +1,32 @@
+"""Every rule of the API has a manifest that breaks it and a neighbour that keeps it: here, for the operator's parser."""
+
+from __future__ import annotations
+
+import pytest
+
+from flyball_operator.api.parse import InvalidSpecError, parse_service
+from flyball_operator.api.v1alpha1 import InferenceService
+from support.manifests import Object, edited, good
+from support.wrong_manifests import WRONG, Wrong
+
+
+def read(manifest: Object) -> InferenceService:
+    identity = {"namespace": "default", "uid": "6d0f6d62-0000-4000-8000-000000000000"}
+    return parse_service(manifest | {"metadata": identity | manifest["metadata"]})
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
+def test_a_wrong_manifest_is_refused_by_name(case: Wrong) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        read(edited(good(), case.wrong))
+    assert any(error.startswith(case.path) and case.says in error for error in refusal.value.errors), refusal.value
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
+def test_its_neighbour_is_accepted(case: Wrong) -> None:
+    assert read(edited(good(), case.right))
+
+
+def test_each_case_stands_once() -> None:
+    ids = [case.id for case in WRONG]
+    assert len(set(ids)) == len(ids)

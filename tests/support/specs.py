@@ -1,0 +1,135 @@
+"""Hypothesis strategies for valid specs, as JSON: every field of the API appears in some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from flyball_engine.contract import Metric
+
+Object = dict[str, Any]
+
+_LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
+_KEYS = st.builds(lambda domain, name: f"{domain}.example.com/{name}", _LABELS, _LABELS)
+_TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
+_DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 3000), st.sampled_from(["ms", "s"]))
+
+
+def specs() -> st.SearchStrategy[Object]:
+    """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
+    return st.builds(_joined, _free(), _batch(), _objectives())
+
+
+def _joined(*parts: Object) -> Object:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def _free() -> st.SearchStrategy[Object]:
+    uri = st.sampled_from(["hf://gpt2", "hf://org/Model-1.5", "pvc://claim/a/b", "pvc://my.claim", "file:///m"])
+    env = st.lists(st.fixed_dictionaries({"name": _names()}, optional={"value": _TEXT}), max_size=4, unique_by=_name_of)
+    args = st.lists(st.sampled_from(["--max-model-len=16384", "--seed", "7", "--dtype=auto"]), max_size=4)
+    engine = {"image": st.sampled_from(["vllm/vllm-openai:v0.32.0", "r:5000/e@sha256:" + "a" * 64])}
+    return st.fixed_dictionaries(
+        {
+            "model": st.fixed_dictionaries({"uri": uri}, optional={"servedName": st.just("org/served:1")}),
+            "engine": st.fixed_dictionaries(
+                engine, optional={"governed": st.just(True), "args": args.map(_flag_first), "env": env}
+            ),
+        },
+        optional={
+            "accelerator": st.just({"resourceName": "nvidia.com/gpu"}),
+            "parallelism": _some(tensor=st.integers(1, 64)),
+            "replicas": st.integers(0, 10_000),
+            "rollout": _some(
+                startupTimeout=st.just("1.5h"),
+                drainTimeout=st.just("90s"),
+                maxSurge=st.integers(1, 9),
+                maxUnavailable=st.integers(0, 9),
+            ),
+            "podTemplate": _pod(),
+        },
+    )
+
+
+def _names() -> st.SearchStrategy[str]:
+    return st.from_regex(r"[A-Z][A-Z0-9_]{0,12}", fullmatch=True).filter(lambda name: name != "PYTHONPATH")
+
+
+def _name_of(item: Object) -> Any:
+    return item["name"]
+
+
+def _flag_first(args: list[str]) -> list[str]:
+    return args if not args or args[0].startswith("-") else ["--seed", *args]
+
+
+def _batch() -> st.SearchStrategy[Object]:
+    """Ceilings and bounds that fit each other: four numbers in order."""
+    numbers = st.lists(st.integers(1, 60_000), min_size=6, max_size=6).map(sorted)
+    return st.builds(
+        _bounded, numbers, st.booleans(), st.booleans(), st.sampled_from(["Disabled", "Recommend", "Auto"])
+    )
+
+
+def _bounded(numbers: list[int], bounds: bool, caching: bool, mode: str) -> Object:
+    low, high, seqs, low_tokens, high_tokens, tokens = numbers
+    tuning: Object = {"mode": mode}
+    if bounds:
+        tuning["bounds"] = {
+            "maxNumActiveSeqs": {"min": low, "max": high},
+            "maxNumScheduledTokens": {"min": low_tokens, "max": high_tokens},
+        }
+    batching = {"maxNumSeqs": seqs, "maxNumBatchedTokens": tokens, "prefixCaching": caching}
+    return {"batching": batching, "tuning": tuning}
+
+
+def _objectives() -> st.SearchStrategy[Object]:
+    one = st.fixed_dictionaries(
+        {"name": _LABELS, "metric": st.sampled_from([metric.value for metric in Metric]), "threshold": _DURATIONS},
+        optional={"target": st.sampled_from(["99", "50.5", "0.1", "99.999"])},
+    )
+    apart = st.lists(one, max_size=8, unique_by=(_name_of, lambda item: (item["metric"], item["threshold"][:3])))
+    return st.fixed_dictionaries({}, optional={"objectives": apart})
+
+
+def _pod() -> st.SearchStrategy[Object]:
+    expression = st.fixed_dictionaries(
+        {"key": _KEYS, "operator": st.just("In"), "values": st.lists(_LABELS, min_size=1, max_size=2)}
+    )
+    term = st.fixed_dictionaries({"matchExpressions": st.lists(expression, min_size=1, max_size=2)})
+    pod_term = st.fixed_dictionaries(
+        {"topologyKey": _KEYS},
+        optional={"labelSelector": _some(matchLabels=_map(_LABELS)), "namespaces": _list(_LABELS)},
+    )
+    toleration = _some(key=_KEYS, operator=st.just("Exists"), effect=st.just("NoExecute"), tolerationSeconds=st.just(3))
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    quantities = st.dictionaries(
+        st.sampled_from(["cpu", "memory", "example.com/x"]), st.sampled_from([1, "500m", "2Gi"])
+    )
+    return _some(
+        labels=_map(_LABELS),
+        annotations=_map(_TEXT),
+        nodeSelector=_map(_LABELS),
+        tolerations=_list(toleration),
+        affinity=_some(
+            nodeAffinity=_some(**{required: st.fixed_dictionaries({"nodeSelectorTerms": _list(term)})}),
+            podAntiAffinity=_some(**{required: _list(pod_term)}),
+        ),
+        resources=_some(requests=quantities, limits=quantities),
+        imagePullSecrets=st.lists(st.fixed_dictionaries({"name": _LABELS}), max_size=3, unique_by=_name_of),
+        priorityClassName=_LABELS,
+        runtimeClassName=_LABELS,
+    )
+
+
+def _map(values: st.SearchStrategy[str]) -> st.SearchStrategy[Object]:
+    return st.dictionaries(_KEYS, values, max_size=3)
+
+
+def _list(items: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(items, min_size=1, max_size=3)

@@ -1,0 +1,399 @@
+"""Wrong manifests, one table: refused by the real API server, and by the operator's own parser.
+
+Each stands beside its nearest good neighbour, so that a rule which refuses too much is seen as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from support.manifests import DROP
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Changes to the good manifest, each field with a value that is refused and one that is accepted.
+
+    `path` is the field the message must name, `says` what it must say. What the structural schema refuses the API server
+    words its own way: then `server` is what it must say.
+    """
+
+    id: str
+    wrong: dict[str, Any]
+    right: dict[str, Any]
+    path: str
+    says: str
+    server: str = ""
+
+
+def _args(item: str, says: str, right: str = "--max-model-len=16384") -> Wrong:
+    args = "spec.engine.args"
+    return Wrong(f"argument {item[:40]}", {args: [item]}, {args: [right]}, "spec.engine.args[0]", says)
+
+
+def _objective(id: str, field: str, wrong: Any, right: Any, says: str, server: str = "") -> Wrong:  # noqa: A002
+    path = f"spec.objectives.0.{field}"
+    return Wrong(id, {path: wrong}, {path: right}, f"spec.objectives[0].{field}", says, server)
+
+
+_TWO = [
+    {"name": "a", "metric": "TimeToFirstToken", "threshold": "500ms"},
+    {"name": "b", "metric": "TimeToFirstToken", "threshold": "0.5s"},
+]
+_APART = [_TWO[0], _TWO[1] | {"threshold": "0.6s"}]
+_SAME_NAME = [_TWO[0], {"name": "a", "metric": "EndToEndLatency", "threshold": "5s"}]
+_OTHER_NAME = [_TWO[0], _SAME_NAME[1] | {"name": "b"}]
+_BOUNDS = "spec.tuning.bounds"
+_SEQS = f"{_BOUNDS}.maxNumActiveSeqs"
+_TOKENS = f"{_BOUNDS}.maxNumScheduledTokens"
+_POD = "spec.podTemplate"
+_GPU = "nvidia.com/gpu"
+
+WRONG = (
+    # Names.
+    Wrong(
+        "name too long",
+        {"metadata.name": "n" * 47},
+        {"metadata.name": "n" * 46},
+        "metadata.name",
+        "at most 46 characters",
+    ),
+    Wrong(
+        "name begins with a digit",
+        {"metadata.name": "1chat"},
+        {"metadata.name": "chat-1"},
+        "metadata.name",
+        "DNS label that begins with a letter",
+    ),
+    Wrong(
+        "name with a dot",
+        {"metadata.name": "chat.v1"},
+        {"metadata.name": "chat-v1"},
+        "metadata.name",
+        "DNS label that begins with a letter",
+    ),
+    # Model.
+    *(
+        Wrong(
+            f"model uri {uri}",
+            {"spec.model.uri": uri},
+            {"spec.model.uri": right},
+            "spec.model.uri",
+            "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
+        )
+        for uri, right in (
+            ("s3://bucket/model", "hf://gpt2"),
+            ("Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
+            ("hf://a/b/c", "hf://a/b"),
+            ("pvc://Claim/m", "pvc://claim/m/v1"),
+            ("pvc://claim/../etc", "pvc://claim"),
+            ("file://models/tiny", "file:///models/tiny"),
+            ("file:///models/../etc/passwd", "file:///models/tiny/"),
+        )
+    ),
+    Wrong("no model", {"spec.model": DROP}, {}, "spec.model", "Field required", "Required value"),
+    Wrong(
+        "token without Hugging Face",
+        {"spec.model": {"uri": "file:///m", "tokenSecretRef": {"name": "hf", "key": "token"}}},
+        {"spec.model": {"uri": "hf://a/b", "tokenSecretRef": {"name": "hf", "key": "token"}}},
+        "spec.model.tokenSecretRef",
+        "needs a uri that begins with hf://",
+    ),
+    Wrong(
+        "secret name",
+        {"spec.model.tokenSecretRef": {"name": "My_Secret", "key": "token"}},
+        {"spec.model.tokenSecretRef": {"name": "my-secret", "key": "token"}},
+        "spec.model.tokenSecretRef.name",
+        "must be the name of a Kubernetes object",
+    ),
+    Wrong(
+        "served name with a space",
+        {"spec.model.servedName": "my model"},
+        {"spec.model.servedName": "Qwen/Qwen3-8B"},
+        "spec.model.servedName",
+        "must begin with a letter or digit",
+    ),
+    # Engine.
+    Wrong(
+        "image with a space",
+        {"spec.engine.image": "vllm/vllm-openai: v0.32.0"},
+        {"spec.engine.image": "registry.local:5000/vllm/vllm-openai@sha256:" + "0" * 64},
+        "spec.engine.image",
+        "must be an image reference such as vllm/vllm-openai:v0.32.0",
+    ),
+    Wrong(
+        "image empty",
+        {"spec.engine.image": ""},
+        {"spec.engine.image": "e"},
+        "spec.engine.image",
+        "at least 1 character",
+        "at least 1 chars long",
+    ),
+    _args("--max-num-seqs=7", "--max-num-seqs is set by spec.batching.maxNumSeqs"),
+    _args("--max-num-s", "is set by spec.batching.maxNumSeqs", "--max-num-partial-prefills=2"),
+    _args("--max_num_seqs", "is set by spec.batching.maxNumSeqs"),
+    _args("--max-num_batched-tok=9", "is set by spec.batching.maxNumBatchedTokens"),
+    _args("--max-num-active-seqs", "is set by spec.tuning.bounds.maxNumActiveSeqs"),
+    _args("--max-num-scheduled-tokens", "is set by spec.tuning.bounds.maxNumScheduledTokens"),
+    _args("--model=other", "is set by spec.model.uri", "--model-impl=auto"),
+    _args("--served-model-name", "is set by spec.model.servedName"),
+    _args("--port=1", "--port is set by Flyball (the engine listens on port 8000)", "--pooler-config={}"),
+    _args("--host", "--host is set by Flyball", "--hf-overrides={}"),
+    _args("-tp=2", "is set by spec.parallelism.tensor", "-pp=1"),
+    _args("--tensor-parallel-size=2", "is set by spec.parallelism.tensor"),
+    _args("--no-enable-prefix-caching", "is set by spec.batching.prefixCaching"),
+    _args("--enable_prefix_caching", "is set by spec.batching.prefixCaching"),
+    _args("--shutdown-timeout=1", "is set by spec.rollout.drainTimeout"),
+    _args("--scheduler-cls=x", "--scheduler-cls is set by Flyball", "--scheduling-policy=fcfs"),
+    _args("--api-server-count=2", "one API server per pod", "--api-key=x"),
+    _args("--config=/x.yaml", "--config is set by spec.engine.args", "--config-format=auto"),
+    _args("--max-model-len 16384", "write --flag=value, or two items"),
+    Wrong(
+        "model as positional argument",
+        {"spec.engine.args": ["Qwen/Qwen3-8B"]},
+        {"spec.engine.args": ["--max-model-len", "16384"]},
+        "spec.engine.args",
+        "the model is set by spec.model.uri",
+    ),
+    Wrong(
+        "variable name",
+        {"spec.engine.env": [{"name": "1A", "value": "x"}]},
+        {"spec.engine.env": [{"name": "A1", "value": "x"}]},
+        "spec.engine.env[0].name",
+        "must be letters, digits and '_', and not begin with a digit",
+    ),
+    *(
+        Wrong(
+            f"variable {name}",
+            {"spec.engine.env": [{"name": name, "value": "x"}]},
+            {"spec.engine.env": [{"name": "HF_HUB_OFFLINE", "value": "1"}]},
+            "spec.engine.env[0].name",
+            "FLYBALL_*, VLLM_PLUGINS and PYTHONPATH may not be set",
+        )
+        for name in ("FLYBALL_PUBLIC_KEY", "VLLM_PLUGINS", "PYTHONPATH")
+    ),
+    Wrong(
+        "variable twice",
+        {"spec.engine.env": [{"name": "A"}, {"name": "A"}]},
+        {"spec.engine.env": [{"name": "A"}, {"name": "B"}]},
+        "spec.engine.env",
+        "Duplicate value",
+    ),
+    Wrong(
+        "accelerator without domain",
+        {"spec.accelerator": {"resourceName": "gpu"}},
+        {"spec.accelerator": {"resourceName": _GPU}},
+        "spec.accelerator.resourceName",
+        "must be an extended resource such as nvidia.com/gpu",
+    ),
+    Wrong(
+        "tensor parallel over 0 devices",
+        {"spec.parallelism.tensor": 0},
+        {"spec.parallelism.tensor": 2},
+        "spec.parallelism.tensor",
+        "greater than or equal to 1",
+    ),
+    Wrong(
+        "replicas below 0",
+        {"spec.replicas": -1},
+        {"spec.replicas": 0},
+        "spec.replicas",
+        "greater than or equal to 0",
+    ),
+    # Objectives.
+    _objective("threshold without unit", "threshold", "500", "500ms", "must be a duration such as 500ms, 1.5s, 250us"),
+    _objective("threshold in days", "threshold", "1d", "24h", "must be a duration such as 500ms, 1.5s, 250us"),
+    _objective("threshold 0", "threshold", "0ms", "100us", "must be at least 100us and at most 24h"),
+    _objective("threshold of a week", "threshold", "168h", "23h", "must be at least 100us and at most 24h"),
+    _objective("target 100", "target", "100", "99.999", "must be above 0 and below 100: at 100 a single late request"),
+    _objective("target 0", "target", "0.0", "0.1", "must be above 0 and below 100"),
+    _objective("target no decimal", "target", "99%", "99", 'must be a decimal number in quotes, such as "99"'),
+    _objective("target a number", "target", 99, "99", "valid string", "must be of type string"),
+    _objective("metric unknown", "metric", "TTFT", "TimePerOutputToken", "'TimeToFirstToken'", '"TimeToFirstToken"'),
+    _objective("objective name", "name", "First Token", "first-token", "must be a DNS label: a-z, 0-9 and '-'"),
+    Wrong(
+        "objectives of one name",
+        {"spec.objectives": _SAME_NAME},
+        {"spec.objectives": _OTHER_NAME},
+        "spec.objectives",
+        "Duplicate value",
+    ),
+    Wrong(
+        "objectives of one threshold",
+        {"spec.objectives": _TWO},
+        {"spec.objectives": _APART},
+        "spec.objectives",
+        "two objectives have the same metric and threshold",
+    ),
+    # Batching and tuning.
+    Wrong(
+        "token ceiling under seqs",
+        {"spec.batching": {"maxNumSeqs": 512, "maxNumBatchedTokens": 256}},
+        {"spec.batching": {"maxNumSeqs": 256, "maxNumBatchedTokens": 256}},
+        "spec.batching.maxNumBatchedTokens",
+        "must be at least maxNumSeqs",
+    ),
+    Wrong(
+        "seqs above the default token ceiling",
+        {"spec.batching.maxNumSeqs": 8193},
+        {"spec.batching.maxNumSeqs": 8192},
+        "spec.batching.maxNumBatchedTokens",
+        "must be at least maxNumSeqs",
+    ),
+    Wrong(
+        "seqs 0",
+        {"spec.batching.maxNumSeqs": 0},
+        {"spec.batching.maxNumSeqs": 1},
+        "spec.batching.maxNumSeqs",
+        "greater than or equal to 1",
+    ),
+    Wrong(
+        "bounds upside down",
+        {_SEQS: {"min": 9, "max": 8}},
+        {_SEQS: {"min": 8, "max": 8}},
+        f"{_SEQS}.min",
+        "must be at most max",
+    ),
+    Wrong(
+        "upper bound above the ceiling",
+        {f"{_SEQS}.max": 257},
+        {f"{_SEQS}.max": 256},
+        f"{_SEQS}.max",
+        "must be at most spec.batching.maxNumSeqs",
+    ),
+    Wrong(
+        "lower bound above the ceiling",
+        {f"{_TOKENS}.min": 8193},
+        {f"{_TOKENS}.min": 8192},
+        f"{_TOKENS}.min",
+        "must be at most spec.batching.maxNumBatchedTokens",
+    ),
+    Wrong(
+        "upper token bound above the ceiling",
+        {f"{_TOKENS}.max": 8193},
+        {f"{_TOKENS}.max": 8192},
+        f"{_TOKENS}.max",
+        "must be at most spec.batching.maxNumBatchedTokens",
+    ),
+    Wrong(
+        "upper token bound under upper seqs",
+        {f"{_TOKENS}.max": 255},
+        {f"{_TOKENS}.max": 255, f"{_SEQS}.max": 255},
+        f"{_TOKENS}.max",
+        "must be at least the upper bound of maxNumActiveSeqs",
+    ),
+    Wrong(
+        "mode Off",
+        {"spec.tuning.mode": "Off"},
+        {"spec.tuning.mode": "Disabled"},
+        "spec.tuning.mode",
+        "'Disabled', 'Recommend' or 'Auto'",
+        '"Disabled", "Recommend", "Auto"',
+    ),
+    Wrong(
+        "ungoverned and Auto",
+        {"spec.engine.governed": False},
+        {"spec.engine.governed": False, "spec.tuning.mode": "Disabled"},
+        "spec.tuning.mode",
+        "must be Disabled where spec.engine.governed is false",
+    ),
+    # Rollout.
+    Wrong(
+        "no pod may move",
+        {"spec.rollout": {"maxSurge": 0, "maxUnavailable": 0}},
+        {"spec.rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+        "spec.rollout.maxSurge",
+        "must not be 0 where maxUnavailable is 0",
+    ),
+    Wrong(
+        "startup of no time",
+        {"spec.rollout.startupTimeout": "1s"},
+        {"spec.rollout.startupTimeout": "10s"},
+        "spec.rollout.startupTimeout",
+        "must be at least 10s and at most 24h",
+    ),
+    Wrong(
+        "drain of a day",
+        {"spec.rollout.drainTimeout": "24h"},
+        {"spec.rollout.drainTimeout": "1h"},
+        "spec.rollout.drainTimeout",
+        "must be at least 1s and at most 1h",
+    ),
+    # Pod template.
+    Wrong(
+        "our label",
+        {f"{_POD}.labels": {"serving.flyball.dev/service": "other"}},
+        {f"{_POD}.labels": {"team.example.com/name": "serving"}},
+        f"{_POD}.labels",
+        "Flyball sets them",
+    ),
+    Wrong(
+        "our annotation",
+        {f"{_POD}.annotations": {"prometheus.io/scrape": "false"}},
+        {f"{_POD}.annotations": {"example.com/note": "any text, really"}},
+        f"{_POD}.annotations",
+        "Flyball sets them",
+    ),
+    Wrong(
+        "label value",
+        {f"{_POD}.labels": {"team": "my team"}},
+        {f"{_POD}.labels": {"team": "my_team"}},
+        f"{_POD}.labels",
+        "must be a label value",
+    ),
+    Wrong(
+        "label key",
+        {f"{_POD}.nodeSelector": {"my key": "a"}},
+        {f"{_POD}.nodeSelector": {"example.com/my-key": "a"}},
+        f"{_POD}.nodeSelector",
+        "has a key that is no qualified name",
+    ),
+    Wrong(
+        "quantity",
+        {f"{_POD}.resources.requests": {"memory": "16 GB"}},
+        {f"{_POD}.resources.requests": {"memory": "16Gi", "cpu": 2}},
+        f"{_POD}.resources.requests",
+        "must be a quantity such as 500m, 2, 16Gi or 1.5",
+    ),
+    Wrong(
+        "negative quantity",
+        {f"{_POD}.resources.limits": {"cpu": -1}},
+        {f"{_POD}.resources.limits": {"cpu": 0}},
+        f"{_POD}.resources.limits",
+        "must be a quantity such as 500m, 2, 16Gi or 1.5",
+    ),
+    Wrong(
+        "accelerator in resources",
+        {"spec.accelerator": {"resourceName": _GPU}, f"{_POD}.resources": {"limits": {_GPU: 1}}},
+        {"spec.accelerator": {"resourceName": _GPU}, f"{_POD}.resources": {"limits": {"cpu": 1}}},
+        f"{_POD}.resources",
+        "may not hold the accelerator",
+    ),
+    Wrong(
+        "toleration operator",
+        {f"{_POD}.tolerations": [{"key": "a", "operator": "In"}]},
+        {f"{_POD}.tolerations": [{"key": "a", "operator": "Exists"}]},
+        f"{_POD}.tolerations[0].operator",
+        "'Exists' or 'Equal'",
+        '"Exists", "Equal"',
+    ),
+    Wrong(
+        "priority class name",
+        {f"{_POD}.priorityClassName": "High Priority"},
+        {f"{_POD}.priorityClassName": "high-priority"},
+        f"{_POD}.priorityClassName",
+        "must be the name of a Kubernetes object",
+    ),
+)
+"""Refused by the CRD's schema or CEL, and by `flyball_operator.api.parse`."""
+
+UNKNOWN_FIELDS = (
+    "spec.modle",
+    "spec.podTemplate.hostNetwork",
+    "spec.podTemplate.volumes",
+    "spec.podTemplate.affinity.nodeAfinity",
+    "spec.batching.speculative",
+    "spec.tuning.overload",
+)
+"""Fields that do not exist (yet): strict validation, which kubectl asks for, names them."""
