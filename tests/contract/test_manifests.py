@@ -1,4 +1,4 @@
-"""Every rule of the API has a manifest that breaks it and a neighbour that keeps it: here, for the operator's parser."""
+"""Every rule of the API has a manifest that breaks it and a neighbour that keeps it: here, for our parser."""
 
 from __future__ import annotations
 

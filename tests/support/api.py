@@ -1,4 +1,4 @@
-"""The API server's answers about one InferenceService, in process: a kubectl for each of many small questions is slow."""
+"""The API server's answers about one InferenceService, in process: a kubectl for each of many questions is slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RefusedError(AssertionError):
     """The API server refused; `status` is the HTTP code, `causes` the fields and what is wrong with each."""
 
     def __init__(self, error: ApiException) -> None:
-        answer = json.loads(error.body)
+        answer = json.loads(error.body or "{}")
         self.status: int = error.status
         self.message: str = answer["message"]
         details = answer.get("details") or {}
@@ -75,5 +75,5 @@ class InferenceServices:
 @cache
 def _api() -> client.ApiClient:
     configuration = client.Configuration()
-    config.load_kube_config(client_configuration=configuration)
+    config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return client.ApiClient(configuration)

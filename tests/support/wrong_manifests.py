@@ -15,8 +15,8 @@ from support.manifests import DROP
 class Wrong:
     """Changes to the good manifest, each field with a value that is refused and one that is accepted.
 
-    `path` is the field the message must name, `says` what it must say. What the structural schema refuses the API server
-    words its own way: then `server` is what it must say.
+    `path` is the field the message must name, `says` what it must say. What the structural schema refuses, the API
+    server words its own way: then `server` is what it must say.
     """
 
     id: str
