@@ -1,0 +1,193 @@
+"""Talks to the control port of engine pods: writes setpoints, reads back what is applied.
+
+A write is acknowledged when the step in flight has ended, so it may take seconds. When it is not known to have landed,
+the pod is read back before anything is written again. Answers come from pods and are untrusted: bounded in size, parsed
+by the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import aiohttp
+from pydantic import ValidationError
+from yarl import URL
+
+from flyball_engine.contract import (
+    CONTROL_PORT,
+    SETPOINT_PATH,
+    ErrorBody,
+    Generation,
+    ReadBack,
+    Refusal,
+    Setpoint,
+)
+from flyball_operator.engines.errors import (
+    BadAnswerError,
+    EngineError,
+    NotLeadingError,
+    RefusedError,
+    UnknownError,
+    UnreachableError,
+)
+from flyball_operator.engines.sign import Signer
+
+#: A read-back is some 10 KiB per core.
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+CONNECT_SECONDS: Final = 2.0
+READ_SECONDS: Final = 5.0
+#: Longer than a step of many thousand prefill tokens on a slow device.
+WRITE_SECONDS: Final = 15.0
+#: Pods spoken to at once, over all services.
+CONCURRENCY: Final = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a pod's control port is. `key` identifies the pod to the caller."""
+
+    key: str
+    ip: str
+    port: int = CONTROL_PORT
+
+    @property
+    def url(self) -> URL:
+        """URL of the setpoint."""
+        return URL.build(scheme="http", host=self.ip, port=self.port, path=SETPOINT_PATH)
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A read-back, and the seconds from asking to having it."""
+
+    read_back: ReadBack
+    seconds: float
+
+
+Answer = Acknowledged | EngineError
+
+
+class EngineClient:
+    """One HTTP session for all engines.
+
+    `may_act` is asked right before each write: a lease may end while a write waits for its turn. `wall` gives Unix
+    seconds for tokens, `clock` measures durations.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        signer: Signer,
+        *,
+        may_act: Callable[[], bool],
+        wall: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._may_act = may_act
+        self._session = session
+        self._signer = signer
+        self._wall = wall
+        self._clock = clock
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+
+    async def read(self, address: Address) -> ReadBack:
+        """What an engine applies. Raises an `EngineError`."""
+        status, body = await self._request("GET", address, body=None, seconds=READ_SECONDS)
+        if status != 200:
+            raise _refusal(status, body)
+        return _read_back(body)
+
+    async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        """Write a setpoint and return once every core confirmed it. Raises an `EngineError`."""
+        try:
+            read_back = await self._put(address, setpoint)
+        except (UnknownError, UnreachableError):
+            read_back = await self.read(address)
+        if not read_back.confirmed(Generation(epoch=setpoint.epoch, generation=setpoint.generation)):
+            raise UnknownError(f"{address.ip}: cores {list(read_back.unknown) or 'all'} have not confirmed")
+        return read_back
+
+    async def read_all(self, addresses: Iterable[Address]) -> Mapping[str, Answer]:
+        """Read several engines at once; each has its answer or its error."""
+        return await self._each(addresses, self.read)
+
+    async def write_all(self, addresses: Iterable[Address], setpoint: Setpoint) -> Mapping[str, Answer]:
+        """Write one setpoint to several engines at once; each has its answer or its error."""
+        return await self._each(addresses, lambda address: self.write(address, setpoint))
+
+    async def _each(
+        self, addresses: Iterable[Address], ask: Callable[[Address], Awaitable[ReadBack]]
+    ) -> Mapping[str, Answer]:
+        targets = list(addresses)
+        answers = await asyncio.gather(*(self._timed(address, ask) for address in targets))
+        return {address.key: answer for address, answer in zip(targets, answers, strict=True)}
+
+    async def _timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
+        async with self._slots:
+            began = self._clock()
+            try:
+                return Acknowledged(await ask(address), self._clock() - began)
+            except EngineError as error:
+                return error
+
+    async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        if not self._may_act():
+            raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
+        body = setpoint.model_dump_json(exclude_none=True).encode()
+        status, answer = await self._request("PUT", address, body=body, service=setpoint.service, seconds=WRITE_SECONDS)
+        if status != 200:
+            raise _refusal(status, answer)
+        return _read_back(answer)
+
+    async def _request(
+        self, method: str, address: Address, *, body: bytes | None, seconds: float, service: str = ""
+    ) -> tuple[int, bytes]:
+        headers = {}
+        if body is not None:
+            token = self._signer.token(body, service=service, now=self._wall())
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self._session.request(
+                method, address.url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                return response.status, await _bounded(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"{address.ip}:{address.port}: {error or type(error).__name__}") from error
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The body, refused once it is larger than any read-back."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(64 * 1024):
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise BadAnswerError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def _read_back(body: bytes) -> ReadBack:
+    try:
+        return ReadBack.model_validate_json(body)
+    except ValidationError as error:
+        raise BadAnswerError(f"no read-back: {error.error_count()} fields are wrong, first: {_first(error)}") from error
+
+
+def _refusal(status: int, body: bytes) -> EngineError:
+    try:
+        refused = ErrorBody.model_validate_json(body)
+    except ValidationError:
+        return BadAnswerError(f"HTTP {status} without a reason of the contract")
+    if refused.error is Refusal.UNKNOWN:
+        return UnknownError(refused.message)
+    return RefusedError(refused.error, refused.message, refused.applied)
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"

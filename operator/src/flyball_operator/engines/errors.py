@@ -1,0 +1,51 @@
+"""What can go wrong between the operator and an engine.
+
+EnginesError
+├── BadKeyError      the signing key cannot be used: the operator does not start
+└── EngineError      one pod's answer
+    ├── UnreachableError   no connection, or no answer in time
+    ├── BadAnswerError     an answer that is no read-back: another server, too large, cut off
+    ├── RefusedError       a refusal with a reason of the contract
+    └── UnknownError       the cores did not answer in time; the setpoint may still land
+"""
+
+from __future__ import annotations
+
+from flyball_engine.contract import Generation, Refusal
+
+
+class EnginesError(Exception):
+    """Root of this room's errors."""
+
+
+class BadKeyError(EnginesError):
+    """The signing key file is missing, unreadable or no Ed25519 key."""
+
+
+class EngineError(EnginesError):
+    """One engine did not do what it was asked."""
+
+
+class UnreachableError(EngineError):
+    """The control port could not be reached, or was silent."""
+
+
+class BadAnswerError(EngineError):
+    """What answered does not speak the contract."""
+
+
+class UnknownError(EngineError):
+    """Whether the setpoint was applied is not known."""
+
+
+class NotLeadingError(EngineError):
+    """The lease was no longer surely ours when the write was due."""
+
+
+class RefusedError(EngineError):
+    """The engine refused. `applied` is what it holds, where it says."""
+
+    def __init__(self, refusal: Refusal, message: str, applied: Generation | None) -> None:
+        super().__init__(f"{refusal.value}: {message}")
+        self.refusal = refusal
+        self.applied = applied

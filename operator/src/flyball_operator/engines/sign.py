@@ -1,0 +1,45 @@
+"""Signs setpoints: an EdDSA token over the body's digest, for one service, valid for seconds.
+
+The operator holds the private key, pods the public half only, so nothing worth stealing lies in users' namespaces.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LIFETIME_SECONDS, Claims, body_digest
+from flyball_operator.engines.errors import BadKeyError
+
+
+class Signer:
+    """Makes write tokens with one Ed25519 key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    @classmethod
+    def load(cls, path: Path) -> Signer:
+        """Read a PEM private key without passphrase. Raises `BadKeyError` naming the file and what is wrong."""
+        try:
+            key = load_pem_private_key(path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise BadKeyError(f"{path}: {error}") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise BadKeyError(f"{path}: holds {type(key).__name__}, an Ed25519 private key is needed")
+        return cls(key)
+
+    @property
+    def public_pem(self) -> str:
+        """The public half, PEM, for the engines' environment."""
+        return self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+    def token(self, body: bytes, *, service: str, now: float) -> str:
+        """A token for this body and this service, at `now` in Unix seconds."""
+        issued = int(now)
+        claims = Claims(aud=service, iat=issued, exp=issued + int(TOKEN_LIFETIME_SECONDS), digest=body_digest(body))
+        return jwt.encode(claims.model_dump(), self._key, algorithm=TOKEN_ALGORITHM)

@@ -1,0 +1,252 @@
+"""The governor: signals in, limits out, one decision per tick; the same inputs give the same decision.
+
+It always decides, in every mode: in Recommend and Disabled the decision is a shadow that is published or kept, so that
+switching to Auto starts from what the load needs now and not from the top. Nothing is decided on what was not
+observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from flyball_engine.contract import Limits, StepKind
+from flyball_operator.governor import guard
+from flyball_operator.governor.guard import Hold, Trial
+from flyball_operator.governor.identify import Learner, learn
+from flyball_operator.governor.law import Choice, Demand, Margins, Regime, Situation, choose
+from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved
+from flyball_operator.governor.spec import Envelope, TuningSpec
+
+#: Requests whose lengths the running means remember.
+LENGTH_MEMORY: Final = 150.0
+#: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
+STALE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output."""
+
+    prompt: float
+    uncached: float
+    output: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step."""
+
+    ratio: float
+    attention: float
+    decodes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is remembered from tick to tick of one service; bounded.
+
+    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
+    """
+
+    limits: Limits
+    learner: Learner = field(default_factory=Learner)
+    margins: Margins = field(default_factory=Margins)
+    lengths: Lengths | None = None
+    mix: Mix | None = None
+    seqs_changed_at: float = float("-inf")
+    counted_until: float = float("-inf")
+    trial: Trial | None = None
+    held_until: float = float("-inf")
+    last_outcome: Outcome | None = None
+    regime: Regime = Regime.BALANCED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One tick's outcome. `limits` are the law's after it; `hold` says why they did not move, None if they did.
+
+    `trigger` is one sentence for people. `choice` is what the law wanted, None where it was not asked.
+    """
+
+    at: float
+    before: Limits
+    limits: Limits
+    hold: Hold | None
+    trigger: str
+    choice: Choice | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the limits moved."""
+        return self.limits != self.before
+
+
+def start(spec: TuningSpec) -> State:
+    """State of a service never tuned before: at the upper bounds, as its pods are."""
+    return State(limits=spec.envelope.upper())
+
+
+def decide(state: State, observation: Observation, spec: TuningSpec, now: float) -> tuple[State, Decision]:
+    """One tick. Limits outside a changed envelope are moved inside first, whatever is observed."""
+    inside = guard.clipped(state.limits, spec.envelope)
+    if inside != state.limits:
+        moved = replace(state, limits=inside, trial=None)
+        return moved, _decision(state, moved, now, None, "the bounds changed, and the limits with them")
+    if isinstance(observation, Unobserved):
+        return state, _decision(state, state, now, Hold.NOT_OBSERVED, observation.detail)
+    if observation.age_seconds > STALE_SECONDS:
+        detail = f"the newest samples are {observation.age_seconds:.0f} s old"
+        return state, _decision(state, state, now, Hold.NOT_OBSERVED, detail)
+    if isinstance(observation.load, Unobserved):
+        return state, _decision(state, state, now, Hold.NOT_OBSERVED, observation.load.detail)
+    watched = _watch(state, observation, observation.load, spec)
+    return _act(watched, observation, observation.load, spec, now)
+
+
+def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
+    """Take in what a tick brings: steps, lengths, mix, and counts once per window."""
+    steps = signals.steps if isinstance(signals.steps, StepWindow) else None
+    learnt = replace(
+        state,
+        learner=learn(state.learner, steps) if steps is not None else state.learner,
+        lengths=_lengths(state.lengths, load),
+        mix=_mix(state.mix, steps) if steps is not None else state.mix,
+    )
+    if signals.at - state.counted_until < signals.window_seconds - 0.5:
+        return learnt
+    return _count(learnt, signals, load, spec)
+
+
+def _count(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
+    """Use a window's counts: judge the change on trial, trim the margins unless the queue explains the violations."""
+    output = state.lengths.output if state.lengths is not None else 1.0
+    margins = state.margins
+    if state.regime is not Regime.DRAINING:
+        margins = guard.trim(margins, spec.objectives, dict(signals.outcomes), output)
+    trial = state.trial
+    if trial is not None and signals.goodput is not None and signals.at - signals.window_seconds >= trial.since:
+        ratio = state.mix.ratio if state.mix is not None else 0.0
+        trial = guard.judge(trial, signals.goodput, arrivals=load.arrivals, ratio=ratio)
+    return replace(state, margins=margins, trial=trial, counted_until=signals.at, last_outcome=signals.goodput)
+
+
+def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: float) -> tuple[State, Decision]:
+    if state.trial is not None and state.trial.worse >= guard.WORSE_WINDOWS:
+        return _roll_back(state, spec.envelope, now)
+    if now < state.held_until:
+        return state, _decision(state, state, now, Hold.ROLLED_BACK, "holding after a change was undone")
+    if load.running + load.waiting + load.arrivals <= 0:
+        return state, _decision(state, state, now, Hold.IDLE, "no requests")
+    model, demand = state.learner.model, _demand(state, load, signals.cores)
+    if model is None or demand is None or state.learner.fit is None:
+        return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
+    choice = choose(Situation(model, demand, spec.objectives, state.margins, spec.envelope))
+    cooled = now - state.seqs_changed_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
+    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
+    moved = _moved(state, limits, load, now) if hold is None else state
+    moved = replace(moved, regime=choice.regime)
+    return moved, _decision(state, moved, now, hold, explain(choice, demand), choice)
+
+
+def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
+    """The state after a change; a trial begins unless one runs, which then has its windows start anew."""
+    seqs = limits.max_num_active_seqs != state.limits.max_num_active_seqs
+    trial = state.trial
+    if trial is not None:
+        trial = replace(trial, since=now, worse=0)
+    elif state.last_outcome is not None and state.mix is not None:
+        trial = Trial(
+            since=now, before=state.limits, baseline=state.last_outcome, arrivals=load.arrivals, ratio=state.mix.ratio
+        )
+    return replace(state, limits=limits, trial=trial, seqs_changed_at=now if seqs else state.seqs_changed_at)
+
+
+def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Decision]:
+    assert state.trial is not None  # noqa: S101 - narrows for the type checker
+    before = guard.clipped(state.trial.before, envelope)
+    moved = replace(
+        state, limits=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, seqs_changed_at=now, last_outcome=None
+    )
+    reason = (
+        f"two windows after the last change were worse than before it: undone, held for {guard.ROLLBACK_HOLD:.0f} s"
+    )
+    return moved, _decision(state, moved, now, Hold.ROLLED_BACK if before == state.limits else None, reason)
+
+
+def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
+    """Running means over finished requests; a window counts by its number of requests."""
+    if load.finished < 1:
+        return old
+    new = Lengths(
+        prompt=load.prompt_tokens / load.finished,
+        uncached=max(1.0, (load.prompt_tokens - load.cached_tokens) / load.finished),
+        output=max(1.0, load.generated_tokens / load.finished),
+    )
+    if old is None:
+        return new
+    share = min(1.0, max(0.1, load.finished / LENGTH_MEMORY))
+    return Lengths(
+        prompt=old.prompt + share * (new.prompt - old.prompt),
+        uncached=old.uncached + share * (new.uncached - old.uncached),
+        output=old.output + share * (new.output - old.output),
+    )
+
+
+def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
+    total, mixed = window.total(), window.total(StepKind.MIXED)
+    if total.steps < 1 or total.decodes <= 0:
+        return old
+    attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
+    return Mix(
+        ratio=total.prefill_tokens / total.decodes,
+        attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
+        decodes=total.decodes / total.steps,
+    )
+
+
+def _demand(state: State, load: Load, cores: int) -> Demand | None:
+    """The demand on one core, None until lengths and mix are known."""
+    if state.lengths is None or state.mix is None or cores < 1:
+        return None
+    lengths, mix = state.lengths, state.mix
+    uncached = max(1.0, min(lengths.uncached, lengths.prompt))
+    return Demand(
+        arrivals=load.arrivals / cores,
+        prompt=lengths.prompt,
+        uncached=max(uncached, mix.ratio * lengths.output),
+        output=lengths.output,
+        ratio=mix.ratio,
+        attention=mix.attention,
+        decodes=mix.decodes,
+        running=load.running / cores,
+        waiting=load.waiting / cores,
+        kv_tokens=load.kv_tokens,
+        held=load.held_tokens / load.running if load.running > 0 else 0.0,
+    )
+
+
+def _learning(state: State) -> str:
+    fit = state.learner.fit
+    if fit is None or state.lengths is None or state.mix is None:
+        return "learning the step-time model: too little traffic so far"
+    return f"learning the step-time model: {fit.doubt.value if fit.doubt else 'no data'} after {fit.steps} steps"
+
+
+def explain(choice: Choice, demand: Demand) -> str:
+    """One sentence: the regime, what binds, and what the demand is."""
+    size = f"{demand.uncached:.0f}+{demand.output:.0f} tokens"
+    load = f"{demand.arrivals:.2g}/s per core of {size}, {demand.waiting:.0f} waiting"
+    if choice.regime is Regime.DRAINING:
+        return f"{choice.binding or 'the queue'} cannot be held at {load}: draining as fast as the engine can"
+    if choice.regime is Regime.TOKEN_BOUND:
+        return f"no limits hold {choice.binding} at {load}: nearest to it"
+    if choice.regime is Regime.THROUGHPUT:
+        return f"no token objective: largest rate at {load}"
+    return f"{choice.binding or 'the upper bound'} binds at {load}"
+
+
+def _decision(
+    before: State, after: State, now: float, hold: Hold | None, trigger: str, choice: Choice | None = None
+) -> Decision:
+    return Decision(at=now, before=before.limits, limits=after.limits, hold=hold, trigger=trigger, choice=choice)

@@ -1,0 +1,154 @@
+"""What stands between the law's wish and the engine: slew, hysteresis, cool-down, roll-back, and the margins' trim.
+
+The law is a jump to where the model points; a wrong model must not be able to jump far, nor a noisy one often. Every
+refusal has a reason. Margins move one-sided by counts: they widen slowly while all is well and fall at once with
+violations; a symmetric trim relaxes in calm and pays for it in the next overload. Pure; times in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from flyball_engine.contract import Limits, Metric
+from flyball_operator.governor.law import Choice, Margins, Regime
+from flyball_operator.governor.signals import Outcome
+from flyball_operator.governor.spec import Envelope, Objective
+
+#: A change must be worth it: relative change of S and of C below which the limits stay.
+SEQS_HYSTERESIS: Final = 0.05
+TOKENS_HYSTERESIS: Final = 0.10
+#: S may fall to this share, or rise by this factor and step, in one decision. C leaves nothing behind and may jump.
+SLEW_DOWN: Final = 0.7
+SLEW_UP: Final = 1.5
+SLEW_STEP: Final = 8
+#: Seconds after a change of S before S may fall (again), unless KV memory is nearly full.
+SEQS_COOL_DOWN: Final = 10.0
+KV_URGENT: Final = 0.95
+#: C may grow to this multiple of the largest steps the model was learnt from.
+REACH: Final = 4
+#: Windows in a row, each worse by so many standard deviations, that undo a change; then nothing moves for a while.
+WORSE_WINDOWS: Final = 2
+WORSE_DEVIATIONS: Final = 2.0
+ROLLBACK_HOLD: Final = 120.0
+#: A window is compared only with one of similar load, and with enough requests in both.
+LIKE_LOAD: Final = 1.25
+LEAST_REQUESTS: Final = 20.0
+#: Trim: share of a margin per violation beyond the allowed ones, and where margins end.
+TRIM: Final = 0.002
+TOKEN_MARGIN: Final = (0.70, 0.92)
+FIRST_TOKEN_MARGIN: Final = (0.50, 0.85)
+#: At most so many requests are counted in one trim, so that a single window cannot throw a margin across its range.
+TRIM_REQUESTS: Final = 100.0
+
+
+class Hold(StrEnum):
+    """Why the limits stay as they are."""
+
+    NOT_OBSERVED = "NotObserved"
+    """Signals are missing, stale or partial."""
+    IDLE = "Idle"
+    """No requests: there is nothing to decide on."""
+    LEARNING = "Learning"
+    """The step-time model is not trusted yet."""
+    GOOD_ENOUGH = "GoodEnough"
+    """The change would be within the hysteresis."""
+    COOLING_DOWN = "CoolingDown"
+    """S changed a moment ago and may not fall yet."""
+    ROLLED_BACK = "RolledBack"
+    """A change was undone; nothing moves until the hold ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A change under observation: what was before it, and how requests fared then."""
+
+    since: float
+    before: Limits
+    baseline: Outcome
+    arrivals: float
+    ratio: float
+    worse: int = 0
+
+
+def restrain(
+    current: Limits, choice: Choice, envelope: Envelope, *, reach: int, cooled: bool
+) -> tuple[Limits, Hold | None]:
+    """The limits after slew and hysteresis; a reason if they are the current ones."""
+    seqs, tokens = _given(current, envelope)
+    wanted = envelope.seqs.clip(min(max(choice.seqs, SLEW_DOWN * seqs), SLEW_UP * seqs + SLEW_STEP))
+    held = wanted < seqs and not cooled
+    new_seqs = seqs if held or _near(wanted, seqs, SEQS_HYSTERESIS) else wanted
+    reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))
+    new_tokens = tokens if _near(reachable, tokens, TOKENS_HYSTERESIS) else envelope.tokens.clip(reachable)
+    if (new_seqs, new_tokens) == (seqs, tokens):
+        return current, Hold.COOLING_DOWN if held else Hold.GOOD_ENOUGH
+    return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
+
+
+def clipped(current: Limits, envelope: Envelope) -> Limits:
+    """The limits moved inside the envelope."""
+    seqs, tokens = _given(current, envelope)
+    return replace_limits(current, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
+
+
+def replace_limits(limits: Limits, *, seqs: int, tokens: int) -> Limits:
+    """The same limits with another S and C."""
+    return limits.model_copy(update={"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
+
+
+def judge(trial: Trial, outcome: Outcome, *, arrivals: float, ratio: float) -> Trial | None:
+    """Advance a trial by one window: one more worse window, or None once a window is not worse or not comparable."""
+    if not _comparable(trial, outcome, arrivals, ratio) or not _is_worse(trial.baseline, outcome):
+        return None
+    return replace(trial, worse=trial.worse + 1)
+
+
+def trim(margins: Margins, objectives: tuple[Objective, ...], outcomes: dict[str, Outcome], output: float) -> Margins:
+    """Margins after a window's counts: m += γ(α·N − V) for each objective, within their ranges."""
+    token, first = margins.token, margins.first_token
+    for objective in objectives:
+        outcome = outcomes.get(objective.id)
+        if outcome is None or outcome.total <= 0:
+            continue
+        step = _step(objective, outcome, output)
+        if objective.metric in (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY):
+            first = min(first + step, FIRST_TOKEN_MARGIN[1])
+        else:
+            token = min(token + step, TOKEN_MARGIN[1])
+    return Margins(token=max(TOKEN_MARGIN[0], token), first_token=max(FIRST_TOKEN_MARGIN[0], first))
+
+
+def _given(limits: Limits, envelope: Envelope) -> tuple[int, int]:
+    return (
+        limits.max_num_active_seqs or envelope.seqs.most,
+        limits.max_num_scheduled_tokens or envelope.tokens.most,
+    )
+
+
+def _near(new: float, old: float, share: float) -> bool:
+    return abs(new - old) <= share * old
+
+
+def _comparable(trial: Trial, outcome: Outcome, arrivals: float, ratio: float) -> bool:
+    return (
+        min(trial.baseline.total, outcome.total) >= LEAST_REQUESTS
+        and arrivals <= LIKE_LOAD * trial.arrivals
+        and ratio <= LIKE_LOAD * trial.ratio
+    )
+
+
+def _is_worse(before: Outcome, after: Outcome) -> bool:
+    share = (before.violated + after.violated) / (before.total + after.total)
+    deviation = math.sqrt(share * (1 - share) * (1 / before.total + 1 / after.total))
+    return after.violated / after.total - before.violated / before.total > max(WORSE_DEVIATIONS * deviation, 1e-9)
+
+
+def _step(objective: Objective, outcome: Outcome, output: float) -> float:
+    """The trim of one objective. Gaps are counted per token, so they are scaled to requests."""
+    scale = 1.0 / max(1.0, output) if objective.metric is Metric.INTER_TOKEN_LATENCY else 1.0
+    requests = outcome.total * scale
+    scale *= min(1.0, TRIM_REQUESTS / requests)
+    return TRIM * (objective.allowed * outcome.total - outcome.violated) * scale

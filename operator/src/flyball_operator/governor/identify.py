@@ -1,0 +1,284 @@
+"""Learns the step-time model from sums of steps.
+
+Each window gives one row of exact means per cell (bucket × kind); the newest few rows of every cell are kept, so that
+what a light load does not show is remembered from when it was seen. The fit is non-negative least squares on relative
+errors, with a ridge towards a prior that comes from the first observations (never from a table of devices). κ is chosen
+among powers of two, where the cells end. A fit that explains badly or is ill-conditioned is reported and not used:
+unconstrained recursive estimates drive the limits to their floor, where nothing is left to learn from.
+
+A change of the plant (throttling, a noisy neighbour) is found by CUSUM on relative residuals; rows from before it are
+forgotten and the model scaled to what is seen becomes the prior. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from flyball_engine.contract import StepKind
+from flyball_engine.model import StepModel
+from flyball_operator.governor.signals import CellKey, StepWindow, Sums
+
+#: Rows kept per cell, the newest. Six windows of 15 s smooth noise and bound memory at 42 cells.
+ROWS_PER_CELL: Final = 6
+#: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
+LARGEST_ERROR: Final = 0.25
+LARGEST_CONDITION: Final = 1e4
+#: Least evidence for a fit: cells, and steps in them.
+LEAST_CELLS: Final = 4
+LEAST_STEPS: Final = 60
+#: Pull to the prior, against rows of relative error: weak, it decides only what the data leave open.
+RIDGE: Final = 0.05
+#: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
+HUBER: Final = 0.15
+#: Another κ must lower the loss by this share, else the model would flicker between equals.
+KAPPA_GAIN: Final = 0.03
+#: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
+CUSUM_DRIFT: Final = 0.5
+CUSUM_ALARM: Final = 5.0
+#: Residuals are never taken as finer than this: shared machines and step composition scatter that much.
+LEAST_NOISE: Final = 0.06
+
+Matrix = NDArray[np.float64]
+
+
+class Doubt(StrEnum):
+    """Why a fit is not trusted."""
+
+    FEW_STEPS = "FewSteps"
+    """Too few steps, or all of them of one size."""
+    LARGE_ERROR = "LargeError"
+    """The model explains half of what it learnt from worse than `LARGEST_ERROR`."""
+    ILL_CONDITIONED = "IllConditioned"
+    """The steps seen are too alike to tell the coefficients apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Means over the steps of one cell in one window. `weight` is 0…1, `at` Unix seconds."""
+
+    at: float
+    steps: float
+    weight: float
+    seconds: float
+    tokens: float
+    decodes: float
+    attention: float
+    mixed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fitted model. `error`: median relative error. `reach`: tokens of the largest steps it was learnt from."""
+
+    model: StepModel
+    error: float
+    condition: float
+    steps: int
+    reach: int
+    doubt: Doubt | None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether decisions may rest on it."""
+        return self.doubt is None
+
+
+@dataclass(frozen=True)
+class Cusum:
+    """Sums of residuals to either side in standard deviations, and when the larger one left zero."""
+
+    slower: float = 0.0
+    faster: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """All that is remembered between windows.
+
+    `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
+    """
+
+    rows: Mapping[CellKey, tuple[Row, ...]] = field(default_factory=dict)
+    prior: StepModel | None = None
+    proven: bool = False
+    fit: Fit | None = None
+    cusum: Cusum = Cusum()
+    until: float = -math.inf
+    forgotten: int = 0
+
+    @property
+    def model(self) -> StepModel | None:
+        """The model decisions may rest on, if there is one."""
+        return self.fit.model if self.fit is not None and self.fit.trusted else None
+
+
+def learn(learner: Learner, window: StepWindow) -> Learner:
+    """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing."""
+    fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
+    if window.start < learner.until - 0.5 or not fresh:
+        return learner
+    watched = _watch(learner, list(fresh.values()), window.end)
+    rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
+    merged = {**watched.rows, **rows}
+    flat = [row for kept in merged.values() for row in kept]
+    prior = watched.prior or first_guess(flat)
+    return replace(watched, rows=merged, prior=prior, fit=_fit(flat, prior, watched), until=window.end)
+
+
+def resume(model: StepModel, *, error: float, steps: int, reach: int) -> Learner:
+    """A learner that starts from a model an earlier one identified and trusted; it is used until data speak."""
+    fit = Fit(model=model, error=error, condition=1.0, steps=steps, reach=reach, doubt=None)
+    return Learner(prior=model, proven=True, fit=fit)
+
+
+def first_guess(rows: Sequence[Row]) -> StepModel:
+    """A weak prior out of the first rows: half of the fastest step is fixed cost, the rest is paid by the token."""
+    fixed = min(row.seconds for row in rows) / 2
+    rate = float(np.median([max(0.0, row.seconds - fixed) / row.tokens for row in rows]))
+    return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
+
+
+def predict(model: StepModel, row: Row) -> float:
+    """Seconds the model gives the mean step of a row."""
+    return float(_features([row], model.kappa)[0] @ _vector(model))
+
+
+def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
+    """Means of a cell, or None if it has no whole step (an `increase()` extrapolates to fractions)."""
+    if sums.steps < 1 or sums.seconds <= 0 or sums.tokens <= 0:
+        return None
+    mean = sums.seconds / sums.steps
+    scatter = max(0.0, sums.seconds_squared / sums.steps / mean**2 - 1.0)
+    return Row(
+        at=at,
+        steps=sums.steps,
+        weight=sums.steps / (sums.steps + 10.0) / (1.0 + scatter),
+        seconds=mean,
+        tokens=sums.tokens / sums.steps,
+        decodes=sums.decodes / sums.steps,
+        attention=sums.prefill_attention / sums.steps,
+        mixed=key.kind is StepKind.MIXED,
+    )
+
+
+def _features(rows: Sequence[Row], kappa: int) -> Matrix:
+    tokens = np.array([row.tokens for row in rows])
+    columns = [
+        np.ones(len(rows)),
+        np.array([1.0 if row.mixed else 0.0 for row in rows]),
+        np.minimum(tokens, kappa),
+        np.maximum(0.0, tokens - kappa),
+        np.array([row.decodes for row in rows]),
+        np.array([row.attention for row in rows]),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _vector(model: StepModel) -> Matrix:
+    return np.array([model.t0, model.h, model.c1, model.c2, model.beta, model.g])
+
+
+def _model(vector: Matrix, kappa: int) -> StepModel:
+    t0, h, c1, c2, beta, g = (float(value) for value in vector)
+    return StepModel(t0=t0, h=h, c1=c1, c2=c2, beta=beta, g=g, kappa=kappa)
+
+
+def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
+    kept = learner.fit.model.kappa if learner.fit is not None else prior.kappa
+    fits = {kappa: _solve(rows, prior, kappa) for kappa in _kappas(rows, kept)}
+    best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
+    model = _model(fits[best][0], best)
+    errors = [abs(predict(model, row) / row.seconds - 1.0) for row in rows]
+    steps = sum(row.steps for row in rows)
+    fit = Fit(
+        model=model,
+        error=float(np.median(errors)),
+        condition=_condition(rows, best),
+        steps=int(steps),
+        reach=int(max(row.tokens for row in rows)),
+        doubt=None,
+    )
+    return replace(fit, doubt=_doubt(fit, rows, proven=learner.proven))
+
+
+def _kappas(rows: Sequence[Row], kept: int) -> list[int]:
+    """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use."""
+    sizes = sorted({2 ** math.ceil(math.log2(max(1.0, row.tokens))) for row in rows})
+    inner = [size for size in sizes if sum(s <= size for s in sizes) >= 2 and sum(s > size for s in sizes) >= 2]
+    return sorted({1, *inner, *([kept] if sizes[0] <= kept < sizes[-1] else [])})
+
+
+def _solve(rows: Sequence[Row], prior: StepModel, kappa: int) -> tuple[Matrix, float]:
+    """Coefficients and loss at one κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
+    seconds = np.array([row.seconds for row in rows])
+    relative = _features(rows, kappa) / seconds[:, None]
+    weight = np.array([row.weight for row in rows])
+    scale = np.sqrt((relative**2).mean(axis=0))
+    ridge = np.diag(math.sqrt(RIDGE) * np.where(scale > 0, scale, 1.0))
+    goal = ridge @ _vector(replace(prior, kappa=kappa))
+    vector = _vector(prior)
+    for _ in range(4):
+        residual = np.abs(relative @ vector - 1.0)
+        root = np.sqrt(weight * np.minimum(1.0, HUBER / np.maximum(residual, 1e-9)))
+        vector, _ = nnls(np.vstack([relative * root[:, None], ridge]), np.concatenate([root, goal]))
+    residual = np.abs(relative @ vector - 1.0)
+    loss = np.where(residual < HUBER, residual**2 / 2, HUBER * (residual - HUBER / 2))
+    return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
+
+
+def _condition(rows: Sequence[Row], kappa: int) -> float:
+    """Condition number of the data alone, each column scaled to length one, columns never seen left out."""
+    relative = _features(rows, kappa) / np.array([[row.seconds] for row in rows])
+    norms = np.linalg.norm(relative, axis=0)
+    seen = relative[:, norms > 0] / norms[norms > 0]
+    return float(np.linalg.cond(seen)) if len(rows) >= seen.shape[1] else math.inf
+
+
+def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
+    if fit.error > LARGEST_ERROR:
+        return Doubt.LARGE_ERROR
+    if proven:
+        return None
+    sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
+    if fit.steps < LEAST_STEPS or len(sizes) < LEAST_CELLS or not any(row.mixed for row in rows):
+        return Doubt.FEW_STEPS
+    return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
+
+
+def _watch(learner: Learner, fresh: Sequence[Row], at: float) -> Learner:
+    """Advance the change detector; on an alarm forget what was seen before the change began."""
+    if learner.model is None or learner.fit is None:
+        return learner
+    weights = np.array([row.weight * min(row.steps, 50.0) for row in fresh])
+    ratios = np.array([row.seconds / max(predict(learner.model, row), 1e-9) for row in fresh])
+    ratio = float((weights * ratios).sum() / weights.sum())
+    residual = (ratio - 1.0) / max(LEAST_NOISE, learner.fit.error)
+    old = learner.cusum
+    slower = max(0.0, old.slower + residual - CUSUM_DRIFT)
+    faster = max(0.0, old.faster - residual - CUSUM_DRIFT)
+    since = at if max(old.slower, old.faster) == 0 else old.since
+    if max(slower, faster) <= CUSUM_ALARM:
+        return replace(learner, cusum=Cusum(slower, faster, since))
+    rows = {key: tuple(row for row in kept if row.at >= since) for key, kept in learner.rows.items()}
+    return replace(
+        learner,
+        rows={key: kept for key, kept in rows.items() if kept},
+        prior=_scaled(learner.model, ratio),
+        proven=True,
+        cusum=Cusum(),
+        forgotten=learner.forgotten + 1,
+    )
+
+
+def _scaled(model: StepModel, ratio: float) -> StepModel:
+    bounded = min(10.0, max(0.1, ratio))
+    return _model(_vector(model) * bounded, model.kappa)

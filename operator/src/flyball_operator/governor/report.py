@@ -1,0 +1,157 @@
+"""What the brain says in status: its three conditions and how each objective is met.
+
+Figures are quantised: attained to a tenth of a percent, budgets to five, so that noise writes no status. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, ObjectiveStatus
+from flyball_operator.governor.signals import Outcome, Unobserved
+from flyball_operator.governor.spec import Objective
+
+
+class Reason(StrEnum):
+    """Reasons of the brain's conditions, beside those of `signals.Missing`."""
+
+    SCRAPED = "Scraped"
+    """MetricsAvailable: Prometheus has fresh samples of the service's pods."""
+    NO_READY_PODS = "NoReadyPods"
+    """Nothing to observe or to tune yet."""
+    APPLIED = "Applied"
+    """Tuned: every engine core of every Ready pod runs under the law's limits."""
+    LEARNING = "Learning"
+    """Tuned is False: start values, until the step-time model is trusted."""
+    DISABLED = "Disabled"
+    """Tuned is False: mode Disabled runs at the upper bounds."""
+    RECOMMEND_ONLY = "RecommendOnly"
+    """Tuned is False: mode Recommend leaves live limits alone."""
+    PUSHING = "Pushing"
+    """Tuned is Unknown: some pods have not confirmed the setpoint yet."""
+    PUSH_FAILED = "PushFailed"
+    """Tuned is False: an engine refused the setpoint, or did not confirm it."""
+    UNREACHABLE = "EngineUnreachable"
+    """Tuned is False: the control port of a Ready pod does not answer."""
+    UNGOVERNED = "EngineUngoverned"
+    """Tuned is False: the plugin could not load in a pod, which runs as plain vLLM."""
+    UNSUPPORTED = "KnobUnsupported"
+    """Tuned is False: this engine cannot move a limit live."""
+    FENCED = "NewerLeader"
+    """Tuned is False: a newer leader has written to an engine; this one stopped acting for the service."""
+    MET = "Met"
+    """ObjectivesMet: every objective that was counted is met."""
+    VIOLATED = "Violated"
+    """ObjectivesMet is False."""
+    NO_OBJECTIVES = "NoObjectives"
+    """ObjectivesMet is Unknown: the spec names none."""
+    NO_REQUESTS = "NoRequests"
+    """ObjectivesMet is Unknown: nothing was counted in the window."""
+    NOT_OBSERVED = "NotObserved"
+    """ObjectivesMet is Unknown: the counts could not be read."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A condition without its bookkeeping."""
+
+    status: str
+    reason: str
+    message: str
+
+    def condition(self, kind: ConditionType, generation: int) -> Condition:
+        """The condition; who writes it dates it."""
+        return Condition(
+            type=kind, status=self.status, reason=self.reason, message=self.message, observed_generation=generation
+        )
+
+
+def metrics_verdict(missing: Unobserved | None, *, ready_pods: int) -> Verdict:
+    """Whether the service can be observed."""
+    if ready_pods == 0:
+        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    if missing is not None:
+        return Verdict("False", missing.reason.value, f"{missing.detail}; the limits hold")
+    return Verdict("True", Reason.SCRAPED, "Prometheus has fresh samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the setpoint got. `problems` are (reason, message), the gravest first."""
+
+    mode: Mode
+    ready_pods: int
+    applied_pods: int
+    trusted: bool
+    limits: str
+    problems: Sequence[tuple[Reason, str]]
+    learning: str
+
+
+def tuned_verdict(progress: Progress) -> Verdict:
+    """Whether the engines run under the law's limits."""
+    if progress.ready_pods == 0:
+        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    if progress.problems:
+        reason, message = progress.problems[0]
+        return Verdict("False", reason, message)
+    if progress.applied_pods < progress.ready_pods:
+        return Verdict("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
+    return _applied_verdict(progress)
+
+
+def _applied_verdict(progress: Progress) -> Verdict:
+    if progress.mode is Mode.RECOMMEND:
+        return Verdict("False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended")
+    if progress.mode is Mode.DISABLED:
+        return Verdict("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
+    if not progress.trusted:
+        return Verdict("False", Reason.LEARNING, progress.learning)
+    return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod")
+
+
+def objectives_status(
+    objectives: Sequence[Objective], outcomes: Mapping[str, Outcome] | Unobserved, *, window: str
+) -> tuple[list[ObjectiveStatus], str, Verdict]:
+    """How each objective is met, `met/all` for the printer column, and the condition."""
+    counted = {} if isinstance(outcomes, Unobserved) else outcomes
+    rows = [_row(objective, counted.get(objective.id), window) for objective in objectives]
+    missed = [
+        f"{objective.name} {row.attained} % of {100 * (1 - objective.allowed):g} %"
+        for objective, row in zip(objectives, rows, strict=True)
+        if row.attained and not _met(objective, counted[objective.id])
+    ]
+    seen = sum(1 for row in rows if row.attained)
+    summary = f"{seen - len(missed)}/{len(rows)}" if seen else f"-/{len(rows)}"
+    return rows, summary, _verdict(rows, missed, outcomes, seen, window)
+
+
+def _verdict(
+    rows: Sequence[ObjectiveStatus], missed: Sequence[str], outcomes: object, seen: int, window: str
+) -> Verdict:
+    if not rows:
+        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+    if isinstance(outcomes, Unobserved):
+        return Verdict("Unknown", Reason.NOT_OBSERVED, outcomes.detail)
+    if seen == 0:
+        return Verdict("Unknown", Reason.NO_REQUESTS, f"no request was counted in the last {window}")
+    if missed:
+        return Verdict("False", Reason.VIOLATED, f"in the last {window}: {', '.join(missed)}")
+    return Verdict("True", Reason.MET, f"every objective was met in the last {window}")
+
+
+def _met(objective: Objective, outcome: Outcome) -> bool:
+    return outcome.violated <= objective.allowed * outcome.total + 1e-9
+
+
+def _row(objective: Objective, outcome: Outcome | None, window: str) -> ObjectiveStatus:
+    if outcome is None or outcome.total < 0.5:
+        return ObjectiveStatus(name=objective.name, window=window)
+    share = outcome.violated / outcome.total
+    used = share / objective.allowed if objective.allowed > 0 else (0.0 if share == 0 else 1e3)
+    left = round(20 * (1 - used)) * 5
+    return ObjectiveStatus(
+        name=objective.name, attained=f"{100 * (1 - share):.1f}", budget_remaining=str(max(-999, left)), window=window
+    )

@@ -1,0 +1,170 @@
+"""What the brain sees of one service: typed, with "could not observe" as a value of its own.
+
+Zero and unknown are different things here: a service without traffic has sums of zero, a service that Prometheus did
+not scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
+engine cores seen; `per core` is left to who needs it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from flyball_engine.contract import StepKind, StepSums
+
+
+class Missing(StrEnum):
+    """Why something could not be observed."""
+
+    UNREACHABLE = "PrometheusUnreachable"
+    """Prometheus refused the connection or answered with an error."""
+    TIMED_OUT = "PrometheusTimeout"
+    """Prometheus did not answer in time."""
+    BAD_ANSWER = "PrometheusBadAnswer"
+    """The answer does not have the form that was asked for."""
+    NOT_SCRAPED = "NotScraped"
+    """No target of this service has a sample: not discovered, or its pods are young."""
+    STALE = "StaleMetrics"
+    """The newest samples are too old to act on."""
+    PARTIAL = "PartiallyScraped"
+    """Too few of the service's pods are scraped to stand for all."""
+    TOO_FEW_SAMPLES = "TooFewSamples"
+    """The window holds fewer than two scrapes, so it has no increase."""
+
+
+@dataclass(frozen=True)
+class Unobserved:
+    """A figure that is not known. `detail` is for people."""
+
+    reason: Missing
+    detail: str
+
+
+@dataclass(frozen=True)
+class CellKey:
+    """One bucket of steps: the upper edge of its scheduled tokens, and what the steps processed."""
+
+    bucket: int
+    kind: StepKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Sums over the steps of a cell in a window; meanings and units as in `contract.StepSums`."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+    seconds_squared: float = 0.0
+    tokens: float = 0.0
+    prefill_tokens: float = 0.0
+    decodes: float = 0.0
+    kv_tokens: float = 0.0
+    prefill_attention: float = 0.0
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums over the steps of both."""
+        return Sums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Sums)})
+
+    def minus(self, other: Sums) -> Sums:
+        """The sums over the steps of this one that `other` does not have."""
+        return Sums(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Sums)})
+
+    @property
+    def is_sane(self) -> bool:
+        """False if a sum is negative: a counter was reset between the readings."""
+        return all(getattr(self, f.name) >= 0 for f in fields(Sums))
+
+
+Cells = Mapping[CellKey, Sums]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """Steps between two times, in Unix seconds."""
+
+    start: float
+    end: float
+    cells: Cells
+
+    def total(self, kind: StepKind | None = None) -> Sums:
+        """Sums over all cells, or over those of one kind."""
+        total = Sums()
+        for key, sums in self.cells.items():
+            if kind is None or key.kind is kind:
+                total = total.plus(sums)
+        return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Requests of a window, and the queue at its end, summed over all cores seen.
+
+    `arrivals`: requests per second. `finished`: requests that finished in the window; `prompt_tokens`, `cached_tokens`
+    and `generated_tokens` are theirs. `running`, `waiting`: requests now. `kv_usage`: fraction, the fullest core's.
+    `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running requests hold.
+    """
+
+    arrivals: float
+    finished: float
+    prompt_tokens: float
+    cached_tokens: float
+    generated_tokens: float
+    running: float
+    waiting: float
+    kv_usage: float
+    kv_tokens: float
+    held_tokens: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Requests, or gaps, that met an objective and that violated it, in a window."""
+
+    met: float
+    violated: float
+
+    @property
+    def total(self) -> float:
+        """All that were counted."""
+        return self.met + self.violated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """All that one tick knows of one service.
+
+    `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
+    the figures are taken over. `cores`: engine cores seen. `outcomes`: by objective id. `goodput`: requests that met
+    all objectives.
+    """
+
+    at: float
+    age_seconds: float
+    window_seconds: float
+    cores: int
+    steps: StepWindow | Unobserved
+    load: Load | Unobserved
+    outcomes: Mapping[str, Outcome]
+    goodput: Outcome | None
+
+
+Observation = Signals | Unobserved
+
+
+def cells_of(readings: Iterable[StepSums]) -> dict[CellKey, Sums]:
+    """Sums by cell over the readings of several cores."""
+    cells: dict[CellKey, Sums] = {}
+    for reading in readings:
+        key = CellKey(reading.bucket, reading.kind)
+        sums = Sums(**{f.name: float(getattr(reading, f.name)) for f in fields(Sums)})
+        cells[key] = cells.get(key, Sums()).plus(sums)
+    return cells
+
+
+def difference(before: Cells, after: Cells) -> dict[CellKey, Sums] | None:
+    """Steps between two readings of the same cores; None if a counter was reset in between."""
+    grown = {key: sums.minus(before.get(key, Sums())) for key, sums in after.items()}
+    if not all(sums.is_sane for sums in grown.values()) or any(key not in after for key in before):
+        return None
+    return {key: sums for key, sums in grown.items() if sums.steps > 0}

@@ -1,0 +1,88 @@
+"""What the law may use and must hold, taken from an InferenceService. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flyball_engine.contract import Limits, Metric, ObjectiveSpec
+from flyball_operator.api.v1alpha1 import (
+    DEFAULT_MIN_NUM_ACTIVE_SEQS,
+    DEFAULT_MIN_NUM_SCHEDULED_TOKENS,
+    InferenceServiceSpec,
+    Mode,
+    Range,
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Inclusive range of a limit."""
+
+    least: int
+    most: int
+
+    def clip(self, value: float) -> int:
+        """The nearest whole number inside."""
+        return int(min(self.most, max(self.least, round(value))))
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Ranges of the live limits: `seqs` for `max_num_active_seqs`, `tokens` for `max_num_scheduled_tokens`."""
+
+    seqs: Span
+    tokens: Span
+
+    def upper(self) -> Limits:
+        """The limits that `mode: Disabled` runs at, and that pods start with."""
+        return Limits(
+            max_num_active_seqs=self.seqs.most,
+            max_num_scheduled_tokens=self.tokens.most,
+            long_prefill_token_threshold=0,
+        )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One objective: `seconds` is the threshold, `allowed` the share that may violate it (0…1)."""
+
+    name: str
+    metric: Metric
+    seconds: float
+    allowed: float
+
+    @property
+    def contract(self) -> ObjectiveSpec:
+        """The objective as the engine counts it."""
+        return ObjectiveSpec(metric=self.metric, threshold_seconds=self.seconds)
+
+    @property
+    def id(self) -> str:
+        """The id that the engine's counters carry."""
+        return self.contract.id
+
+
+@dataclass(frozen=True)
+class TuningSpec:
+    """All that decisions need of an InferenceService's spec."""
+
+    mode: Mode
+    envelope: Envelope
+    objectives: tuple[Objective, ...]
+
+
+def tuning_spec(spec: InferenceServiceSpec) -> TuningSpec:
+    """Read a spec; contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed."""
+    bounds = spec.tuning.bounds
+    seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, spec.batching.max_num_seqs)
+    tokens = _span(
+        bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
+    )
+    objectives = tuple(Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations) for o in spec.objectives)
+    return TuningSpec(spec.tuning.mode, Envelope(seqs, tokens), objectives)
+
+
+def _span(bounds: Range, default: int, ceiling: int) -> Span:
+    most = min(ceiling, bounds.max if bounds.max is not None else ceiling)
+    least = min(most, bounds.min if bounds.min is not None else default)
+    return Span(least, most)

@@ -1,0 +1,113 @@
+"""The brain's loops: read all signals once per tick, let each service's seat act on its own.
+
+Two rhythms: the tick (5 s) reads Prometheus and decides; the watch (1 s) only looks, in memory, for pods whose engine
+came back, and gives them their setpoint. Seats act side by side, each behind its own lock: one service whose pods hang
+delays neither the tick nor the others, it just misses ticks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from flyball_operator.governor.signals import Outcome, Unobserved
+from flyball_operator.prometheus.answers import Identity
+from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.shell.ports import Services
+from flyball_operator.shell.seat import Seat, Tools
+
+_log: Final = logging.getLogger(__name__)
+WATCH_SECONDS: Final = 1.0
+
+
+class Brain:
+    """Tunes every service while we lead."""
+
+    def __init__(
+        self, *, services: Services, reader: PrometheusReader, tools: Tools, tick_seconds: float = 5.0
+    ) -> None:
+        self._services = services
+        self._reader = reader
+        self._tools = tools
+        self._leadership = tools.leadership
+        self._metrics = tools.metrics
+        self._clock = tools.clock
+        self._tick_seconds = tick_seconds
+        self._seats: dict[str, Seat] = {}
+        self._epoch = 0
+
+    async def run(self) -> None:
+        """Work until cancelled. What one service raises is logged and counted, never passed on."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(self._tick_seconds, self._tick, group))
+            group.create_task(self._every(WATCH_SECONDS, self._watch, group))
+
+    async def _every(
+        self, seconds: float, step: Callable[[asyncio.TaskGroup], Awaitable[None]], group: asyncio.TaskGroup
+    ) -> None:
+        """Run a step at a fixed rate, without catching up on what was missed."""
+        due = self._clock()
+        while True:
+            await step(group)
+            due = max(due + seconds, self._clock())
+            await asyncio.sleep(max(0.0, due - self._clock()))
+
+    async def _tick(self, group: asyncio.TaskGroup) -> None:
+        if not self._muster():
+            return
+        began = self._clock()
+        pods = {
+            (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
+            for s in self._services.all()
+        }
+        observations = await self._reader.read(pods)
+        attainment = await self._reader.attainment()
+        self._metrics.prometheus_seconds.observe(self._clock() - began)
+        for identity, observation in observations.items():
+            seat = self._seats.get(identity[1])
+            if seat is not None and not seat.lock.locked():
+                work = partial(seat.tick, observation, _of(attainment, identity))
+                group.create_task(self._guarded(seat, work))
+        self._metrics.tick_seconds.observe(self._clock() - began)
+
+    async def _watch(self, group: asyncio.TaskGroup) -> None:
+        if not self._muster():
+            return
+        for seat in self._seats.values():
+            if not seat.lock.locked():
+                group.create_task(self._guarded(seat, seat.keep))
+
+    def _muster(self) -> bool:
+        """Seats for the services there are, none for those gone; all anew under another leadership."""
+        if not self._leadership.may_act():
+            return False
+        if self._leadership.epoch != self._epoch:
+            self._seats, self._epoch = {}, self._leadership.epoch
+        present = {service.metadata.uid: service for service in self._services.all()}
+        for uid in self._seats.keys() - present.keys():
+            self._metrics.forget(*self._seats.pop(uid).labels)
+        for uid, service in present.items():
+            seat = self._seats.get(uid)
+            if seat is None:
+                seat = self._seats[uid] = Seat(service, self._tools)
+            seat.update(service, self._services.pods(uid))
+        self._metrics.services.set(len(self._seats))
+        return True
+
+    async def _guarded(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with seat.lock:
+                await work()
+        except Exception:  # noqa: BLE001 - whatever one service does, the others go on
+            self._metrics.failed(*seat.labels)
+            _log.exception("%s/%s: this tick failed", *seat.labels)
+
+
+def _of(
+    attainment: Mapping[Identity, Mapping[str, Outcome]] | Unobserved, identity: Identity
+) -> Mapping[str, Outcome] | Unobserved:
+    """One service's share of the attainment; nothing counted is an observation, too."""
+    return attainment if isinstance(attainment, Unobserved) else attainment.get(identity, {})

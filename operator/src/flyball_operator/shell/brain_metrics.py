@@ -1,0 +1,111 @@
+"""The brain's own telemetry, prefix `flyball_operator_`; series of a service go when the service goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from flyball_engine.contract import Limits
+from flyball_operator.governor.governor import Decision
+from flyball_operator.governor.identify import Fit
+
+_SERVICE: Final = ("namespace", "service")
+#: A change lands between steps, which take from a millisecond to seconds.
+_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 15.0)
+
+
+class BrainMetrics:
+    """Counters, gauges and histograms in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.tick_seconds = Histogram(
+            "flyball_operator_tick_seconds", "Duration of one tick for all services", registry=registry
+        )
+        self.services = Gauge("flyball_operator_services", "Services the brain works for", registry=registry)
+        self.prometheus_seconds = Histogram(
+            "flyball_operator_prometheus_read_seconds", "Duration of one read of all signals", registry=registry
+        )
+        self._failures = Counter(
+            "flyball_operator_service_failures_total", "Ticks of a service that raised", _SERVICE, registry=registry
+        )
+        self._decisions = Counter(
+            "flyball_operator_decisions_total",
+            "Decisions by what held the limits, `changed` where nothing did",
+            (*_SERVICE, "hold"),
+            registry=registry,
+        )
+        self._pushes = Counter(
+            "flyball_operator_pushes_total",
+            "Setpoints written to pods, by outcome",
+            (*_SERVICE, "outcome"),
+            registry=registry,
+        )
+        self._acknowledged = Histogram(
+            "flyball_operator_push_acknowledged_seconds",
+            "From pushing a setpoint to a pod until all its engine cores confirmed it",
+            _SERVICE,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._longest = Histogram(
+            "flyball_operator_longest_step_seconds",
+            "Longest engine step up to each acknowledged push: what a push may have to wait for",
+            _SERVICE,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._limit = Gauge(
+            "flyball_operator_limit", "Limits the service shall run under", (*_SERVICE, "knob"), registry=registry
+        )
+        self._error = Gauge(
+            "flyball_operator_model_error_ratio",
+            "Median relative error of the step-time model",
+            _SERVICE,
+            registry=registry,
+        )
+        self._trusted = Gauge(
+            "flyball_operator_model_trusted", "1 if decisions rest on the step-time model", _SERVICE, registry=registry
+        )
+        self._per_service = (
+            self._failures,
+            self._decisions,
+            self._pushes,
+            self._acknowledged,
+            self._longest,
+            self._limit,
+            self._error,
+            self._trusted,
+        )
+
+    def failed(self, namespace: str, service: str) -> None:
+        """A service's tick raised."""
+        self._failures.labels(namespace, service).inc()
+
+    def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:
+        """A decision was taken."""
+        hold = "changed" if decision.hold is None else decision.hold.value
+        self._decisions.labels(namespace, service, hold).inc()
+        if fit is not None:
+            self._error.labels(namespace, service).set(fit.error)
+            self._trusted.labels(namespace, service).set(fit.trusted)
+
+    def limits(self, namespace: str, service: str, limits: Limits) -> None:
+        """The limits the service shall run under."""
+        for knob, value in limits.given().items():
+            self._limit.labels(namespace, service, knob.value).set(value)
+
+    def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:
+        """A pod acknowledged a setpoint."""
+        self._pushes.labels(namespace, service, "applied").inc()
+        self._acknowledged.labels(namespace, service).observe(seconds)
+        self._longest.labels(namespace, service).observe(longest_step)
+
+    def push_failed(self, namespace: str, service: str, outcome: str) -> None:
+        """A pod did not."""
+        self._pushes.labels(namespace, service, outcome).inc()
+
+    def forget(self, namespace: str, service: str) -> None:
+        """Drop the series of a service that is gone."""
+        for metric in self._per_service:
+            metric.remove_by_labels({"namespace": namespace, "service": service})

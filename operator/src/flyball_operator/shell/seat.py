@@ -1,0 +1,329 @@
+"""One service in the brain: decide, write the intent, push, confirm, report.
+
+The order of a change is fixed: intent in status first, then the push, then the read-back. So whatever dies in between,
+the next leader finds in status the newest number that any engine can hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from flyball_engine.contract import CONTROL_PORT, Knob, Limits, Setpoint
+from flyball_operator.api.v1alpha1 import (
+    Condition,
+    ConditionType,
+    DecisionStatus,
+    InferenceService,
+    Mode,
+    TuningStatus,
+)
+from flyball_operator.engines.client import Acknowledged, EngineClient
+from flyball_operator.engines.errors import EngineError
+from flyball_operator.governor import record, report
+from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide
+from flyball_operator.governor.report import Progress, Verdict
+from flyball_operator.governor.signals import Missing, Observation, Outcome, Signals, StepWindow, Unobserved
+from flyball_operator.governor.spec import Objective, tuning_spec
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.shell.crew import Crew
+from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, EventType, Leadership
+
+_log: Final = logging.getLogger(__name__)
+_KEPT_DECISIONS: Final = 5
+_WINDOW: Final = "5m"
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What every seat uses. `wall` gives Unix seconds, `clock` measures durations."""
+
+    client: EngineClient
+    leadership: Leadership
+    writer: BrainStatusWriter
+    events: Events
+    metrics: BrainMetrics
+    wall: Callable[[], float]
+    clock: Callable[[], float]
+    control_port: int = CONTROL_PORT
+
+
+class Seat:
+    """The brain's memory of one service under one leadership, and what it does each tick."""
+
+    def __init__(self, service: InferenceService, tools: Tools) -> None:
+        self._tools = tools
+        self._service = service
+        self._spec = tuning_spec(service.spec)
+        tuning = service.status.tuning
+        self._state: State = record.resumed(tuning, self._spec)
+        self._decisions = tuning.decisions
+        self._binding = tuning.binding_objective
+        self._intent_epoch, self._generation = tuning.epoch, tuning.generation
+        self._setpoint: Setpoint | None = None
+        self._verdicts = {c.type: (c.status, c.reason) for c in service.status.conditions}
+        self._observed_at = tools.clock()
+        self._trusted = self._state.learner.model is not None
+        self._surveyed = False
+        self.lock = asyncio.Lock()
+        meta = service.metadata
+        self.labels = (meta.namespace, meta.name)
+        self._crew = Crew(tools.client, tools.clock, self._applied, self._failed, tools.control_port)
+
+    def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
+        """Take note of the service and its pods as they are now."""
+        self._service, self._spec = service, tuning_spec(service.spec)
+        self._crew.muster(pods)
+
+    @property
+    def _may_act(self) -> bool:
+        leadership = self._tools.leadership
+        newest = self._crew.newest()
+        fenced = newest is not None and newest.epoch > leadership.epoch
+        return leadership.may_act() and not fenced
+
+    async def keep(self) -> None:
+        """Bring the setpoint back to pods that came back; nothing else."""
+        if self._setpoint is not None and self._may_act:
+            await self._crew.keep(self._setpoint)
+
+    async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
+        """One decision and all that follows from it."""
+        await self._take_over()
+        now = self._tools.wall()
+        self._state, decision = decide(self._state, observation, self._spec, now)
+        self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
+        if decision.choice is not None:
+            self._binding = decision.choice.binding
+        self._observe(observation)
+        wanted = self._wanted()
+        verdicts = self._judge(observation, attainment)
+        if self._may_act and (self._setpoint is None or _content(wanted) != _content(self._setpoint)):
+            await self._change(wanted, decision, verdicts, attainment)
+            verdicts = self._judge(observation, attainment)
+        await self._announce(verdicts)
+        await self._report(verdicts, attainment)
+
+    async def _take_over(self) -> None:
+        """At first, adopt what runs: numbers go on from the newest of status and echoes, limits are status's."""
+        if self._surveyed:
+            return
+        await self._crew.survey()
+        self._surveyed = True
+        newest = self._crew.newest()
+        if newest is not None:
+            self._generation = max(self._generation, newest.generation)
+        limits = record.limits_of(self._service.status.tuning.setpoint)
+        if limits is not None:
+            # Same intent, our epoch: engines learn who leads, status says nothing new.
+            self._setpoint = self._numbered(limits)
+
+    def _numbered(self, limits: Limits) -> Setpoint:
+        objectives = {objective.id: objective.contract for objective in self._spec.objectives}
+        unsupported = self._crew.unsupported()
+        kept = {knob.value: value for knob, value in limits.given().items() if Knob(knob) not in unsupported}
+        return Setpoint(
+            service=self._service.metadata.uid,
+            epoch=self._tools.leadership.epoch,
+            generation=self._generation,
+            limits=Limits(**kept),
+            objectives=tuple(objectives.values()),
+        )
+
+    def _wanted(self) -> Setpoint:
+        """The setpoint that should be live, numbered as the present one."""
+        upper = self._spec.envelope.upper()
+        live = self._setpoint.limits if self._setpoint is not None else upper
+        limits = {Mode.AUTO: self._state.limits, Mode.RECOMMEND: live, Mode.DISABLED: upper}[self._spec.mode]
+        return self._numbered(limits)
+
+    async def _change(
+        self, wanted: Setpoint, decision: Decision, verdicts: Verdicts, attainment: Mapping[str, Outcome] | Unobserved
+    ) -> None:
+        """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
+        before, generation, epoch, decisions = self._setpoint, self._generation, self._intent_epoch, self._decisions
+        newest = self._crew.newest()
+        self._generation = max(generation, newest.generation if newest is not None else 0) + 1
+        self._intent_epoch = self._tools.leadership.epoch
+        self._setpoint = wanted.model_copy(update={"generation": self._generation})
+        moved = before is None or before.limits != wanted.limits
+        if moved:
+            self._decisions = (self._record(before, wanted, decision), *decisions)[:_KEPT_DECISIONS]
+        try:
+            await self._report(verdicts, attainment)
+        except BaseException:
+            self._setpoint, self._generation, self._intent_epoch, self._decisions = before, generation, epoch, decisions
+            raise
+        await self._crew.push(self._setpoint)
+        self._tools.metrics.limits(*self.labels, wanted.limits)
+        if moved and before is not None:
+            await self._post(
+                "Normal", "Retuned", f"{_shown(before.limits)} to {_shown(wanted.limits)}: {self._decisions[0].trigger}"
+            )
+
+    def _record(self, before: Setpoint | None, wanted: Setpoint, decision: Decision) -> DecisionStatus:
+        trigger = decision.trigger
+        if self._spec.mode is Mode.DISABLED:
+            trigger = "mode Disabled runs at the upper bounds"
+        elif decision.hold is not None:
+            trigger = f"mode {self._spec.mode.value} takes up the law's limits"
+        return DecisionStatus(
+            time=_time(decision.at),
+            trigger=trigger,
+            before=record.setpoint_status(before.limits if before is not None else Limits()),
+            after=record.setpoint_status(wanted.limits),
+            predicted=record.predicted(decision.choice) if self._spec.mode is Mode.AUTO else "",
+        )
+
+    def _observe(self, observation: Observation) -> None:
+        """Note when signals were last good, and what came of the last decision one window after it."""
+        if not isinstance(observation, Signals) or observation.age_seconds > STALE_SECONDS:
+            return
+        self._observed_at = self._tools.clock()
+        if not self._decisions or self._decisions[0].observed:
+            return
+        taken = datetime.fromisoformat(self._decisions[0].time).timestamp()
+        if self._tools.wall() - taken < observation.window_seconds + 5.0:
+            return
+        seen = observed(observation, self._spec.objectives)
+        self._decisions = (self._decisions[0].model_copy(update={"observed": seen}), *self._decisions[1:])
+
+    def _judge(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> Verdicts:
+        missing = _missing(observation)
+        if missing is not None and self._tools.clock() - self._observed_at < STALE_SECONDS:
+            missing = None  # one late answer is no outage
+        ready = self._crew.ready
+        live = self._setpoint
+        fit = self._state.learner.fit
+        progress = Progress(
+            mode=self._spec.mode,
+            ready_pods=ready,
+            applied_pods=self._crew.applied(live) if live is not None else 0,
+            trusted=self._state.learner.model is not None,
+            limits=_shown(live.limits) if live is not None else "no limits",
+            problems=self._crew.problems(),
+            learning="start values until the step-time model is trusted"
+            + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
+        )
+        _, _, met = report.objectives_status(self._spec.objectives, attainment, window=_WINDOW)
+        return {
+            ConditionType.METRICS_AVAILABLE: report.metrics_verdict(missing, ready_pods=ready),
+            ConditionType.TUNED: report.tuned_verdict(progress),
+            ConditionType.OBJECTIVES_MET: met,
+        }
+
+    async def _announce(self, verdicts: Verdicts) -> None:
+        """Events on transitions only."""
+        for kind, verdict in verdicts.items():
+            before = self._verdicts.get(kind)
+            self._verdicts[kind] = (verdict.status, verdict.reason)
+            found = _event(kind, before, verdict)
+            if found is not None:
+                await self._post(found[0], found[1], verdict.message)
+        trusted = self._state.learner.model is not None
+        if trusted and not self._trusted and self._state.learner.fit is not None:
+            error = self._state.learner.fit.error
+            await self._post("Normal", "ModelLearned", f"the step-time model explains steps within {error:.0%}")
+        self._trusted = trusted
+
+    async def _report(self, verdicts: Verdicts, attainment: Mapping[str, Outcome] | Unobserved) -> None:
+        """Hand the whole of our part to the writer, which knows what can wait."""
+        if not self._tools.leadership.may_act():
+            return
+        rows, met, _ = report.objectives_status(self._spec.objectives, attainment, window=_WINDOW)
+        generation = self._service.metadata.generation
+        conditions: list[Condition] = [verdict.condition(kind, generation) for kind, verdict in verdicts.items()]
+        await self._tools.writer.write(
+            self._service, tuning=self._tuning(), objectives=rows, objectives_met=met, conditions=conditions
+        )
+
+    def _tuning(self) -> TuningStatus:
+        live = self._setpoint
+        recommended = self._state.limits if self._spec.mode is Mode.RECOMMEND else None
+        return TuningStatus(
+            mode=self._spec.mode,
+            epoch=self._intent_epoch,
+            generation=self._generation,
+            setpoint=record.setpoint_status(live.limits if live is not None else Limits()),
+            applied_pods=f"{self._crew.applied(live) if live is not None else 0}/{self._crew.ready}",
+            model=record.model_status(self._state.learner.fit),
+            binding_objective=self._binding[:63],
+            recommended=record.setpoint_status(recommended) if recommended is not None else None,
+            decisions=self._decisions,
+        )
+
+    async def _post(self, kind: EventType, reason: str, message: str) -> None:
+        _log.info("%s/%s: %s: %s", *self.labels, reason, message)
+        await self._tools.events.post(self._service, type=kind, reason=reason, message=message)
+
+    def _applied(self, answer: Acknowledged) -> None:
+        longest = max((core.longest_step_seconds for core in answer.read_back.cores), default=0.0)
+        self._tools.metrics.pushed(*self.labels, seconds=answer.seconds, longest_step=longest)
+
+    def _failed(self, error: EngineError) -> None:
+        _log.warning("%s/%s: push failed: %s", *self.labels, error)
+        self._tools.metrics.push_failed(*self.labels, type(error).__name__.removesuffix("Error"))
+
+
+Verdicts = dict[ConditionType, Verdict]
+
+
+def observed(signals: Signals, objectives: Sequence[Objective]) -> str:
+    """What a window showed, for the decision record: the decode-weighted step and the share of each objective."""
+    parts = []
+    if isinstance(signals.steps, StepWindow):
+        total = signals.steps.total()
+        if total.decodes > 0:
+            weighted = sum(s.seconds / s.steps * s.decodes for s in signals.steps.cells.values())
+            parts.append(f"token {record.brief(weighted / total.decodes)}")
+    for objective in objectives:
+        outcome = signals.outcomes.get(objective.id)
+        if outcome is not None and outcome.total >= 1:
+            parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")
+    return ", ".join(parts) or "no traffic"
+
+
+def _content(setpoint: Setpoint) -> tuple[object, object]:
+    return (setpoint.limits, setpoint.objectives)
+
+
+def _missing(observation: Observation) -> Unobserved | None:
+    if isinstance(observation, Unobserved):
+        return observation
+    if observation.age_seconds > STALE_SECONDS:
+        return Unobserved(Missing.STALE, f"the newest samples are {observation.age_seconds:.0f} s old")
+    return observation.load if isinstance(observation.load, Unobserved) else None
+
+
+def _event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> tuple[EventType, str] | None:
+    """The event of a transition, if it is one that people want to hear of."""
+    if before is not None and before == (verdict.status, verdict.reason):
+        return None
+    was = before[0] if before is not None else "Unknown"
+    if kind is ConditionType.METRICS_AVAILABLE and was != verdict.status:
+        return {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")}.get(verdict.status)  # type: ignore[return-value]
+    if kind is ConditionType.OBJECTIVES_MET and was != verdict.status:
+        return {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")}.get(verdict.status)  # type: ignore[return-value]
+    failures = (
+        report.Reason.PUSH_FAILED,
+        report.Reason.UNREACHABLE,
+        report.Reason.UNGOVERNED,
+        report.Reason.UNSUPPORTED,
+        report.Reason.FENCED,
+    )
+    if kind is ConditionType.TUNED and verdict.reason in failures:
+        return ("Warning", verdict.reason)
+    return None
+
+
+def _shown(limits: Limits) -> str:
+    """Limits for people."""
+    return f"{limits.max_num_active_seqs or '-'} seqs, {limits.max_num_scheduled_tokens or '-'} tokens"
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
