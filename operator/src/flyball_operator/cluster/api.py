@@ -86,19 +86,19 @@ class KubeApi:
     # Reads
 
     async def get(
-        self, resource: Resource, namespace: str | None, name: str, *, timeout: float = READ_SECONDS
+        self, resource: Resource, namespace: str | None, name: str, *, within: float = READ_SECONDS
     ) -> Object:
         """One object, as the API server holds it now. Raises `NotFoundError` and the rest of the tree."""
-        return await self._call("GET", resource.path(namespace, name), timeout=timeout)
+        return await self._call("GET", resource.path(namespace, name), within=within)
 
     async def list(
-        self, resource: Resource, namespace: str | None, *, selector: str = "", timeout: float = READ_SECONDS
+        self, resource: Resource, namespace: str | None, *, selector: str = "", within: float = READ_SECONDS
     ) -> tuple[list[Object], str]:
         """All objects of a kind that carry these labels, and the resource version of the list."""
         items: list[Object] = []
         query = {"limit": str(_PAGE), "labelSelector": selector}
         while True:
-            page = await self._call("GET", resource.path(namespace), query=query, timeout=timeout)
+            page = await self._call("GET", resource.path(namespace), query=query, within=within)
             items += page.get("items") or []
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
@@ -107,23 +107,23 @@ class KubeApi:
 
     async def discover(self, path: str) -> Object:
         """A document of the API's own description, such as `/apis/<group>/<version>`."""
-        return await self._call("GET", path, timeout=READ_SECONDS)
+        return await self._call("GET", path, within=READ_SECONDS)
 
     # Writes
 
     async def create(
-        self, resource: Resource, namespace: str | None, body: Object, *, timeout: float = WRITE_SECONDS
+        self, resource: Resource, namespace: str | None, body: Object, *, within: float = WRITE_SECONDS
     ) -> Object:
         """POST. Raises `AlreadyExistsError` where an object of the name is there."""
         path = resource.path(namespace)
-        return await self._write("POST", path, body=body, query={"fieldManager": self.manager}, timeout=timeout)
+        return await self._write("POST", path, body=body, query={"fieldManager": self.manager}, within=within)
 
     async def replace(
-        self, resource: Resource, namespace: str, body: Object, *, timeout: float = WRITE_SECONDS
+        self, resource: Resource, namespace: str, body: Object, *, within: float = WRITE_SECONDS
     ) -> Object:
         """PUT, to the resource version in the body. Raises `ConflictError` where the object has moved on."""
         path = resource.path(namespace, body["metadata"]["name"])
-        return await self._write("PUT", path, body=body, query={"fieldManager": self.manager}, timeout=timeout)
+        return await self._write("PUT", path, body=body, query={"fieldManager": self.manager}, within=within)
 
     async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
         """Server-side apply, taking over fields of other managers.
@@ -162,24 +162,24 @@ class KubeApi:
         body: Any,
         query: Mapping[str, str] | None = None,
         content: str = _JSON,
-        timeout: float = WRITE_SECONDS,
+        within: float = WRITE_SECONDS,
     ) -> Object:
         # Asked immediately before the write, and the write may not outlive the answer.
         left = self._fence.seconds_left()
         if left <= 0:
             raise NotLeadingError(f"{method} {path} was not sent: this process does not lead")
-        return await self._call(method, path, body=body, query=query, content=content, timeout=min(timeout, left))
+        return await self._call(method, path, body=body, query=query, content=content, within=min(within, left))
 
     async def ask(self, resource: Resource, body: Object) -> Object:
         """POST a review: an answer, nothing is stored, so no lease is needed."""
-        return await self._call("POST", resource.path(), body=body, timeout=READ_SECONDS)
+        return await self._call("POST", resource.path(), body=body, within=READ_SECONDS)
 
     async def _call(
         self,
         method: Method,
         path: str,
         *,
-        timeout: float,
+        within: float,
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content: str = _JSON,
@@ -190,7 +190,7 @@ class KubeApi:
             request = await self._client.param_serialize(
                 method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
-            response = await self._client.call_api(*request, _request_timeout=float(timeout))
+            response = await self._client.call_api(*request, _request_timeout=float(within))
             answer = await response.read()  # type: ignore[no-untyped-call]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error

@@ -135,6 +135,16 @@ class Cache:
     def __init__(self) -> None:
         self.services: Store[Desire] = Store()
         self.pods: Store[KnownPod] = Store()
+        self._by_service: dict[str, list[KnownPod]] | None = None
+
+    def pods_of(self, service_uid: str) -> list[KnownPod]:
+        """Pods that carry this service's UID."""
+        if self._by_service is None:
+            grouped: dict[str, list[KnownPod]] = {}
+            for pod in self.pods:
+                grouped.setdefault(pod.service_uid, []).append(pod)
+            self._by_service = grouped
+        return self._by_service.get(service_uid, [])
 
     def observe_service(self, found: Object, *, deleted: bool) -> None:
         """Take a watch event."""
@@ -146,6 +156,7 @@ class Cache:
 
     def observe_pod(self, found: Object, *, deleted: bool) -> None:
         """Take a watch event."""
+        self._by_service = None
         pod = read_pod(found)
         if deleted or pod is None:
             self.pods.drop(found["metadata"]["uid"])
@@ -159,5 +170,6 @@ class Cache:
 
     def replace_pods(self, listed: Iterable[Object], version: int) -> int:
         """Take a list of all pods of services of all watched namespaces. Returns how many were missed before."""
+        self._by_service = None
         known = [(item.uid, version_of(found), item) for found in listed if (item := read_pod(found))]
         return len(self.pods.replace(known, version))

@@ -116,13 +116,16 @@ class Elector:
     async def release(self) -> None:
         """Give the lease back, so that another need not wait. Only after the last write; best effort."""
         self._stopped = True
-        lease, self._lease = self._lease, None
-        if lease is None or self._clock() >= self._held_until:
+        if self._clock() >= self._held_until:
             return
         self._held_until = 0.0
-        body = self._record(lease, holder="", seconds=1, transitions=lease["spec"]["leaseTransitions"])
+        where = self._candidate
         try:
-            await self._api.replace(LEASES, self._candidate.namespace, body, timeout=REQUEST_SECONDS)
+            # Read anew: a renewal may have been cut off on its way.
+            lease = await self._api.get(LEASES, where.namespace, where.lease, within=REQUEST_SECONDS)
+            if lease["spec"].get("holderIdentity") == where.identity:
+                body = self._record(lease, holder="", seconds=1, transitions=lease["spec"]["leaseTransitions"])
+                await self._api.replace(LEASES, where.namespace, body, within=REQUEST_SECONDS)
         except ClusterError as error:
             log.warning("the lease was not given back: %s", error)
 
@@ -142,7 +145,7 @@ class Elector:
         if lease is None:
             try:
                 where = self._candidate
-                lease = await self._api.get(LEASES, where.namespace, where.lease, timeout=REQUEST_SECONDS)
+                lease = await self._api.get(LEASES, where.namespace, where.lease, within=REQUEST_SECONDS)
             except NotFoundError:
                 return await self._make()
         holder = lease["spec"].get("holderIdentity") or ""
@@ -176,7 +179,7 @@ class Elector:
         }
         sent = self._clock()
         body = self._record(lease, holder=self._candidate.identity, seconds=LEASE_SECONDS, transitions=floor + 1)
-        made = await self._api.create(LEASES, self._candidate.namespace, body, timeout=REQUEST_SECONDS)
+        made = await self._api.create(LEASES, self._candidate.namespace, body, within=REQUEST_SECONDS)
         # Somebody led before, so the Lease was deleted, maybe under a leader that does not know yet: outwait it.
         self._acts_from = sent + RENEW_DEADLINE + REQUEST_SECONDS if floor > 0 else 0.0
         return self._won(made, sent)
@@ -187,7 +190,7 @@ class Elector:
         body = self._record(lease, holder=identity, seconds=LEASE_SECONDS, transitions=transitions)
         if transitions == lease["spec"].get("leaseTransitions"):
             body["spec"]["acquireTime"] = lease["spec"].get("acquireTime") or body["spec"]["acquireTime"]
-        written = await self._api.replace(LEASES, self._candidate.namespace, body, timeout=REQUEST_SECONDS)
+        written = await self._api.replace(LEASES, self._candidate.namespace, body, within=REQUEST_SECONDS)
         return self._won(written, sent)
 
     def _won(self, lease: Object, sent: float) -> bool:

@@ -1,0 +1,303 @@
+"""Composes the operator and runs it: one task group with kopf, the workers, the brain and the elector in it.
+
+If one of them dies, all end, and the pod starts anew with everything read afresh. On SIGTERM the order matters: first
+nothing is written any more, then the lease is given back, then kopf ends. Given back any earlier, two replicas could
+write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Final
+
+import kopf
+from kubernetes.aio import client
+from pydantic import ValidationError
+
+from flyball_operator.api import names
+from flyball_operator.cluster.api import KubeApi, NeverLeading, Unfenced, connected, load_configuration
+from flyball_operator.cluster.cache import Cache
+from flyball_operator.cluster.election import Candidate, Elector, LeadershipLostError
+from flyball_operator.cluster.epochs import highest_epoch
+from flyball_operator.cluster.errors import ClusterError
+from flyball_operator.cluster.events import EventPoster
+from flyball_operator.cluster.reader import Key, Reader
+from flyball_operator.cluster.status import BrainStatus
+from flyball_operator.engines.errors import EngineError
+from flyball_operator.engines.sign import Signer
+from flyball_operator.plan.snapshot import Config
+from flyball_operator.shell import kopf_glue, startup
+from flyball_operator.shell.hands import Hands
+from flyball_operator.shell.queue import KeyQueue
+from flyball_operator.shell.settings import Settings
+from flyball_operator.shell.sweep import Sweeper
+from flyball_operator.shell.telemetry import Health, Metrics, TelemetryServer, configure_logging
+from flyball_operator.shell.view import CachedServices
+
+#: Seconds that writes under way get to end before the lease is given back.
+DRAIN_SECONDS: Final = 2.0
+
+MANAGER_ELECTION: Final = "flyball-election"
+MANAGER_READER: Final = "flyball-reader"
+
+log = logging.getLogger(__name__)
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    """Asked to end, and ended."""
+    FAILED = 1
+    """Something died; the log says what."""
+    MISCONFIGURED = 2
+    """A setting is wrong; nothing was touched."""
+    LOST = 3
+    """The lease was lost: another replica leads."""
+
+
+class _AskedToEndError(Exception):
+    """Raised inside the acting group, to end it."""
+
+
+def boot_clock() -> float:
+    """Seconds of a clock that never steps, and goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def utc_now() -> datetime:
+    """The time on the wall, for people."""
+    return datetime.now(UTC)
+
+
+class Operator:
+    """All parts, made once."""
+
+    def __init__(self, settings: Settings, configuration: client.Configuration, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._configuration = configuration
+        self._stack = stack
+        self._stop = asyncio.Event()
+        self.metrics = Metrics()
+        self.health = Health(self._standing_still)
+        self.cache = Cache()
+        self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
+        self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
+
+    async def assemble(self) -> None:
+        """Connect a client per writer, so that the audit log tells them apart, and make the rest around them."""
+        settings = self._settings
+        enter = self._stack.enter_async_context
+        election = await enter(connected(self._configuration, MANAGER_ELECTION, Unfenced()))
+        self.reads = await enter(connected(self._configuration, MANAGER_READER, NeverLeading()))
+        candidate = Candidate(
+            namespace=settings.own_namespace,
+            lease=settings.lease_name,
+            identity=f"{settings.instance}_{uuid.uuid4().hex[:8]}",
+        )
+        self.elector = Elector(
+            election,
+            candidate,
+            epoch_floor=lambda: highest_epoch(election, settings.watched),
+            clock=boot_clock,
+            now=utc_now,
+        )
+        hands_api = await enter(connected(self._configuration, names.MANAGER_HANDS, self.elector))
+        brain_api = await enter(connected(self._configuration, names.MANAGER_BRAIN, self.elector))
+        config = Config(
+            plugin_image=settings.plugin_image, public_key=self.signer.public_pem if self.signer is not None else ""
+        )
+        self.hands = Hands(
+            api=hands_api,
+            reader=Reader(hands_api, config),
+            elector=self.elector,
+            events=self._events(hands_api),
+            metrics=self.metrics,
+            now=utc_now,
+        )
+        self.services = CachedServices(self.cache)
+        self.brain_events = self._events(brain_api)
+        self.brain_status = BrainStatus(brain_api, clock=boot_clock, now=utc_now)
+        self.sweeper = Sweeper(
+            self.reads,
+            watched=settings.watched,
+            cache=self.cache,
+            queue=self.queue,
+            metrics=self.metrics,
+            clock=boot_clock,
+            jitter=random.random,
+        )
+        self._export()
+
+    def _events(self, api: KubeApi) -> EventPoster:
+        instance = self._settings.instance
+        return EventPoster(api, instance=instance, clock=boot_clock, now=utc_now, new_id=lambda: uuid.uuid4().hex[:12])
+
+    def _export(self) -> None:
+        watch = self.metrics.watch
+        watch("flyball_operator_queue_depth", "Services waiting to be looked at.", lambda: len(self.queue))
+        watch("flyball_operator_leader", "1 while this process may write.", self.elector.may_act)
+        watch("flyball_operator_epoch", "Epoch of this leadership; 0 while not leading.", lambda: self.elector.epoch)
+        watch("flyball_operator_sweep_age_seconds", "Seconds since everything was listed.", self.sweeper.age)
+
+    def _standing_still(self) -> tuple[str, ...]:
+        limit = 3 * self._settings.resync_seconds + 60
+        age = self.sweeper.age()
+        return (f"nothing has been listed for {age:.0f} s",) if age > limit else ()
+
+    # Running
+
+    async def run(self) -> None:
+        """Run until asked to end. Raises what any part died of."""
+        self._listen_for_signals()
+        server = TelemetryServer(self.metrics, self.health, self._settings.metrics_port)
+        await server.start()
+        try:
+            if await self._until_stop(self._installed()):
+                await self._serve()
+        finally:
+            await server.stop()
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    async def _until_stop(self, work: Awaitable[None]) -> bool:
+        """Await `work`, or the wish to end. True if the work was done."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finished = task.done()
+        for one in (task, stop):
+            one.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+        if finished:
+            await task
+        return finished
+
+    async def _installed(self) -> None:
+        """Return once nothing is missing; until then readiness says what is."""
+        said: tuple[str, ...] = ()
+        settings = self._settings
+        while missing := await startup.missing(self.reads, settings.watched, settings.own_namespace):
+            self.health.missing = missing
+            if missing != said:
+                log.warning("not ready: %s", "; ".join(missing))
+                said = missing
+            await asyncio.sleep(startup.RETRY_SECONDS)
+        self.health.missing = ("nothing has been listed yet",)
+
+    async def _serve(self) -> None:
+        kopf_stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(self.sweeper.run(self._settings.resync_seconds), name="sweeper")
+            ready = group.create_task(self._announce(), name="announce")
+            acting = group.create_task(self._act(), name="acting")
+            group.create_task(self._watch(kopf_stop), name="kopf")
+            await acting
+            for task in (sweeping, ready):
+                task.cancel()
+            kopf_stop.set()
+
+    async def _announce(self) -> None:
+        await self.sweeper.synced.wait()
+        self.health.missing = ()
+        log.info("ready", extra={"namespaces": [item or "all" for item in self._settings.watched]})
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        """kopf, with our signal handlers put back: it takes them over at start, and would end first."""
+        watcher = kopf_glue.Watcher(self.cache, self.queue)
+        namespaces = [item for item in self._settings.watched if item is not None]
+        others = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
+            registry=kopf_glue.registry(watcher, lambda: kopf_glue.connection(self._configuration)),
+            settings=kopf_glue.settings(),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+        )
+        self._listen_for_signals()
+        await kopf.run_tasks(tasks, ignored=others)
+        if not stop.is_set():
+            raise RuntimeError("kopf ended by itself")
+
+    async def _act(self) -> None:
+        """Elect, work, tune; when that ends, however it ends, give the lease back after the last write."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._end_when_asked(), name="end")
+                group.create_task(self.elector.run(), name="elector")
+                group.create_task(self._lead(), name="lead")
+                for number in range(self._settings.workers):
+                    group.create_task(self.hands.work(self.queue), name=f"worker-{number}")
+        except* _AskedToEndError:
+            pass
+        finally:
+            await self.elector.release()
+
+    async def _end_when_asked(self) -> None:
+        await self._stop.wait()
+        self.elector.stop_acting()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.queue.idle()
+        except TimeoutError:
+            log.warning("a write is cut off: it was still under way after %g s", DRAIN_SECONDS)
+        raise _AskedToEndError
+
+    async def _lead(self) -> None:
+        """What begins with leadership: look at everything, and tune."""
+        await self.sweeper.synced.wait()
+        await self.elector.leading.wait()
+        self.sweeper.look_at_all()
+
+
+async def run(settings: Settings) -> None:
+    """Run an operator until it is asked to end."""
+    async with AsyncExitStack() as stack:
+        operator = Operator(settings, await load_configuration(), stack)
+        await operator.assemble()
+        await operator.run()
+
+
+def main() -> int:
+    """Read the settings and run. Returns the exit code."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        problems = (f"FLYBALL_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
+        sys.stderr.write("\n".join(problems) + "\n")
+        return Exit.MISCONFIGURED
+    configure_logging(settings.log_level, settings.log_format)
+    return _outcome(lambda: asyncio.run(run(settings)))
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _outcome(running: Callable[[], None]) -> Exit:
+    outcome = Exit.OK
+    try:
+        running()
+    except* LeadershipLostError as lost:
+        log.error("ending: %s", _first(lost))
+        outcome = Exit.LOST
+    except* (EngineError, ClusterError) as wrong:
+        log.error("ending: %s", _first(wrong))
+        outcome = Exit.MISCONFIGURED
+    except* Exception:
+        log.exception("ending: something died")
+        outcome = Exit.FAILED
+    return outcome

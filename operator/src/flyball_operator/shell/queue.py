@@ -1,0 +1,140 @@
+"""Which service is worked on next: each key once, one worker per key, failures further and further apart.
+
+A hundred changes of one service make one look at it, not a hundred. A key that fails waits twice as long each time, up
+to five minutes; a new generation of the spec ends the wait at once, for the user has changed something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+FIRST_RETRY_SECONDS: Final = 0.5
+LONGEST_RETRY_SECONDS: Final = 300.0
+#: Retries are spread by up to this share, so that what failed together is not tried together.
+JITTER: Final = 0.2
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Schedule(Generic[K]):
+    """When each key is due. Pure but for what it remembers: the time is a parameter."""
+
+    def __init__(self, jitter: Callable[[], float]) -> None:
+        self._jitter = jitter
+        self._due: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._active: set[K] = set()
+
+    def __len__(self) -> int:
+        """Keys that wait."""
+        return len(self._due)
+
+    @property
+    def active(self) -> int:
+        """Keys that are being worked on."""
+        return len(self._active)
+
+    def add(self, key: K, now: float, delay: float = 0.0) -> None:
+        """Make the key due, no later than it already is. One that failed keeps waiting for its retry."""
+        if key in self._failures and key in self._due:
+            return
+        self._due[key] = min(self._due.get(key, float("inf")), now + delay)
+
+    def urge(self, key: K, now: float) -> None:
+        """Make the key due now, whatever failed before."""
+        self._failures.pop(key, None)
+        self._due[key] = now
+
+    def take(self, now: float) -> K | None:
+        """The key that has been due longest and is not being worked on; it is until `done`."""
+        ready = [(due, key) for key, due in self._due.items() if due <= now and key not in self._active]
+        if not ready:
+            return None
+        key = min(ready, key=lambda item: item[0])[1]
+        del self._due[key]
+        self._active.add(key)
+        return key
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a key is due; None if none waits."""
+        waiting = [due for key, due in self._due.items() if key not in self._active]
+        return max(0.0, min(waiting) - now) if waiting else None
+
+    def done(self, key: K) -> None:
+        """The work on the key has ended."""
+        self._active.discard(key)
+
+    def succeeded(self, key: K) -> None:
+        """Forget its failures."""
+        self._failures.pop(key, None)
+
+    def failed(self, key: K, now: float) -> float:
+        """Make it due again after a while; returns how long a while."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        delay = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(count, 20))
+        delay *= 1 + JITTER * (2 * self._jitter() - 1)
+        # Already due: something happened while it was worked on. It waits all the same, or a fault would spin.
+        self._due[key] = now + delay
+        return delay
+
+
+class KeyQueue(Generic[K]):
+    """A `Schedule` that workers can wait on."""
+
+    def __init__(self, *, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
+        self._clock = clock
+        self._schedule: Schedule[K] = Schedule(jitter)
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+    def add(self, key: K, delay: float = 0.0) -> None:
+        """See `Schedule.add`."""
+        self._schedule.add(key, self._clock(), delay)
+        self._changed.set()
+
+    def urge(self, key: K) -> None:
+        """See `Schedule.urge`."""
+        self._schedule.urge(key, self._clock())
+        self._changed.set()
+
+    async def get(self) -> K:
+        """Wait for a key to work on. Call `done` after it."""
+        while True:
+            self._changed.clear()
+            now = self._clock()
+            key = self._schedule.take(now)
+            if key is not None:
+                self._idle.clear()
+                return key
+            try:
+                async with asyncio.timeout(self._schedule.wait(now)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def done(self, key: K) -> None:
+        """The work on the key has ended."""
+        self._schedule.done(key)
+        if not self._schedule.active:
+            self._idle.set()
+        self._changed.set()
+
+    async def idle(self) -> None:
+        """Wait until no key is being worked on."""
+        await self._idle.wait()
+
+    def succeeded(self, key: K) -> None:
+        """Forget its failures."""
+        self._schedule.succeeded(key)
+
+    def failed(self, key: K) -> float:
+        """Try it again after a while; returns how many seconds."""
+        self._changed.set()
+        return self._schedule.failed(key, self._clock())
