@@ -37,12 +37,9 @@ ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
 #: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
 ANNOTATION_INTENT: Final = f"{GROUP}/intent"
-#: On a ControllerRevision: when the spec began to ask for it.
-ANNOTATION_SINCE: Final = f"{GROUP}/since"
-#: On a ControllerRevision: "true" once a rollout of its template was complete, with every pod Ready.
+#: On the Deployment: what became of pod templates (see `plan.history`).
+ANNOTATION_ASKED: Final = f"{GROUP}/asked"
 ANNOTATION_GOOD: Final = f"{GROUP}/good"
-#: On a ControllerRevision: why its rollout was given up (JSON of reason and message); it is not tried again while the
-#: spec stays the same.
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"
 #: On the CRD: hash of the schema, compared by the start check.
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"

@@ -48,6 +48,7 @@ class NotLeadingError(ClusterError):
     """The process does not hold the lease for sure, so it did not write."""
 
 
+_MESSAGE_LENGTH: Final = 800
 _BY_STATUS: Final[dict[int, type[ClusterError]]] = {
     400: RefusedError,
     401: ForbiddenError,
@@ -68,4 +69,7 @@ def from_response(status: int, body: bytes) -> ClusterError:
         message, reason = body[:200].decode(errors="replace"), ""
     if reason == "AlreadyExists":
         return AlreadyExistsError(message)
+    if len(message) > _MESSAGE_LENGTH:
+        # An invalid value is quoted whole, before the reason.
+        message = f"{message[: _MESSAGE_LENGTH // 2]} … {message[-_MESSAGE_LENGTH // 2 :]}"
     return _BY_STATUS.get(status, UnavailableError)(f"{message or 'no message'} (HTTP {status})")

@@ -10,15 +10,17 @@ from __future__ import annotations
 from typing import Final
 
 from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.plan.history import to_annotations
 from flyball_operator.plan.labels import owned, selector
 from flyball_operator.plan.objects import Kind, Object
 from flyball_operator.plan.pod import startup_seconds
+from flyball_operator.plan.rollout import Rollout
 
 #: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
 PROGRESS_MARGIN: Final = 30
 
 
-def render(service: InferenceService, template: Object, live: Object | None) -> Object:
+def render(service: InferenceService, rollout: Rollout, live: Object | None) -> Object:
     """The Deployment with this pod template.
 
     The size of `live`, the one there is, is kept where the spec names none.
@@ -31,9 +33,11 @@ def render(service: InferenceService, template: Object, live: Object | None) -> 
         "progressDeadlineSeconds": startup_seconds(service) + PROGRESS_MARGIN,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
         "selector": {"matchLabels": selector(service.metadata)},
-        "template": template,
+        "template": rollout.target.template,
     }
-    return owned(Kind.DEPLOYMENT, service.metadata, spec=spec)
+    body = owned(Kind.DEPLOYMENT, service.metadata, spec=spec)
+    body["metadata"]["annotations"] = to_annotations(rollout.history)
+    return body
 
 
 def wanted_replicas(service: InferenceService, live: Object | None) -> int:

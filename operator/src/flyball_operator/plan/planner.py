@@ -1,13 +1,12 @@
 """From a snapshot to a plan: the one function the hands call.
 
-Same snapshot, same plan; a plan made after applying one is empty. Writes are ordered so that a crash between any two of
-them leaves a state from which the next plan goes on: what happened to a revision is written before what follows from
-it. Nothing is ever deleted or changed by name alone. Pure.
+Same snapshot, same plan; a plan made after applying one is empty. A crash between any two writes leaves a state from
+which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -64,22 +63,22 @@ def _patience(verdict: Verdict) -> float | None:
 
 def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: Rollout) -> Iterator[Intent]:
     meta = wanted.metadata
-    surplus = revision.surplus(rollout.others)
-    for kept in (rollout.current, *(other for other in rollout.others if other not in surplus)):
-        yield from _ensure(Kind.REVISION, revision.render(meta, kept), kept.live)
     live = snapshot.objects
-    deployed = deployment.render(wanted, rollout.target.template, live.get(Kind.DEPLOYMENT))
-    yield from _ensure(Kind.DEPLOYMENT, deployed, live.get(Kind.DEPLOYMENT))
-    yield from _ensure(Kind.SERVICE, service.render(meta), live.get(Kind.SERVICE))
-    yield from _ensure(Kind.DISRUPTION_BUDGET, disruption_budget.render(meta), live.get(Kind.DISRUPTION_BUDGET))
-    for other in surplus:
+    if rollout.current.live is None:
+        # First, so that the template a Deployment runs is always among those kept.
+        yield Create(Kind.REVISION, revision.render(meta, rollout.current))
+    yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
+    yield from _ensure(Kind.SERVICE, service.render(meta), live)
+    yield from _ensure(Kind.DISRUPTION_BUDGET, disruption_budget.render(meta), live)
+    for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
         if other.live is not None and not being_deleted(other.live):
             yield Delete(Kind.REVISION, name(other.live), uid(other.live))
 
 
-def _ensure(kind: Kind, wanted: Object, live: Object | None) -> Iterator[Intent]:
+def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Iterator[Intent]:
     """What brings one object to what is wanted. One on its way out is waited for, then made anew."""
     body = _marked(wanted)
+    live = objects.get(kind)
     if live is None:
         yield Create(kind, body)
     elif being_deleted(live):

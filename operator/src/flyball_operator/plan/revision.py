@@ -1,24 +1,21 @@
 """ControllerRevisions: the rendered pod templates, kept by the hash of what was asked for.
 
 They decouple pods from the operator's version (a template is rendered once and then read), and they are what a failed
-rollout goes back to. What happened to a template is on its revision: `good` once a rollout of it was complete, `failed`
-with the cause when one was given up. The revision in force has the highest number. Pure.
+rollout goes back to. Each is written once and never changed. Pure.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
-from flyball_operator.plan.causes import Cause
 from flyball_operator.plan.labels import owned
 from flyball_operator.plan.objects import Kind, Object, annotation, digest
 
-#: Revisions kept besides the one in force and the last good one.
+#: Revisions kept besides the one asked for and the last good one.
 KEEP: Final = 5
 
 #: What must roll pods when it changes. Everything else in the spec reaches running engines, or concerns no pod.
@@ -35,18 +32,11 @@ _ROLL_RELEVANT: Final[dict[str, bool | set[str]]] = {
 
 @dataclass(frozen=True)
 class Revision:
-    """One kept template.
-
-    `number` orders them. `since`: when it came into force, in Kubernetes' spelling. `live` is the object, None before
-    it is created.
-    """
+    """One kept template. `number` orders them; `live` is the object, None before it is created."""
 
     spec_hash: str
     number: int
     template: Object
-    good: bool = False
-    failed: Cause | None = None
-    since: str = ""
     live: Object | None = None
 
 
@@ -67,64 +57,24 @@ def read(found: Object) -> Revision | None:
     name = annotation(found, names.ANNOTATION_SPEC_HASH)
     if not isinstance(template, dict) or not name:
         return None
-    return Revision(
-        spec_hash=name,
-        number=int(found.get("revision", 0)),
-        template=template,
-        good=annotation(found, names.ANNOTATION_GOOD) == "true",
-        failed=_read_cause(annotation(found, names.ANNOTATION_FAILED)),
-        since=annotation(found, names.ANNOTATION_SINCE),
-        live=found,
-    )
+    return Revision(spec_hash=name, number=int(found.get("revision", 0)), template=template, live=found)
 
 
-def _read_cause(text: str) -> Cause | None:
-    try:
-        fields = json.loads(text)
-        return Cause(reason=str(fields["reason"]), message=str(fields["message"]))
-    except (ValueError, TypeError, KeyError):
-        return None
+def following(kept: Iterable[Revision], name: str, template: Object) -> Revision:
+    """A new revision after those there are."""
+    return Revision(spec_hash=name, number=max((other.number for other in kept), default=0) + 1, template=template)
 
 
 def render(meta: ObjectMeta, revision: Revision) -> Object:
     """The ControllerRevision of a revision."""
-    body = owned(
-        Kind.REVISION,
-        meta,
-        name=f"{meta.name}-{revision.spec_hash}",
-        data={"template": revision.template},
-        revision=revision.number,
-    )
-    annotations = {names.ANNOTATION_SPEC_HASH: revision.spec_hash, names.ANNOTATION_SINCE: revision.since}
-    if revision.good:
-        annotations[names.ANNOTATION_GOOD] = "true"
-    if revision.failed is not None:
-        cause = {"reason": revision.failed.reason, "message": revision.failed.message}
-        annotations[names.ANNOTATION_FAILED] = json.dumps(cause, sort_keys=True)
-    body["metadata"]["annotations"] = annotations
+    data = {"template": revision.template}
+    name = f"{meta.name}-{revision.spec_hash}"
+    body = owned(Kind.REVISION, meta, name=name, data=data, revision=revision.number)
+    body["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: revision.spec_hash}
     return body
 
 
-def in_force(revisions: Iterable[Revision], current: Revision, now: str) -> tuple[Revision, list[Revision]]:
-    """The current revision with the highest number, and the others.
-
-    Others lose their failure: it holds for as long as the spec asks for the same, and asking for something else and
-    then for the same again is a new attempt.
-    """
-    others = [replace(other, failed=None) for other in revisions if other.spec_hash != current.spec_hash]
-    highest = max((other.number for other in others), default=0)
-    if current.live is None or current.number <= highest:
-        current = replace(current, number=highest + 1, since=now)
-    return current, others
-
-
-def last_good(others: Sequence[Revision]) -> Revision | None:
-    """The newest of the other revisions that ever was rolled out whole."""
-    return max((other for other in others if other.good), key=lambda other: other.number, default=None)
-
-
-def surplus(others: Sequence[Revision]) -> list[Revision]:
-    """Revisions that are kept no longer: neither among the newest, nor the last good one."""
-    newest = sorted(others, key=lambda other: other.number, reverse=True)
-    good = last_good(others)
-    return [other for other in newest[KEEP:] if other != good]
+def surplus(kept: Sequence[Revision], needed: Collection[str]) -> list[Revision]:
+    """Revisions that are kept no longer: neither needed, nor among the newest of the others."""
+    others = [revision for revision in kept if revision.spec_hash not in needed]
+    return sorted(others, key=lambda revision: revision.number, reverse=True)[KEEP:]

@@ -1,8 +1,7 @@
 """Which template the Deployment shall have: the one asked for, or the last good one after the one asked for failed.
 
-A Deployment never goes back by itself: with a bad image it waits for ever. Here a failure is first written down on the
-revision and only then acted upon, so that a crash in between resumes instead of trying the bad template again. A newer
-spec is always tried. Pure.
+A Deployment never goes back by itself: with a bad image it waits for ever. A newer spec is always tried, the same one
+that failed is not. Pure.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from enum import Enum
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.plan import causes, pod, revision
+from flyball_operator.plan import causes, history, pod, revision
 from flyball_operator.plan.causes import Cause, CauseReason
+from flyball_operator.plan.history import History
 from flyball_operator.plan.objects import Kind, Object, annotation, timestamp
 from flyball_operator.plan.revision import Revision
 from flyball_operator.plan.snapshot import Snapshot
@@ -30,66 +30,69 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class Rollout:
-    """The decision. `target` is the revision whose template the Deployment shall have; `current` the one asked for."""
+    """The decision. `target` is the revision whose template the Deployment shall have; `current` the one asked for.
+
+    `kept` are all revisions there are, `outdated` says that this operator would render the current one otherwise.
+    """
 
     current: Revision
     target: Revision
-    others: tuple[Revision, ...]
+    kept: tuple[Revision, ...]
+    history: History
     stage: Stage
     cause: Cause | None
     outdated: bool
 
 
 def decide(service: InferenceService, snapshot: Snapshot) -> Rollout:
-    """Choose the target from what was asked for, what was kept, and what became of it."""
+    """Choose the target from what is asked for, what was kept, and what became of it."""
     deployment = snapshot.objects.get(Kind.DEPLOYMENT)
     spec_hash = revision.spec_hash(service)
     rendered = pod.render(service, snapshot.config, spec_hash)
-    kept = [found for item in snapshot.revisions if (found := revision.read(item)) is not None]
-    fresh = Revision(spec_hash=spec_hash, number=1, template=rendered)
-    now = timestamp(snapshot.now)
-    asked = next((found for found in kept if found.spec_hash == spec_hash), fresh)
-    current, others = revision.in_force(kept, asked, now)
-    good = revision.last_good(others)
-    cause = causes.find(snapshot.pods, deployment, current.spec_hash)
-    if deployment is not None and _runs(deployment, current):
-        current = _judge(current, deployment, cause, has_good=good is not None)
-    rolled_back = current.failed is not None and good is not None
+    kept = {found.spec_hash: found for item in snapshot.revisions if (found := revision.read(item)) is not None}
+    current = kept.get(spec_hash) or revision.following(kept.values(), spec_hash, rendered)
+    so_far = history.read(deployment).asking(spec_hash, timestamp(snapshot.now))
+    last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
+    cause = causes.find(snapshot.pods, deployment, spec_hash)
+    judged = _judge(so_far, deployment, cause, has_good=last_good is not None)
+    back = last_good if judged.failed is not None else None
     return Rollout(
         current=current,
-        target=good if rolled_back and good is not None else current,
-        others=tuple(others),
-        stage=Stage.ROLLED_BACK if rolled_back else _stage(current, deployment, cause),
-        cause=current.failed if rolled_back else cause,
+        target=back or current,
+        kept=tuple(kept.values()),
+        history=judged,
+        stage=Stage.ROLLED_BACK if back is not None else _stage(judged, deployment, cause),
+        cause=judged.failed if back is not None else cause,
         outdated=current.template != rendered,
     )
 
 
-def _judge(current: Revision, deployment: Object, cause: Cause | None, *, has_good: bool) -> Revision:
-    """Note on the revision that its rollout is complete, or that it is given up."""
+def _judge(so_far: History, deployment: Object | None, cause: Cause | None, *, has_good: bool) -> History:
+    """Note that the template asked for is rolled out whole, or that it is given up."""
+    if deployment is None or not _runs(deployment, so_far.asked):
+        return so_far
     if _whole(deployment):
-        return replace(current, good=True, failed=None)
-    # One that was good once does not become bad; what fails then is around it, and going back would not mend it.
-    if has_good and not current.good and current.failed is None and _hopeless(deployment, current, cause):
-        return replace(current, failed=cause or _timed_out())
-    return current
+        return replace(so_far, good=so_far.asked, failed=None)
+    # One that was good does not become bad; what fails then is around it, and going back would not mend it.
+    if has_good and so_far.failed is None and _hopeless(deployment, so_far, cause):
+        return replace(so_far, failed=cause or _timed_out())
+    return so_far
 
 
-def _stage(current: Revision, deployment: Object | None, cause: Cause | None) -> Stage:
-    if deployment is None or not _runs(deployment, current):
+def _stage(judged: History, deployment: Object | None, cause: Cause | None) -> Stage:
+    if deployment is None or not _runs(deployment, judged.asked):
         return Stage.ROLLING
     if _complete(deployment):
         return Stage.COMPLETE
-    return Stage.FAILED if _hopeless(deployment, current, cause) else Stage.ROLLING
+    return Stage.FAILED if _hopeless(deployment, judged, cause) else Stage.ROLLING
 
 
-def _runs(deployment: Object, current: Revision) -> bool:
+def _runs(deployment: Object, spec_hash: str) -> bool:
     """Whether the Deployment has this template, and its controller has seen that it has."""
     template: Object = deployment["spec"]["template"]
-    observed = (deployment.get("status") or {}).get("observedGeneration", 0)
-    return annotation(template, names.ANNOTATION_SPEC_HASH) == current.spec_hash and observed >= deployment[
-        "metadata"
-    ].get("generation", 1)
+    observed = int((deployment.get("status") or {}).get("observedGeneration", 0))
+    seen = observed >= int(deployment["metadata"].get("generation", 1))
+    return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
 
 
 def _progressing(deployment: Object) -> Object:
@@ -112,12 +115,12 @@ def _whole(deployment: Object) -> bool:
     return bool(wanted >= 1 and counts == {wanted})
 
 
-def _hopeless(deployment: Object, current: Revision, cause: Cause | None) -> bool:
+def _hopeless(deployment: Object, so_far: History, cause: Cause | None) -> bool:
     if cause is not None and CauseReason(cause.reason) in causes.PERMANENT:
         return True
     progressing = _progressing(deployment)
     # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
-    ours = str(progressing.get("lastUpdateTime", "")) >= current.since
+    ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
     return ours and progressing.get("reason") == "ProgressDeadlineExceeded"
 
 
