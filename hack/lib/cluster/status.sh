@@ -18,7 +18,7 @@ cluster_status() {
   for name in "${daemons[@]}"; do check "$name" daemon_alive "$name"; done
   if [[ -e $dir/pid/kwok ]]; then check kwok daemon_alive kwok; fi
   check "API server" api_ready
-  check version kubectl version -o 'jsonpath={.serverVersion.gitVersion}'
+  check version server_version
   check "node $node" node_ready
   check CoreDNS deployment_served kube-system coredns
   check Prometheus deployment_served monitoring prometheus
@@ -34,3 +34,5 @@ cluster_status() {
 deployment_served() { # NAMESPACE NAME
   [[ $(kubectl -n "$1" get deployment "$2" -o 'jsonpath={.status.readyReplicas}') -ge 1 ]]
 }
+
+server_version() { kubectl get --raw /version | jq -er .gitVersion; }
