@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final
 
+import aiohttp
 import kopf
 from kubernetes.aio import client
 from pydantic import ValidationError
@@ -33,12 +34,17 @@ from flyball_operator.cluster.errors import ClusterError
 from flyball_operator.cluster.events import EventPoster
 from flyball_operator.cluster.reader import Key, Reader
 from flyball_operator.cluster.status import BrainStatus
+from flyball_operator.engines.client import EngineClient
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.engines.sign import Signer
 from flyball_operator.plan.snapshot import Config
+from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.shell import kopf_glue, startup
+from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.hands import Hands
 from flyball_operator.shell.queue import KeyQueue
+from flyball_operator.shell.seat import Tools
 from flyball_operator.shell.settings import Settings
 from flyball_operator.shell.sweep import Sweeper
 from flyball_operator.shell.telemetry import Health, Metrics, TelemetryServer, configure_logging
@@ -261,6 +267,29 @@ class Operator:
         await self.sweeper.synced.wait()
         await self.elector.leading.wait()
         self.sweeper.look_at_all()
+        # Without a key no governed service is accepted, so there is nothing to tune.
+        if self.signer is not None:
+            await self._tune(self.signer)
+
+    async def _tune(self, signer: Signer) -> None:
+        reader = PrometheusReader(str(self._settings.prometheus_url))
+        try:
+            async with aiohttp.ClientSession() as session:
+                tools = Tools(
+                    client=EngineClient(
+                        session, signer, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
+                    ),
+                    leadership=self.elector,
+                    writer=self.brain_status,
+                    events=self.brain_events,
+                    metrics=BrainMetrics(self.metrics.registry),
+                    wall=time.time,
+                    clock=boot_clock,
+                )
+                ticks = self._settings.tick_seconds
+                await Brain(services=self.services, reader=reader, tools=tools, tick_seconds=ticks).run()
+        finally:
+            reader.close()
 
 
 async def run(settings: Settings) -> None:

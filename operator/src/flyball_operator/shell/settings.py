@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, HttpUrl, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 #: Stands for every namespace of the cluster.
@@ -47,8 +47,8 @@ class Settings(BaseSettings):
     """The operator's own namespace, where its Lease is. Default: the service account's."""
     pod_name: str = ""
     """Name of this process in Lease, events and logs. Default: the host's name."""
-    prometheus_url: str = ""
-    """Prometheus that scrapes the engines. Default: none; limits then hold, and a condition says so."""
+    prometheus_url: HttpUrl = HttpUrl("http://prometheus.monitoring:9090")
+    """Prometheus that scrapes the engines. Where it cannot be reached limits hold, and a condition says so."""
     signing_key_file: Path | None = None
     """PEM file of the Ed25519 key that setpoints are signed with. Default: none; governed services are not accepted."""
     plugin_image: str = ""
