@@ -1,0 +1,183 @@
+"""The launcher against the real parser of the installed vLLM: what each spelling means, and what is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flyball_engine.contract import EXIT_REFUSED
+from support.launcher import environment, launch
+
+pytestmark = pytest.mark.engine
+
+OWNED = (
+    "--model=/m", "--served-model-name=chat", "--host=0.0.0.0", "--port=8000", "--max-num-seqs=16",
+    "--max-num-batched-tokens=2048", "--max-num-active-seqs=16", "--max-num-scheduled-tokens=2048",
+    "--tensor-parallel-size=1", "--enable-prefix-caching", "--shutdown-timeout=60", "--api-server-count=1",
+)  # fmt: skip
+
+#: Spellings of owned arguments, and what sets each instead.
+REFUSED: Mapping[tuple[str, ...], str] = {
+    ("--max-num-seqs=7",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs", "7"): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs=x",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs.a", "3"): "spec.batching.maxNumSeqs",
+    ("--max-num-se", "7"): "argument --max-num-se means --max-num-seqs, which is set by spec.batching.maxNumSeqs",
+    ("--max_num_seqs", "7"): "spec.batching.maxNumSeqs",
+    ("--max_num-se=7",): "spec.batching.maxNumSeqs",
+    ("--max-num-batched-tok=5",): "spec.batching.maxNumBatchedTokens",
+    ("--max-num-act=5",): "spec.tuning.bounds.maxNumActiveSeqs",
+    ("--max-num-sched=5",): "spec.tuning.bounds.maxNumScheduledTokens",
+    ("--enable-prefix-caching",): "spec.batching.prefixCaching",
+    ("--no-enable-prefix-caching",): "spec.batching.prefixCaching",
+    ("--no-enable-prefix",): "spec.batching.prefixCaching",
+    ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
+    ("-tp=2",): "spec.parallelism.tensor",
+    ("-asc", "2"): "one API server per pod",
+    ("/other",): "argument /other is the model, which is set by spec.model.uri",
+    ("--dtype", "half", "/other"): "argument /other is the model",
+    ("--model", "x"): "spec.model.uri",
+    ("--served", "a", "b"): "spec.model.servedName",
+    ("--config", "x.yaml"): "spec.engine.args",
+    ("--config=x.yaml",): "spec.engine.args",
+    ("--scheduler-c=None",): "the scheduler is its own",
+    ("--hos=::",): "listens on all addresses",
+    ("--port=9",): "listens on port 8000",
+    ("--uds=/tmp/s",): "listens on port 8000",
+    ("--disable-log-s",): "tuning needs the engine's statistics",
+    ("--dtype", "auto", "--shutdown_time", "3"): "spec.rollout.drainTimeout",
+}
+#: What vLLM would not take itself, and what is said about it.
+WRONG: Mapping[tuple[str, ...], str] = {
+    ("--max-num", "3"): "ambiguous option",
+    ("--max-modl-len=3",): "this vLLM has no argument --max-modl-len=3; did you mean --max-model-len?",
+    ("--swap-space", "4"): "this vLLM has no argument --swap-space",
+    ("--max-model-len=abc",): "invalid human_readable_int",
+    ("--scheduling-policy=x",): "invalid choice",
+    ("--dtype",): "expected one argument",
+    ("--compilation-config.mode",): "the last one lacks its value",
+    ("--",): "would turn the arguments behind it",
+    ("--help",): "print something and exit",
+    ("serve", "--model", "x"): "this vLLM has no argument x",
+}  # fmt: skip
+EXPLAINED = [*REFUSED.items(), *WRONG.items()]
+#: What is the user's to say.
+TAKEN: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--max-model-len=1k", "--kv-cache-dtype=fp8", "--no-enable-chunked-prefill"),
+    ("--compilation-config.mode", "0", "-O2"),
+    ("--speculative-config.method", "ngram", "--speculative-config.num_speculative_tokens", "2"),
+    ("--lora-modules", "a=b", "c=d", "--middleware=a.b", "--middleware=c.d"),
+    ("--max_num_queued_tokens", "9000", "--scheduling-policy", "priority"),
+    ("--hf-token",),
+)
+CONTRADICTING = ("--max-num-seqs=32", "--max-num-batched-tokens=16", "--max-num-active-seqs=33")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    refused: list[str]
+    arguments: list[str]
+    dropped: list[str]
+
+
+_ASK = """
+import json, logging, sys
+from flyball_engine.launch.report import Question
+from flyball_engine.vllm.arguments import Arguments, build_parser, examine
+logging.disable(logging.WARNING)
+arguments = Arguments(build_parser())
+answers = [examine(arguments, Question(user=user, owned=owned)) for user, owned in json.load(sys.stdin)]
+sys.stderr.write("\\n" + json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, ...], Verdict]:
+    """What the parser makes of every command line of this file, asked once: it takes seconds to load."""
+    lines = [*REFUSED, *WRONG, *TAKEN]
+    questions = json.dumps([*((line, [*OWNED, "--no-such-argument=3"]) for line in lines), ([], CONTRADICTING)])
+    variables = environment(tmp_path_factory.mktemp("home"), python_path=[plugin])
+    asked = subprocess.run(
+        [vllm_python, "-c", _ASK],
+        input=questions,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return {
+        line: Verdict(*answer)
+        for line, answer in zip([*lines, CONTRADICTING], json.loads(asked.stderr.splitlines()[-1]), strict=True)
+    }
+
+
+@pytest.mark.parametrize(("line", "why"), [pytest.param(*case, id=" ".join(case[0])) for case in EXPLAINED])
+def test_is_refused(verdicts: dict[tuple[str, ...], Verdict], line: tuple[str, ...], why: str) -> None:
+    assert any(why in reason for reason in verdicts[line].refused), verdicts[line].refused
+
+
+@pytest.mark.parametrize("line", TAKEN, ids=" ".join)
+def test_is_taken_with_the_users_first_and_the_owned_ones_last(
+    verdicts: dict[tuple[str, ...], Verdict], line: tuple[str, ...]
+) -> None:
+    assert verdicts[line].refused == []
+    assert verdicts[line].arguments == [*line, *OWNED]
+    assert verdicts[line].dropped == ["--no-such-argument=3"]
+
+
+def test_a_refusal_is_on_stderr_and_in_the_termination_log(vllm_python: str, plugin: Path, tmp_path: Path) -> None:
+    variables = environment(tmp_path, python_path=[plugin])
+    ended = launch('--owned=["--max-num-seqs=16"]', "--", "--max_num_s=7", variables=variables, python=vllm_python)
+    assert ended.code == EXIT_REFUSED
+    assert "refused: " in ended.log
+    assert ended.termination is not None
+    assert "--max-num-seqs" in ended.termination
+
+
+def test_sizes_that_contradict_each_other_are_refused_before_anything_loads(
+    verdicts: dict[tuple[str, ...], Verdict],
+) -> None:
+    batched, active = verdicts[CONTRADICTING].refused
+    assert "maxNumBatchedTokens (16) is below maxNumSeqs (32)" in batched
+    assert "maxNumActiveSeqs (33) is above maxNumSeqs (32)" in active
+
+
+def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(
+    vllm_python: str, plugin: Path, tmp_path: Path
+) -> None:
+    variables = environment(tmp_path, python_path=[plugin])
+    owned = json.dumps(["--port=8000", "--no-such-argument=3"])
+    ended = launch("--check", f"--owned={owned}", "--", "--dtype", "half", variables=variables, python=vllm_python)
+    assert ended.code == 0, ended.log
+    assert "has no --no-such-argument: dropped" in ended.log
+    assert "VLLM_PLUGINS=lora_filesystem_resolver,lora_hf_hub_resolver,flyball,flyball_control" in ended.out
+    assert ended.out.rstrip().endswith("vllm.entrypoints.openai.api_server --dtype half --port=8000")
+
+
+def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(
+    vllm_python: str, plugin: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    (broken / "flyball_broken-1.dist-info").mkdir(parents=True)
+    (broken / "flyball_broken-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: flyball_broken\nVersion: 1\n"
+    )
+    points = "[vllm.general_plugins]\nflyball = flyball_engine.vllm.nowhere:register\n"
+    (broken / "flyball_broken-1.dist-info" / "entry_points.txt").write_text(points)
+    variables = environment(tmp_path, python_path=[broken, plugin / "flyball_engine" / ".."])
+    ended = launch("--check", "--owned=[]", "--", variables=variables, python=vllm_python)
+    assert ended.code == 0, ended.log
+    assert (
+        "starting plain vLLM, without Flyball's plugin: flyball_engine.vllm.nowhere:register does not load" in ended.log
+    )
+    assert "VLLM_PLUGINS=lora_filesystem_resolver,lora_hf_hub_resolver " in ended.out
