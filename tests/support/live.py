@@ -87,7 +87,7 @@ class Flyball:
 def _split(ref: str) -> dict[str, str]:
     repository, tag = ref.rsplit(":", 1)
     registry, _, name = repository.partition("/")
-    return {"registry": registry, "repository": name, "tag": tag, "pullPolicy": "IfNotPresent"}
+    return {"registry": registry, "repository": name, "tag": tag}
 
 
 @contextmanager
