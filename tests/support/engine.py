@@ -38,9 +38,17 @@ class Signer:
     def public_pem(self) -> str:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
-    def token(self, body: bytes, *, audience: str = SERVICE, lifetime: float = TOKEN_LIFETIME_SECONDS, **claims: Any) -> str:
+    def token(
+        self, body: bytes, *, audience: str = SERVICE, lifetime: float = TOKEN_LIFETIME_SECONDS, **claims: Any
+    ) -> str:
         now = int(time.time())
-        payload = {"iss": "flyball", "aud": audience, "iat": now, "exp": int(now + lifetime), "digest": body_digest(body)}
+        payload = {
+            "iss": "flyball",
+            "aud": audience,
+            "iat": now,
+            "exp": int(now + lifetime),
+            "digest": body_digest(body),
+        }
         return jwt.encode(payload | claims, self.key, algorithm=TOKEN_ALGORITHM)
 
 
@@ -58,7 +66,9 @@ class ControlClient:
         self._http = httpx.Client(base_url=base_url, timeout=60.0, trust_env=False)
         self.signer = signer
 
-    def put_raw(self, body: bytes, *, token: str | None = None, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    def put_raw(
+        self, body: bytes, *, token: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         """Send exactly these bytes; `token` defaults to a valid one."""
         authorization = {"Authorization": f"Bearer {token or self.signer.token(body)}"}
         return self._http.put(SETPOINT_PATH, content=body, headers=authorization if headers is None else headers)

@@ -49,7 +49,9 @@ def build_app(
 
     def _refused(refused: Refused) -> Response:
         service.count(refused.refusal)
-        _log.warning("Flyball: setpoint refused (%s): %s", refused.refusal.value, refused.message)
+        # Anyone can send a bad token: counted, but no way to fill the log.
+        level = logging.DEBUG if refused.refusal is Refusal.BAD_TOKEN else logging.WARNING
+        _log.log(level, "Flyball: setpoint refused (%s): %s", refused.refusal.value, refused.message)
         body = ErrorBody(error=refused.refusal, message=refused.message, applied=service.applied())
         return _json(body, status=refused.status)
 

@@ -12,7 +12,7 @@ from flyball_engine.contract import Knob, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 
-_log = logging.getLogger("vllm.flyball")
+_log = logging.getLogger(__name__)
 _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 
 

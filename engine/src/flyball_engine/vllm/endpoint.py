@@ -25,7 +25,7 @@ from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
-_log = logging.getLogger("vllm.flyball")
+_log = logging.getLogger(__name__)
 
 
 class FlyballControl:

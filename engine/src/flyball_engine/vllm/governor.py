@@ -29,7 +29,7 @@ from flyball_engine.contract import Generation, Knob, Setpoint
 from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.surface import Surface
 
-_log = logging.getLogger("vllm.flyball")
+_log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _NEVER: Final = float("inf")
 

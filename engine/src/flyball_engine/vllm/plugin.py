@@ -16,7 +16,7 @@ from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.scheduler import governed_class
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
-_log = logging.getLogger("vllm.flyball")
+_log = logging.getLogger(__name__)
 _MARK: Final = "_flyball_wrapped"
 
 
@@ -34,12 +34,20 @@ def failure() -> str | None:
 def register() -> None:
     """Entry point `vllm.general_plugins`: idempotent, never raises."""
     try:
+        _log_with_vllm()
         ensure_state_dir()
         _wrap_scheduler()
         _extend_core()
     except Exception as error:  # noqa: BLE001 – vLLM would end; plain vLLM is better than none
         _Registration.failure = f"{type(error).__name__}: {error}"
         _log.warning("Flyball: running as plain vLLM, the plugin could not register: %s", _Registration.failure)
+
+
+def _log_with_vllm() -> None:
+    """Give our loggers vLLM's handlers and level: its configuration knows only its own."""
+    ours, theirs = logging.getLogger("flyball_engine"), logging.getLogger("vllm")
+    ours.handlers, ours.propagate = theirs.handlers, theirs.propagate
+    ours.setLevel(theirs.level)
 
 
 def _wrap_scheduler() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
-_log = logging.getLogger("vllm.flyball")
+_log = logging.getLogger(__name__)
 
 
 @functools.cache

@@ -1,0 +1,314 @@
+"""The control port as an operator, a stranger and Prometheus meet it: real HTTP, plain cores behind it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flyball_engine.contract import (
+    HEALTH_PATH,
+    MAX_BODY_BYTES,
+    METRICS_PATH,
+    SETPOINT_PATH,
+    Clamp,
+    Generation,
+    Knob,
+    Metric,
+    MetricName,
+    ObjectiveSpec,
+    Refusal,
+)
+from flyball_engine.control.server import bind
+from support.control_port import Port, control_port
+from support.engine import SERVICE, Signer, json_body, setpoint
+from support.plain_scheduler import GovernedCore, PlainEngine
+
+
+def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
+    folders = [folder / str(number) for number in range(cores)]
+    for made in folders:
+        made.mkdir()
+    return PlainEngine(*(GovernedCore(made) for made in folders))
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[Port]:
+    with control_port(an_engine(tmp_path)) as running:
+        yield running
+
+
+def scraped(port: Port) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Samples by name and label values, in the order of the labels' names."""
+    families = text_string_to_metric_families(port.client.metrics())
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
+
+
+def test_a_setpoint_is_applied_and_read_back(port: Port) -> None:
+    wanted = setpoint(1, limits={"max_num_active_seqs": 4, "max_num_scheduled_tokens": 5000})
+    answer = port.client.put(wanted)
+    assert answer.confirmed(Generation(epoch=1, generation=1))
+    assert answer.accepted == wanted
+    assert answer.cores[0].effective.max_num_active_seqs == 4
+    assert answer.cores[0].clamped == (
+        Clamp(knob=Knob.MAX_NUM_SCHEDULED_TOKENS, requested=5000, effective=256, reason="ceiling"),
+    )
+    assert port.client.read() == answer
+
+
+def test_before_the_first_setpoint_nothing_is_accepted(port: Port) -> None:
+    answer = port.client.read()
+    assert answer.accepted is None
+    assert answer.cores[0].applied is None
+    assert answer.service == SERVICE
+
+
+def test_the_same_setpoint_again_is_accepted_and_counted_as_unchanged(port: Port) -> None:
+    for _ in range(3):
+        port.client.put(setpoint(1))
+    assert scraped(port)[MetricName.RETUNES, ("applied",)] == 1
+    assert scraped(port)[MetricName.RETUNES, ("unchanged",)] == 2
+
+
+@pytest.mark.parametrize(
+    ("offered", "refusal"),
+    [
+        (setpoint(4, epoch=2), Refusal.STALE_GENERATION),
+        (setpoint(99, epoch=1), Refusal.STALE_EPOCH),
+        (setpoint(5, epoch=2, limits={"max_num_active_seqs": 9}), Refusal.CONFLICT),
+    ],
+)
+def test_what_is_out_of_order_is_refused_with_what_applies(port: Port, offered: object, refusal: Refusal) -> None:
+    port.client.put(setpoint(5, epoch=2))
+    status, error = port.client.refuse(offered)  # type: ignore[arg-type] # parametrised
+    assert (status, error.error) == (409, refusal)
+    assert error.applied == Generation(epoch=2, generation=5)
+    assert scraped(port)[MetricName.RETUNES, (refusal.value,)] == 1
+
+
+def test_another_service_is_refused_although_its_token_is_ours(port: Port) -> None:
+    status, error = port.client.refuse(setpoint(1, service="another"))
+    assert (status, error.error) == (409, Refusal.OTHER_SERVICE)
+
+
+def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
+    port.engine.unsupported = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
+    status, error = port.client.refuse(setpoint(1, limits={"long_prefill_token_threshold": 64}))
+    assert (status, error.error) == (422, Refusal.UNSUPPORTED)
+    assert "long_prefill_token_threshold" in error.message
+    assert scraped(port)[MetricName.UNSUPPORTED, ("long_prefill_token_threshold", "chunked prefill is off")] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b"", "body"),
+        (b"{not json", "body"),
+        (b"[]", "body"),
+        (json_body(service=SERVICE, epoch=1), "generation"),
+        (json_body(service=SERVICE, epoch=1, generation=-1), "generation"),
+        (json_body(service=SERVICE, epoch="1", generation=1), "epoch"),
+        (
+            json_body(service=SERVICE, epoch=1, generation=1, limits={"num_speculative_tokens": 2}),
+            "num_speculative_tokens",
+        ),
+        (json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_active_seqs": 0}), "max_num_active_seqs"),
+        (json_body(service=SERVICE, epoch=1, generation=1, expires_seconds=1), "expires_seconds"),
+        (json_body(service=SERVICE, epoch=1, generation=1, admission="shed"), "admission"),
+        (b'{"service":"s","epoch":NaN,"generation":1}', "epoch"),
+    ],
+)
+def test_what_is_no_setpoint_is_refused_by_field(port: Port, body: bytes, named: str) -> None:
+    status, error = port.client.refuse(body)
+    assert (status, error.error) == (422, Refusal.INVALID)
+    assert named in error.message
+
+
+def test_a_refused_write_changes_nothing(port: Port) -> None:
+    before = port.client.read()
+    port.client.refuse(b"{}")
+    port.client.refuse(setpoint(1, service="another"))
+    assert port.client.read() == before
+
+
+class TestTokens:
+    body = setpoint(1).model_dump_json().encode()
+
+    def expect_bad_token(self, port: Port, token: str) -> None:
+        status, error = port.client.refuse(self.body, token=token)
+        assert (status, error.error) == (401, Refusal.BAD_TOKEN)
+        assert port.client.read().accepted is None
+
+    def test_of_another_key(self, port: Port) -> None:
+        self.expect_bad_token(port, Signer().token(self.body))
+
+    def test_for_another_service(self, port: Port) -> None:
+        self.expect_bad_token(port, port.signer.token(self.body, audience="another"))
+
+    def test_for_another_body(self, port: Port) -> None:
+        self.expect_bad_token(port, port.signer.token(self.body + b" "))
+
+    def test_that_expired(self, port: Port) -> None:
+        self.expect_bad_token(port, port.signer.token(self.body, lifetime=-31))
+
+    def test_within_the_leeway_of_clocks(self, port: Port) -> None:
+        assert port.client.put_raw(self.body, token=port.signer.token(self.body, lifetime=-20)).status_code == 200
+
+    def test_of_another_issuer(self, port: Port) -> None:
+        self.expect_bad_token(port, port.signer.token(self.body, iss="someone"))
+
+    def test_with_claims_too_many(self, port: Port) -> None:
+        self.expect_bad_token(port, port.signer.token(self.body, admin=True))
+
+    @pytest.mark.parametrize("token", ["x", "a.b.c", "eyJhbGciOiJub25lIn0.e30."])
+    def test_that_is_none(self, port: Port, token: str) -> None:
+        self.expect_bad_token(port, token)
+
+    @pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic Zm9v"}])
+    def test_left_out(self, port: Port, headers: dict[str, str]) -> None:
+        status, error = port.client.refuse(self.body, headers=headers)
+        assert (status, error.error) == (401, Refusal.BAD_TOKEN)
+
+    def test_signed_with_the_public_key_as_a_secret(self, port: Port) -> None:
+        import jwt  # noqa: PLC0415 – only here
+
+        claims = jwt.decode(port.signer.token(self.body), options={"verify_signature": False})
+        forged = jwt.encode(claims, "x" * 64, algorithm="HS256")
+        self.expect_bad_token(port, forged)
+
+    @pytest.mark.parametrize("pem", [None, "nonsense"])
+    def test_without_a_usable_public_key_no_write_is_accepted(self, tmp_path: Path, pem: str | None) -> None:
+        with control_port(an_engine(tmp_path), public_pem=pem) as port:
+            self.expect_bad_token(port, port.signer.token(self.body))
+
+
+def test_a_body_too_large_is_refused_while_it_is_read(port: Port) -> None:
+    status, error = port.client.refuse(b" " * (MAX_BODY_BYTES + 1))
+    assert (status, error.error) == (413, Refusal.TOO_LARGE)
+
+
+def test_a_body_that_never_ends_is_refused(tmp_path: Path) -> None:
+    with control_port(an_engine(tmp_path), body_timeout=0.2) as port, socket.create_connection(port.address) as client:
+        lines = [
+            f"PUT {SETPOINT_PATH} HTTP/1.1",
+            "Host: x",
+            "Content-Length: 100",
+            f"Authorization: Bearer {port.signer.token(b'')}",
+        ]
+        client.sendall("\r\n".join([*lines, "", "{"]).encode())
+        client.settimeout(20)
+        assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert port.client.read().accepted is None
+
+
+def test_cores_that_do_not_answer_are_unknown_and_may_be_asked_again(tmp_path: Path) -> None:
+    engine = an_engine(tmp_path, cores=2)
+    with control_port(engine, timeout=0.5) as port:
+        engine.answers = False
+        status, error = port.client.refuse(setpoint(3))
+        assert (status, error.error) == (504, Refusal.UNKNOWN)
+        # The call may still land: what is older must not overtake it.
+        assert port.client.refuse(setpoint(2))[1].error is Refusal.STALE_GENERATION
+        engine.answers = True
+        assert port.client.put(setpoint(3)).confirmed(Generation(epoch=1, generation=3))
+
+
+def test_a_core_that_hears_a_newer_leader_elsewhere_refuses(tmp_path: Path) -> None:
+    engine = an_engine(tmp_path, cores=2)
+    with control_port(engine) as port:
+        engine.cores[1].governor.apply(setpoint(9, epoch=5))
+        status, error = port.client.refuse(setpoint(3))
+        assert (status, error.error) == (409, Refusal.STALE_EPOCH)
+
+
+def test_every_core_confirms(tmp_path: Path) -> None:
+    with control_port(an_engine(tmp_path, cores=3)) as port:
+        answer = port.client.put(setpoint(1, limits={"max_num_active_seqs": 4}))
+        assert [core.effective.max_num_active_seqs for core in answer.cores] == [4, 4, 4]
+        assert answer.confirmed(Generation(epoch=1, generation=1))
+
+
+def test_an_idle_core_is_told_that_its_setpoint_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyball_engine.control.service._EXPIRY_SLACK_SECONDS", -59.9)
+    engine = an_engine(tmp_path)
+    with control_port(engine) as port:
+        port.client.put(setpoint(1, limits={"max_num_active_seqs": 4}, expires_seconds=60.0))
+        engine.cores[0].now += 60
+        deadline = time.monotonic() + 20
+        while port.client.read().cores[0].applied is not None:
+            assert time.monotonic() < deadline
+        assert port.client.read().cores[0].effective.max_num_active_seqs == 16
+        assert scraped(port)[MetricName.RETUNES, ("expired",)] == 1
+
+
+def test_many_writers_at_once_leave_the_newest(port: Port) -> None:
+    def write(number: int) -> None:
+        body = setpoint(number, limits={"max_num_active_seqs": number}).model_dump_json().encode()
+        assert port.client.put_raw(body).status_code in {200, 409}
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, 17)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    answer = port.client.read()
+    assert answer.confirmed(Generation(epoch=1, generation=16))
+    assert answer.cores[0].effective.max_num_active_seqs == 16
+
+
+def test_objectives_reach_the_ledger(port: Port) -> None:
+    objective = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.5)
+    port.client.put(setpoint(1, objectives=(objective,)))
+    assert (MetricName.OBJECTIVE_REQUESTS, ("TimeToFirstToken/0.5", "met")) in scraped(port)
+
+
+def test_every_metric_of_the_contract_is_there_and_none_of_vllm_s(port: Port) -> None:
+    core = port.engine.cores[0]
+    core.scheduler.add("a", prompt=40, output=3)
+    for _ in range(3):
+        core.step()
+    port.engine.unsupported = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "off"}
+    port.client.put(setpoint(2, epoch=1))
+    families = {family.name for family in text_string_to_metric_families(port.client.metrics())}
+    assert families == {name.value.removesuffix("_total") for name in MetricName}
+    samples = scraped(port)
+    assert samples[MetricName.LIMIT, ("0", "max_num_scheduled_tokens")] == 256
+    assert samples[MetricName.CEILING, ("0", "max_num_seqs")] == 16
+    assert samples[MetricName.SETPOINT_GENERATION, ("0",)] == 2
+    assert samples[MetricName.STEPS, ("64", "0", "mixed")] == 1
+    assert samples[MetricName.STEP_DECODES, ("1", "0", "decode")] == 2
+    assert samples[MetricName.STEP_PREFILL_ATTENTION, ("64", "0", "mixed")] == 40 * 20
+
+
+def test_health_is_that_of_the_engine(port: Port) -> None:
+    url = f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}"
+    assert httpx.get(url, trust_env=False).status_code == 200
+    port.engine.alive = False
+    assert httpx.get(url, trust_env=False).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", SETPOINT_PATH), ("DELETE", SETPOINT_PATH), ("PUT", METRICS_PATH)]
+)
+def test_other_methods_are_not_allowed(port: Port, method: str, path: str) -> None:
+    url = f"http://{port.address[0]}:{port.address[1]}{path}"
+    assert httpx.request(method, url, trust_env=False).status_code == 405
+
+
+def test_reads_need_no_token_and_each_connection_is_for_one_request(port: Port) -> None:
+    response = httpx.get(f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}", trust_env=False)
+    assert response.status_code == 200
+    assert response.headers["connection"] == "close"
+
+
+def test_a_taken_port_is_an_error_of_the_caller(port: Port) -> None:
+    with pytest.raises(OSError, match="in use"):
+        bind("127.0.0.1", port.address[1])

@@ -1,0 +1,84 @@
+"""A control port on loopback, in a thread of its own, before plain cores."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.control.app import build_app
+from flyball_engine.control.metrics import EngineCollector
+from flyball_engine.control.server import bind, serve
+from flyball_engine.control.service import ControlService
+from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
+from support.engine import SERVICE, ControlClient, Signer
+from support.plain_scheduler import PlainEngine
+
+
+@dataclass
+class Port:
+    """A running control port: its engine, its ledger of requests, and a client."""
+
+    engine: PlainEngine
+    ledger: RequestLedger
+    address: tuple[str, int]
+    client: ControlClient
+    signer: Signer = field(default_factory=Signer)
+
+
+@contextmanager
+def control_port(
+    engine: PlainEngine, *, public_pem: str | None = "", timeout: float = 5.0, body_timeout: float = 5.0
+) -> Iterator[Port]:
+    """Serve `engine`; `public_pem` None is a pod without a key, empty the test's own."""
+    signer, ledger = Signer(), RequestLedger()
+    sock = bind("127.0.0.1", 0)
+    address = sock.getsockname()
+    stop: asyncio.Future[None] | None = None
+    loop = asyncio.new_event_loop()
+
+    async def run() -> None:
+        nonlocal stop
+        service = ControlService(
+            engine=engine,
+            verifier=_verifier(signer.public_pem if public_pem == "" else public_pem),
+            service=SERVICE,
+            set_objectives=ledger.set_objectives,
+            timeout=timeout,
+        )
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(service, ledger.collect))
+        stop = loop.create_future()
+        serving = asyncio.create_task(serve(build_app(service, registry, body_timeout=body_timeout), sock))
+        started.set()
+        await stop
+        service.close()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    started = threading.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
+    thread.start()
+    assert started.wait(10)
+    client = ControlClient(f"http://{address[0]}:{address[1]}", signer)
+    try:
+        yield Port(engine, ledger, address, client, signer)
+    finally:
+        client.close()
+        assert stop is not None
+        loop.call_soon_threadsafe(stop.set_result, None)
+        thread.join(20)
+        loop.close()
+        assert not thread.is_alive()
+
+
+def _verifier(pem: str | None) -> TokenVerifier:
+    try:
+        return TokenVerifier(public_key=load_public_key(pem), service=SERVICE)
+    except UnusableKeyError:
+        return TokenVerifier(public_key=None, service=SERVICE)

@@ -1,0 +1,166 @@
+"""A scheduler with the attributes and the order of service of vLLM's, small enough to be read: for tests without vLLM.
+
+Running requests are served in order of admission, each prefill up to the long-prefill threshold, until the tokens
+of the step are used up; then waiting ones are admitted. What it asserts at the end of a step is what vLLM asserts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flyball_engine.batching.watchdog import Watchdog
+from flyball_engine.contract import Setpoint
+from flyball_engine.control.engine import Reports
+from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
+from flyball_engine.vllm.governor import Governor
+
+
+@dataclass(eq=False)
+class PlainRequest:
+    request_id: str
+    num_tokens: int
+    left: int
+    """Output tokens still to come."""
+    num_computed_tokens: int = 0
+    is_prefill_chunk: bool = False
+
+
+@dataclass(frozen=True)
+class PlainOutput:
+    num_scheduled_tokens: dict[str, int]
+
+    @property
+    def total_num_scheduled_tokens(self) -> int:
+        return sum(self.num_scheduled_tokens.values())
+
+
+@dataclass
+class PlainConfig:
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 256
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+
+
+class PlainScheduler:
+    """Admits, serves and finishes requests; `frozen` makes it serve nobody, as a hang would."""
+
+    def __init__(self, config: PlainConfig | None = None) -> None:
+        self.scheduler_config = config or PlainConfig()
+        self.vllm_config = SimpleNamespace()
+        self.parallel_config = SimpleNamespace(distributed_executor_backend="mp", data_parallel_index=0)
+        self.cache_config = SimpleNamespace(kv_cache_size_tokens=10_000, num_gpu_blocks=100, block_size=16)
+        self.kv_cache_manager = SimpleNamespace(usage=0.25)
+        self.max_num_running_reqs = self.scheduler_config.max_num_seqs
+        self.max_num_active_reqs = self.scheduler_config.max_num_seqs
+        self.max_num_scheduled_tokens = self.scheduler_config.max_num_batched_tokens
+        self.max_model_len = 4096
+        self.running: list[Any] = []
+        self.waiting: deque[Any] = deque()
+        self.requests: dict[str, Any] = {}
+        self.frozen = False
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting)
+
+    def add(self, name: str, *, prompt: int, output: int = 4) -> None:
+        request = PlainRequest(name, num_tokens=prompt, left=output)
+        self.requests[name] = request
+        self.waiting.append(request)
+
+    def schedule(self) -> PlainOutput:
+        budget = 0 if self.frozen else self.max_num_scheduled_tokens
+        scheduled: dict[str, int] = {}
+        for request in self.running:
+            budget -= self._serve(request, budget, scheduled)
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_active_reqs:
+            request = self.waiting.popleft()
+            self.running.append(request)
+            budget -= self._serve(request, budget, scheduled)
+        assert sum(scheduled.values()) <= self.max_num_scheduled_tokens
+        assert len(self.running) <= self.max_num_running_reqs
+        for name, tokens in scheduled.items():
+            request = self.requests[name]
+            request.num_computed_tokens += tokens
+            request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens
+        return PlainOutput(scheduled)
+
+    def update_from_output(self, output: PlainOutput) -> None:
+        for name in output.num_scheduled_tokens:
+            request = self.requests[name]
+            if not request.is_prefill_chunk:
+                request.num_tokens += 1
+                request.left -= 1
+        done = [request for request in self.running if request.left <= 0]
+        self.running = [request for request in self.running if request.left > 0]
+        for request in done:
+            del self.requests[request.request_id]
+
+    def _serve(self, request: Any, budget: int, scheduled: dict[str, int]) -> int:
+        wanted = request.num_tokens - request.num_computed_tokens
+        threshold = self.scheduler_config.long_prefill_token_threshold
+        tokens = min(wanted, budget, threshold) if threshold else min(wanted, budget)
+        if tokens > 0:
+            scheduled[request.request_id] = tokens
+        return int(tokens)
+
+
+@dataclass
+class GovernedCore:
+    """A plain scheduler under a governor, with a clock that moves only when told to."""
+
+    folder: Path
+    scheduler: PlainScheduler = field(default_factory=PlainScheduler)
+    now: float = 100.0
+
+    def __post_init__(self) -> None:
+        self.governor = Governor(
+            self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=Watchdog(seconds=20, steps=3)
+        )
+        self._reader = StateReader(find_state_files(self.folder)[0])
+
+    def step(self, *, seconds: float = 0.1) -> PlainOutput:
+        self.governor.before_schedule()
+        output = self.scheduler.schedule()
+        self.governor.after_schedule(output)
+        self.now += seconds
+        self.scheduler.update_from_output(output)
+        self.governor.after_update(output)
+        return output
+
+    def report(self) -> CoreReport:
+        report = self._reader.read()
+        assert report is not None
+        return report
+
+
+class PlainEngine:
+    """Governed cores behind the control server's `Engine` protocol."""
+
+    version = "plain 1"
+
+    def __init__(self, *cores: GovernedCore) -> None:
+        self.cores = cores
+        self.governed = True
+        self.unsupported: dict[Any, str] = {}
+        self.alive = True
+        self.answers = True
+
+    def healthy(self) -> bool:
+        return self.alive
+
+    def reports(self) -> Reports:
+        return Reports(cores=tuple(core.report() for core in self.cores))
+
+    async def apply(self, setpoint: Setpoint) -> None:
+        if self.answers:
+            for core in self.cores:
+                core.governor.apply(setpoint)
+
+    async def touch(self) -> None:
+        for core in self.cores:
+            core.governor.touch()

@@ -1,0 +1,251 @@
+"""What a governed scheduler does with setpoints, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import Clamp, Generation, Knob
+from flyball_engine.control.state_file import StateReader, find_state_files
+from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.surface import UngovernableError
+from support.engine import setpoint
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> GovernedCore:
+    return GovernedCore(tmp_path)
+
+
+def fill(core: GovernedCore, requests: int, *, prompt: int = 8, output: int = 1000) -> None:
+    first = len(core.scheduler.requests)
+    for number in range(first, first + requests):
+        core.scheduler.add(f"r{number}", prompt=prompt, output=output)
+
+
+def test_before_the_first_setpoint_start_values_hold(core: GovernedCore) -> None:
+    state = core.report().state
+    assert state.applied is None
+    assert state.effective == state.start
+    assert state.clamped == ()
+
+
+def test_a_setpoint_holds_from_the_next_step_on(core: GovernedCore) -> None:
+    fill(core, 10)
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3, "max_num_scheduled_tokens": 20}))
+    assert core.report().state.applied == Generation(epoch=1, generation=1)
+    assert core.step().total_num_scheduled_tokens == 20
+    assert core.report().state.running == 3
+
+
+def test_lowering_drains_and_never_preempts(core: GovernedCore) -> None:
+    fill(core, 12, output=6)
+    core.step()
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
+    fill(core, 8, output=6)
+    seen = []
+    while core.scheduler.requests:
+        # Everything that runs gets a token in every step, although only 2 may run from now on.
+        assert len(core.step().num_scheduled_tokens) >= len(core.scheduler.running)
+        seen.append(core.report().state.running)
+    assert seen[0] == 12
+    assert max(seen[seen.index(2) :]) == 2
+    assert not core.scheduler.requests
+
+
+def test_the_token_limit_follows_the_drain_down(core: GovernedCore) -> None:
+    for number in range(12):
+        core.scheduler.add(f"r{number}", prompt=4, output=2 + number)
+    core.step()
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 16}))
+    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
+    limits = []
+    while core.scheduler.requests:
+        limits.append(core.report().state.effective.max_num_scheduled_tokens)
+        core.step()
+    assert set(limits) == {16}
+    assert core.report().state.clamped[0].reason == "floor"
+
+
+def test_a_retune_below_the_running_decodes_is_clamped_and_says_so(core: GovernedCore) -> None:
+    core.scheduler = PlainScheduler(PlainConfig(max_num_seqs=64, max_num_batched_tokens=512))
+    core.__post_init__()
+    fill(core, 40)
+    core.step()
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 4, "max_num_scheduled_tokens": 5}))
+    assert core.report().state.clamped == (
+        Clamp(knob=Knob.MAX_NUM_SCHEDULED_TOKENS, requested=5, effective=40, reason="decodes"),
+    )
+
+
+def test_limits_left_out_return_to_their_start_values(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.governor.apply(setpoint(2, limits={"max_num_scheduled_tokens": 100}))
+    effective = core.report().state.effective
+    assert (effective.max_num_active_seqs, effective.max_num_scheduled_tokens) == (16, 100)
+
+
+def test_an_older_setpoint_changes_nothing(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(5, epoch=2, limits={"max_num_active_seqs": 3}))
+    core.governor.apply(setpoint(9, epoch=1, limits={"max_num_active_seqs": 9}))
+    state = core.report().state
+    assert state.applied == Generation(epoch=2, generation=5)
+    assert state.effective.max_num_active_seqs == 3
+
+
+def test_a_prefill_before_decodes_does_not_starve_them(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64}))
+    core.scheduler.add("long", prompt=3000, output=5)
+    fill(core, 8)
+    for _ in range(3):
+        core.step()
+    core.governor.apply(setpoint(2, limits={"max_num_scheduled_tokens": 24, "long_prefill_token_threshold": 64}))
+    for _ in range(10):
+        scheduled = core.step().num_scheduled_tokens
+        assert scheduled["long"] == 16
+        assert len(scheduled) == 9
+
+
+def test_a_setpoint_that_nobody_renews_expires(core: GovernedCore) -> None:
+    wanted = setpoint(1, limits={"max_num_active_seqs": 3}, expires_seconds=60.0)
+    core.governor.apply(wanted)
+    core.now += 50
+    core.governor.apply(wanted)
+    core.now += 50
+    core.governor.touch()
+    assert core.report().state.effective.max_num_active_seqs == 3
+    core.now += 11
+    core.governor.touch()
+    report = core.report()
+    assert (report.state.applied, report.expiries) == (None, 1)
+    assert report.state.effective == report.state.start
+    core.governor.apply(wanted)
+    assert core.report().state.effective.max_num_active_seqs == 3
+
+
+def test_the_order_holds_beyond_an_expiry(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(5, expires_seconds=60.0))
+    core.now += 61
+    core.governor.touch()
+    core.governor.apply(setpoint(4))
+    assert core.report().state.applied is None
+
+
+def hang(core: GovernedCore) -> None:
+    """A hang under a setpoint, of a kind that no floor knows."""
+    fill(core, 3)
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    core.step()
+    core.scheduler.frozen = True
+    while core.report().state.watchdog_trips == 0:
+        core.step(seconds=1)
+
+
+def test_a_hang_returns_to_start_values(core: GovernedCore) -> None:
+    hang(core)
+    core.step()
+    state = core.report().state
+    assert state.effective == state.start
+    assert state.clamped == (Clamp(knob=Knob.MAX_NUM_ACTIVE_SEQS, requested=2, effective=16, reason="watchdog"),)
+
+
+def test_the_setpoint_that_hung_is_not_taken_up_again(core: GovernedCore) -> None:
+    hang(core)
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    assert core.report().state.effective == core.report().state.start
+    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 2}))
+    assert core.report().state.effective.max_num_active_seqs == 2
+
+
+def test_a_hang_at_start_values_is_not_of_our_making(core: GovernedCore) -> None:
+    fill(core, 3)
+    core.step()
+    core.scheduler.frozen = True
+    for _ in range(100):
+        core.step(seconds=1)
+    assert core.report().state.watchdog_trips == 0
+
+
+def test_a_fault_of_ours_leaves_plain_scheduling(core: GovernedCore, caplog: pytest.LogCaptureFixture) -> None:
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    fill(core, 12, output=3)
+    core.step()
+    core.scheduler.kv_cache_manager = None  # type: ignore[assignment] # as if vLLM had changed under us
+    core.step()
+    assert "governing ends" in caplog.text
+    assert not core.report().governed
+    while core.scheduler.requests:
+        core.step()
+    assert not core.scheduler.requests
+    with pytest.raises(RuntimeError, match="no longer governed"):
+        core.governor.apply(setpoint(2))
+
+
+def test_without_the_admission_gate_the_slot_count_is_a_ratchet(core: GovernedCore) -> None:
+    class Older(PlainScheduler):
+        """vLLM before 0.31: one limit for slots and admission."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            del self.__dict__["max_num_active_reqs"]
+
+        def schedule(self) -> Any:
+            self.__dict__["max_num_active_reqs"] = self.max_num_running_reqs
+            output = super().schedule()
+            del self.__dict__["max_num_active_reqs"]
+            return output
+
+    core.scheduler = Older()
+    core.__post_init__()
+    fill(core, 10, output=5)
+    core.step()
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    fill(core, 10, output=5)
+    seen = []
+    while core.scheduler.requests:
+        core.step()
+        seen.append(core.report().state.running)
+    assert max(seen) == 10
+    assert 3 in seen
+    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 900}))
+    core.step()
+    assert core.scheduler.max_num_running_reqs == 16
+
+
+def test_chunked_prefill_off_makes_one_knob_unsupported(tmp_path: Path) -> None:
+    scheduler = PlainScheduler(PlainConfig(max_num_batched_tokens=4096, enable_chunked_prefill=False))
+    governor = Governor(scheduler, folder=tmp_path)
+    reader = StateReader(find_state_files(tmp_path)[0])
+    assert reader.unsupported == {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
+    governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 32}))
+    # A prompt of the model's length goes into one step or into none.
+    assert scheduler.max_num_scheduled_tokens == 4096
+
+
+def test_the_external_launcher_is_left_alone(tmp_path: Path) -> None:
+    scheduler = PlainScheduler()
+    scheduler.parallel_config.distributed_executor_backend = "external_launcher"
+    governor = Governor(scheduler, folder=tmp_path)
+    governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 32}))
+    assert (scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens) == (16, 256)
+    report = StateReader(find_state_files(tmp_path)[0]).read()
+    assert report is not None
+    assert report.state.effective.given() == {}
+
+
+def test_a_scheduler_of_another_kind_is_not_governed(tmp_path: Path) -> None:
+    with pytest.raises(UngovernableError, match="running, waiting"):
+        Governor(object(), folder=tmp_path)
+    with pytest.raises(TypeError, match="no class"):
+        governed_class("a factory")
+
+
+def test_the_worker_s_configuration_is_never_touched(tmp_path: Path) -> None:
+    config = PlainConfig()
+    governor = Governor(PlainScheduler(config), folder=tmp_path)
+    governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64, "max_num_scheduled_tokens": 100}))
+    assert config == PlainConfig()

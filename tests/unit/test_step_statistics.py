@@ -1,0 +1,83 @@
+"""How long a step lasts, and which row it is counted in."""
+
+from __future__ import annotations
+
+from flyball_engine.batching.step_statistics import SUMS_LENGTH, Step, StepStatistics, step_sums
+from flyball_engine.contract import TOKEN_BUCKETS, StepKind
+
+
+def a_step(tokens: int, *, prefill: int = 0) -> Step:
+    return Step(
+        tokens=tokens,
+        prefill_tokens=prefill,
+        decodes=tokens - prefill,
+        kv_tokens=10 * tokens,
+        prefill_attention=prefill * 0.5,
+    )
+
+
+def test_nothing_happened_is_no_row() -> None:
+    assert step_sums([0.0] * SUMS_LENGTH) == ()
+
+
+def test_a_step_lasts_from_its_schedule_to_its_update() -> None:
+    statistics = StepStatistics()
+    statistics.scheduled(1, a_step(3), now=10.0)
+    statistics.finished(1, now=10.25)
+    (row,) = step_sums(statistics.sums)
+    assert (row.bucket, row.kind, row.steps, row.seconds, row.seconds_squared) == (4, StepKind.DECODE, 1, 0.25, 0.0625)
+    assert (row.tokens, row.decodes, row.kv_tokens) == (3, 3, 30)
+    assert statistics.longest_seconds == 0.25
+
+
+def test_with_two_steps_in_flight_the_second_begins_when_the_first_ends() -> None:
+    statistics = StepStatistics()
+    statistics.scheduled(1, a_step(8), now=0.0)
+    statistics.scheduled(2, a_step(8), now=0.1)
+    statistics.finished(1, now=1.0)
+    statistics.scheduled(3, a_step(8), now=1.1)
+    statistics.finished(2, now=1.5)
+    statistics.finished(3, now=2.0)
+    (row,) = step_sums(statistics.sums)
+    assert (row.steps, row.seconds) == (3, 2.0)
+
+
+def test_idle_time_between_steps_is_no_step_time() -> None:
+    statistics = StepStatistics()
+    for start in (0.0, 100.0):
+        statistics.scheduled(int(start), a_step(8), now=start)
+        statistics.finished(int(start), now=start + 0.5)
+    (row,) = step_sums(statistics.sums)
+    assert row.seconds == 1.0
+
+
+def test_steps_without_tokens_do_not_count() -> None:
+    statistics = StepStatistics()
+    statistics.scheduled(1, a_step(0), now=0.0)
+    statistics.finished(1, now=5.0)
+    assert step_sums(statistics.sums) == ()
+
+
+def test_each_bucket_and_kind_has_its_row() -> None:
+    statistics = StepStatistics()
+    for number, (tokens, prefill) in enumerate([(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (64, 32), (2**21, 2**21)]):
+        statistics.scheduled(number, a_step(tokens, prefill=prefill), now=float(number))
+        statistics.finished(number, now=number + 0.5)
+    rows = {(row.bucket, row.kind): row.steps for row in step_sums(statistics.sums)}
+    assert rows == {
+        (1, StepKind.DECODE): 1,
+        (2, StepKind.DECODE): 1,
+        (4, StepKind.DECODE): 2,
+        (8, StepKind.DECODE): 1,
+        (64, StepKind.MIXED): 1,
+        (TOKEN_BUCKETS[-1], StepKind.MIXED): 1,
+    }
+
+
+def test_a_step_that_never_ended_is_left_out() -> None:
+    statistics = StepStatistics()
+    statistics.scheduled(1, a_step(8), now=0.0)
+    statistics.scheduled(2, a_step(8), now=1.0)
+    statistics.finished(2, now=2.0)
+    (row,) = step_sums(statistics.sums)
+    assert (row.steps, row.seconds) == (1, 1.0)
