@@ -19,7 +19,7 @@ with_progress() {
   local what=$1 logfile=$2 began=$SECONDS pid rc=0 slept=0
   shift 2
   log "$what"
-  setpriv --pdeathsig KILL -- nice -n 10 "$@" >"$logfile" 2>&1 </dev/null &
+  setpriv --pdeathsig KILL -- nice -n "${FLYBALL_NICE:-10}" "$@" >"$logfile" 2>&1 </dev/null &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.5

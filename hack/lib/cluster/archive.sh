@@ -1,5 +1,5 @@
 # Images of single static binaries: an archive is a few files of JSON and a tar, so no builder is needed.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 
 archive_ref() { # TOOL: a reference by content; the module's cache key is in its folder's name
   local module

@@ -3,12 +3,8 @@
 
 # Every host process that carries our marker: the box's first process and the unshare above it.
 box_pids() {
-  local file
   # The pattern comes from a file, or grep would find itself.
-  for file in $(grep -lzxFf <(printf '%s\n' "$marker") /proc/[0-9]*/cmdline 2>/dev/null); do
-    file=${file#/proc/}
-    echo "${file%/cmdline}"
-  done
+  { grep -lzxFf <(printf '%s\n' "$marker") /proc/[0-9]*/cmdline 2>/dev/null || true; } | cut -d/ -f3
 }
 
 # The host's pid of the box's first process; fails when there is no box.

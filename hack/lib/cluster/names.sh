@@ -1,5 +1,5 @@
 # Names and addresses of the local cluster. A second cluster beside the first: FLYBALL_CLUSTER_INDEX=1 and a folder of its own.
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034 # used by who sources it
 index=${FLYBALL_CLUSTER_INDEX:-0}
 [[ $index =~ ^[0-9]$ ]] || die "FLYBALL_CLUSTER_INDEX must be one digit, is '$index'"
 
@@ -10,7 +10,7 @@ dir=${FLYBALL_CLUSTER_DIR:-/var/lib/flyball-cluster$suffix}
 
 marker="flyball-cluster=$dir"      # an argument of the box's first process, by which it is found however the last run ended
 cgroup=flyball-cluster$suffix
-node=node-1
+node="node-1"
 link_host=flyball${index}h
 link_box=flyball${index}b
 host_ip=10.231.$index.1

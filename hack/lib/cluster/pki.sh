@@ -1,8 +1,8 @@
 # The cluster's certificates and kubeconfigs: one CA, one key pair per identity.
 # shellcheck shell=bash disable=SC2154
 
-pki_make() {
-  cd "$dir/pki"
+pki_make() (
+  cd "$dir/pki" || exit
   printf '[req]\ndistinguished_name=dn\n[dn]\n' >openssl.cnf
   local new=(openssl req -x509 -config openssl.cnf -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650)
   "${new[@]}" -keyout ca.key -out ca.crt -subj /CN=flyball-ca \
@@ -32,8 +32,7 @@ pki_make() {
   local name
   for name in kubelet controller-manager scheduler proxy; do kubeconfig_write "$name" "$dir/conf/$name.kubeconfig"; done
   kubeconfig_write admin "$kubeconfig"
-  cd - >/dev/null
-}
+)
 
 kubeconfig_write() { # IDENTITY FILE
   (umask 077 && cat >"$2") <<YAML

@@ -1,5 +1,5 @@
 # Bringing the cluster up.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034 # names.sh, and variables that other parts read
 
 preconditions() {
   ((EUID == 0)) || die "needs root: it makes namespaces, links and cgroups (or set FLYBALL_CLUSTER=external and FLYBALL_CONTEXT)"
@@ -115,7 +115,8 @@ YAML
 cluster_up() { # [FAKE-NODES]
   preconditions
   ensure_apt containerd runc containernetworking-plugins nftables iproute2 jq openssl
-  bin=$("$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
+  # Killed with us: a build must not go on by itself.
+  bin=$(exec setpriv --pdeathsig KILL -- "$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
   PATH=$bin:$PATH
   export KUBECONFIG=$kubeconfig
   if [[ -e $dir/ready ]] && box_init >/dev/null && api_ready && node_ready; then

@@ -21,6 +21,7 @@ base_make() {
   ref=$(base_ref)
   if buildah_do inspect --type image "$ref" >/dev/null 2>&1; then return; fi
   ensure_apt debootstrap
+  # shellcheck disable=SC2016 # apt's own syntax
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' 2>/dev/null | head -n 1)
   work=$(mktemp -d "$FLYBALL_CACHE/base.XXXXXX")
   with_progress "images: base" "$FLYBALL_CACHE/images-base.log" \
