@@ -1,4 +1,4 @@
-"""One Flyball and one served InferenceService for all end-to-end scenarios: an engine takes most of a minute to start."""
+"""One Flyball and one served InferenceService for all scenarios: an engine takes most of a minute to start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from support.cluster import apply
 from support.live import Flyball, Service, inference_service, installed
 

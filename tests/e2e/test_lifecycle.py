@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from support.cluster import Object, apply, delete, eventually, get, items, kubectl
 from support.live import MODEL, RELEASE, RESOURCE, Flyball, Service, inference_service
 from support.streams import StreamLoad
@@ -90,8 +91,9 @@ def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
         chat.expect_condition("Tuned", "True")
     totals.expect_nothing_lost()
     assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert chat.pod()["status"]["containerStatuses"][0]["restartCount"] == (
-        pod["status"]["containerStatuses"][0]["restartCount"]
+    assert (
+        chat.pod()["status"]["containerStatuses"][0]["restartCount"]
+        == (pod["status"]["containerStatuses"][0]["restartCount"])
     )
 
 

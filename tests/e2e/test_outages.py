@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.cluster import eventually, items, kubectl, patch, throughout
 from support.live import MODEL, RESOURCE, Flyball, Service
 from support.node import kill_container
@@ -26,13 +27,14 @@ def unpinned(chat: Service) -> None:
 def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
     pinned(chat, 11)
     before = chat.pod()
+    restarts = before["status"]["containerStatuses"][0]["restartCount"]
     generation = chat.tuning()["generation"]
     kill_container(before, container="engine")
 
     def back() -> bool:
         pod = chat.pod()
         status = pod["status"]["containerStatuses"][0]
-        return status["restartCount"] > before["status"]["containerStatuses"][0]["restartCount"] and status["ready"]
+        return bool(status["ready"] and status["restartCount"] > restarts)
 
     eventually(back, expecting="the engine container restarted and is ready", within=420)
     eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
@@ -48,9 +50,7 @@ def test_a_killed_operator_costs_no_request_and_resumes(chat: Service, flyball: 
     with load.running() as totals:
         (operator,) = flyball.operator_pods()
         kill_container(operator, container="operator")
-        eventually(
-            lambda: chat.tuning()["epoch"] > before["epoch"], expecting="a new epoch in the status", within=180
-        )
+        eventually(lambda: chat.tuning()["epoch"] > before["epoch"], expecting="a new epoch in the status", within=180)
         pinned(chat, 13)
         unpinned(chat)
         finished = totals.finished

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import urllib.request
+from collections.abc import Callable
 
 import pytest
+
 from support.cluster import eventually, patch
 from support.live import MODEL, RESOURCE, Flyball, Service
 from support.streams import StreamLoad
@@ -29,8 +31,12 @@ def unpin(chat: Service) -> None:
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": nothing}}}, namespace=chat.namespace)
 
 
+def expect_limits(chat: Service, wanted: dict[str, int]) -> None:
+    eventually(lambda: wanted.items() <= chat.effective().items(), expecting=f"the engine runs under {wanted}")
+
+
 def test_a_hundred_retunes_under_streaming_load_lose_no_request(
-    chat: Service, flyball: Flyball, record_property: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    chat: Service, flyball: Flyball, note_figure: Callable[[str], None]
 ) -> None:
     pod = chat.pod()
     started = chat.tuning()["generation"]
@@ -39,20 +45,14 @@ def test_a_hundred_retunes_under_streaming_load_lose_no_request(
     with load.running() as totals:
         for seqs, tokens in itertools.islice(targets, RETUNES):
             pin(chat, seqs=seqs, tokens=tokens)
-            wanted = {"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens}
-            eventually(
-                lambda wanted=wanted: wanted.items() <= chat.effective().items(),
-                expecting=f"the engine runs under {wanted}",
-            )
+            expect_limits(chat, {"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
         unpin(chat)
     totals.expect_nothing_lost()
     after = chat.pod()
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
     assert chat.tuning()["generation"] >= started + RETUNES
-    with capsys.disabled():
-        print(f"\n{RETUNES} retunes, {totals.finished} requests, none failed or truncated")
-        print(push_times(flyball))
+    note_figure(f"{RETUNES} retunes, {totals.finished} requests, none failed or truncated; {push_times(flyball)}")
 
 
 def push_times(flyball: Flyball) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from support.cluster import Object, apply, delete, eventually, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
 from support.streams import StreamLoad
 
 pytestmark = pytest.mark.cluster
 
-#: The shortest start-up time the test's engine is sure to keep on a busy machine; a failed rollout is given up after it.
+#: A start-up time that the engine is sure to keep on a busy machine; a failed rollout is given up after it.
 STARTUP = "4m"
 
 

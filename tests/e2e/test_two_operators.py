@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+
 from support.cluster import eventually, kubectl, patch
 from support.live import RESOURCE, Flyball, Service
 from support.node import kill_container
@@ -55,7 +56,7 @@ def expect_successions(flyball: Flyball, since: int, *, leaders: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["KILL", "TERM"])
-def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figure: Callable[[str], None]) -> None:
     eventually(lambda: len(pair.operator_pods()) == 2 and pair.leader(), expecting="a leader and a standby")
     since = len(writes(pair))
     exercise(chat, 17)
@@ -73,5 +74,4 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, capsys: py
     exercise(chat, 19)
     expect_successions(pair, since, leaders=2)
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
-    with capsys.disabled():
-        print(f"\nSIG{how}: another leader after {taken:.1f} s")
+    note_figure(f"SIG{how}: another leader after {taken:.1f} s")

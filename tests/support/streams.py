@@ -38,7 +38,9 @@ class StreamTotals:
 class StreamLoad:
     """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped."""
 
-    def __init__(self, *, url: str, model: str, concurrency: int, prompt_tokens: int = 64, max_tokens: int = 48) -> None:
+    def __init__(
+        self, *, url: str, model: str, concurrency: int, prompt_tokens: int = 64, max_tokens: int = 48
+    ) -> None:
         self.totals = StreamTotals()
         self._url = url
         self._model = model
