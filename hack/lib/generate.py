@@ -1,7 +1,11 @@
-"""Writes what is generated from the models: the CRD, and the chart's copy of it. Run by hack/gen."""
+"""Writes what is generated from the models: the CRD, and the chart's copy of it. Run by hack/gen and hack/check.
+
+An argument names another root to write under, so that what is committed can be compared with it.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from flyball_operator.api import names
@@ -28,11 +32,11 @@ def chart_crd() -> str:
     return f"{HEADER}{{{{- if .Values.crds.install }}}}\n{document}{{{{- end }}}}\n"
 
 
-def main() -> None:
-    """Write both files."""
-    (ROOT / f"crds/{names.CRD_NAME}.yaml").write_text(crd())
-    (ROOT / f"charts/flyball/templates/crd-{names.PLURAL}.yaml").write_text(chart_crd())
+def main(root: Path) -> None:
+    """Write both files under `root`."""
+    (root / f"crds/{names.CRD_NAME}.yaml").write_text(crd())
+    (root / f"charts/flyball/templates/crd-{names.PLURAL}.yaml").write_text(chart_crd())
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

@@ -1,0 +1,123 @@
+"""The chart on the real API server: all it renders is accepted, its account may do what it must, upgrades keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from flyball_operator.api import names
+from flyball_operator.shell.startup import needed
+from support import helm
+from support.cluster import Object, get, kubectl, namespace
+from support.helm import CHART, VALUE_SETS, HelmError, of_kind, render
+
+RELEASE = "flyball-chart-test"
+ACCOUNT = "flyball-chart-test"
+SECRET = f"{RELEASE}-signing-key"
+#: No pod shall start: these tests are about objects.
+NO_IMAGE = {"image": {"registry": "localhost", "repository": "no/such-image", "pullPolicy": "Never"}}
+
+
+@pytest.fixture(scope="module")
+def tenants() -> Iterator[None]:
+    """The namespaces that the air-gapped value set names."""
+    for name in ("team-a", "team-b"):
+        kubectl("create", "namespace", name)
+    yield
+    kubectl("delete", "namespace", "team-a", "team-b", "--wait=false")
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_everything_rendered_is_accepted(value_set: str, work: str, tenants: None) -> None:
+    rendered = [one for one in render(helm.values(value_set), namespace=work) if one["kind"] != "PodMonitor"]
+    listed = {"apiVersion": "v1", "kind": "List", "items": rendered}
+    out = kubectl(
+        "apply", "--dry-run=server", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(listed)
+    )
+    assert len(out.splitlines()) == len(rendered)
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_the_operator_pod_passes_the_restricted_level(value_set: str, work: str) -> None:
+    (deployment,) = of_kind(render(helm.values(value_set), namespace=work), "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    # Needs objects that only an installation has; the security level is not about them.
+    for field in ("priorityClassName", "serviceAccountName"):
+        spec.pop(field, None)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": spec}
+    assert "created" in kubectl("create", "--dry-run=server", "-n", work, "-f", "-", stdin=json.dumps(pod))
+
+
+@pytest.fixture(scope="module")
+def installed(crd: object) -> Iterator[str]:
+    """The chart installed in a namespace of its own, with the CRD taken over as its NOTES say."""
+    with namespace("flyball-chart") as name:
+        helm.run("install", RELEASE, str(CHART), "-n", name, "--take-ownership", values=NO_IMAGE)
+        yield name
+        helm.run("uninstall", RELEASE, "-n", name, "--ignore-not-found")
+
+
+def _may(account: str, verb: str, resource: str, group: str, where: str | None) -> bool:
+    plural, _, subresource = resource.partition("/")
+    attributes = {
+        "verb": verb,
+        "resource": plural,
+        "group": group,
+        "subresource": subresource,
+        "namespace": where or "",
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": account, "resourceAttributes": attributes},
+    }
+    out = kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review))
+    return bool(json.loads(out)["status"]["allowed"])
+
+
+def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(installed: str) -> None:
+    account = f"system:serviceaccount:{installed}:{ACCOUNT}"
+    for right in needed([installed], installed):
+        assert _may(account, right.verb, right.resource.plural, right.resource.group, right.namespace), str(right)
+    assert not _may(account, "get", "secrets", "", installed)
+    assert not _may(account, "list", "pods", "", "default")
+    assert not _may(account, "update", names.PLURAL, names.GROUP, installed)
+    assert not _may(account, "delete", names.PLURAL, names.GROUP, installed)
+    out = kubectl("get", "namespace", installed, "-o", "name", "--as", account)
+    assert out.strip() == f"namespace/{installed}"
+    assert names.CRD_NAME in kubectl("get", "crd", names.CRD_NAME, "-o", "name", "--as", account)
+
+
+def _key(where: str) -> str:
+    found = get("secret", SECRET, namespace=where)
+    assert found is not None
+    return str(found["data"]["signing-key.pem"])
+
+
+def _crd() -> Object:
+    found = get("crd", names.CRD_NAME, namespace="default")
+    assert found is not None
+    return found
+
+
+def test_upgrade_and_reinstall_keep_the_signing_key_and_the_crd(installed: str) -> None:
+    key, crd_uid = _key(installed), _crd()["metadata"]["uid"]
+    helm.run("upgrade", RELEASE, str(CHART), "-n", installed, values=NO_IMAGE | {"replicas": 2})
+    assert _key(installed) == key
+    helm.run("uninstall", RELEASE, "-n", installed)
+    assert _key(installed) == key
+    assert _crd()["metadata"]["uid"] == crd_uid
+    with pytest.raises(HelmError, match="exists and cannot be imported into the current release"):
+        helm.run("install", "another", str(CHART), "-n", installed, values=NO_IMAGE)
+    helm.run("install", "another", str(CHART), "-n", installed, "--take-ownership", values=NO_IMAGE)
+    helm.run("uninstall", "another", "-n", installed)
+    helm.run("install", RELEASE, str(CHART), "-n", installed, "--take-ownership", values=NO_IMAGE)
+    assert _key(installed) == key
+
+
+def test_the_notes_say_what_is_watched_and_what_is_missing(installed: str) -> None:
+    notes = helm.run("get", "notes", RELEASE, "-n", installed)
+    assert f"in these namespaces: {installed}." in notes
+    assert "NOT SET: prometheus.url" in notes

@@ -1,0 +1,141 @@
+"""What the chart promises, whatever the values: rights, settings, a confined pod, and values that are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flyball_operator.api import names
+from flyball_operator.cluster.resources import CRDS, NAMESPACES
+from flyball_operator.shell.settings import Settings
+from flyball_operator.shell.startup import needed
+from support import helm
+from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, rights
+
+SYSTEM = "flyball-system"
+
+
+@pytest.mark.parametrize(
+    ("watch", "watched"),
+    [
+        ({}, [SYSTEM]),
+        ({"namespaces": ["team-a", "team-b"]}, ["team-a", "team-b"]),
+        ({"scope": "Cluster"}, [None]),
+    ],
+    ids=["own namespace", "two namespaces", "all namespaces"],
+)
+def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
+    watch: Object, watched: list[str | None]
+) -> None:
+    given = rights(render({"watch": watch}), account="flyball")
+    asked = {
+        (right.resource.group, right.resource.plural, right.verb, right.namespace or "*")
+        for right in needed(watched, SYSTEM)
+    }
+    asked |= {(CRDS.group, CRDS.plural, "get", "*")}
+    asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace) for namespace in watched if namespace}
+    assert given == asked
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_nobody_gets_a_right_on_secrets(value_set: str) -> None:
+    rules = [rule for one in render(helm.values(value_set)) for rule in one.get("rules", ())]
+    assert not [rule for rule in rules if {"secrets", "*"} & {*rule["resources"], *rule["verbs"], *rule["apiGroups"]}]
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_the_operator_reads_every_setting_the_chart_gives(value_set: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (deployment,) = of_kind(render(helm.values(value_set)), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = {item["name"]: item.get("value", "from-the-pod") for item in container["env"]}
+    assert {name.removeprefix("FLYBALL_").lower() for name in given} <= set(Settings.model_fields)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert settings.metrics_port == container["ports"][0]["containerPort"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert str(settings.signing_key_file) == f"{mounts['signing-key']}/signing-key.pem"
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_the_pod_is_confined(value_set: str) -> None:
+    (deployment,) = of_kind(render(helm.values(value_set)), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["terminationGracePeriodSeconds"] >= 30
+
+
+def test_two_replicas_are_never_evicted_together() -> None:
+    assert of_kind(render({}), "PodDisruptionBudget") == []
+    (budget,) = of_kind(render({"replicas": 2}), "PodDisruptionBudget")
+    (deployment,) = of_kind(render({"replicas": 2}), "Deployment")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def test_a_digest_beats_the_tag_and_the_plugin_follows_the_registry() -> None:
+    digest = "sha256:" + "a" * 64
+    image = {"registry": "mirror.example.com/x", "repository": "operator", "tag": "1", "digest": digest}
+    (deployment,) = of_kind(render({"image": image}), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"mirror.example.com/x/operator@{digest}"
+    plugin = next(item["value"] for item in container["env"] if item["name"] == "FLYBALL_PLUGIN_IMAGE")
+    assert plugin == "mirror.example.com/x/flyball/plugin:0.1.0"
+
+
+def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
+    rendered = render({"metrics": {"podMonitor": {"engines": True}}})
+    (monitor,) = of_kind(rendered, "PodMonitor")
+    assert names.LABEL_SERVICE_UID in monitor["spec"]["podTargetLabels"]
+    assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http", "control"}
+    assert all(
+        endpoint["relabelings"][0]["targetLabel"] == "port" for endpoint in monitor["spec"]["podMetricsEndpoints"]
+    )
+    assert monitor["spec"]["selector"]["matchLabels"] == {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+
+
+def test_users_of_the_namespace_may_edit_or_view_but_not_write_the_status() -> None:
+    roles = {one["metadata"]["name"]: one for one in of_kind(render({}), "ClusterRole")}
+    edit = roles["flyball-system-flyball-edit"]
+    written = {resource for rule in edit["rules"] for resource in rule["resources"]}
+    assert written == {names.PLURAL, f"{names.PLURAL}/scale"}
+    view = roles["flyball-system-flyball-view"]
+    assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+
+
+WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"replica": 2}, "additional properties 'replica' not allowed"),
+    ({"replicas": 0}, "minimum: got 0, want 1"),
+    ({"watch": {"scope": "All"}}, "value must be one of 'Namespaced', 'Cluster'"),
+    ({"watch": {"scope": "Cluster", "namespaces": ["a"]}}, "maxItems: got 1, want 0"),
+    ({"watch": {"namespaces": ["Team A"]}}, "'Team A' does not match pattern"),
+    ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
+    ({"image": "localhost/flyball/operator:1"}, "got string, want object"),
+    ({"image": {"digest": "sha256:1"}}, "'sha256:1' does not match pattern"),
+    ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
+    ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says"), WRONG_VALUES, ids=[str(wrong) for wrong, _ in WRONG_VALUES])
+def test_wrong_values_are_refused_with_their_place(wrong: Object, says: str) -> None:
+    with pytest.raises(HelmError) as refusal:
+        render(wrong)
+    assert says in str(refusal.value)
+    assert "at '/" in str(refusal.value) or next(iter(wrong)) in str(refusal.value)
+
+
+def test_the_chart_passes_helms_own_lint() -> None:
+    for value_set in VALUE_SETS:
+        assert "0 chart(s) failed" in helm.run(
+            "lint", "--strict", str(CHART), values=helm.values(value_set), offline=True
+        )

@@ -1,0 +1,55 @@
+"""What the chart renders to, for four sets of values, and that the generated copies of the CRD are current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import generate
+from flyball_operator.api import names
+from support import helm
+from support.helm import ROOT, VALUE_SETS, Object, render
+
+FOLDER = ROOT / "tests/golden/chart"
+#: Made anew at each rendering without a cluster.
+SECRET_VALUE = "(a key)"
+
+
+def golden_text(rendered: list[Object]) -> str:
+    """YAML in a stable order, without what changes from run to run, and with the CRD, which has a file, named only."""
+    kept = []
+    for one in rendered:
+        if one["kind"] == "Secret":
+            one["data"] = dict.fromkeys(one["data"], SECRET_VALUE)
+        if one["kind"] == "CustomResourceDefinition":
+            one["spec"] = "(crds/)"
+        kept.append(one)
+    kept.sort(key=lambda one: (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]))
+    return yaml.safe_dump_all(kept, sort_keys=False, width=120)
+
+
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_the_chart_renders_as_committed(value_set: str, rewrite: bool) -> None:
+    path = FOLDER / f"{value_set}.yaml"
+    text = golden_text(render(helm.values(value_set)))
+    if rewrite:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("path", [f"crds/{names.CRD_NAME}.yaml", f"charts/flyball/templates/crd-{names.PLURAL}.yaml"])
+def test_the_generated_files_are_current(path: str, tmp_path: Path) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    for folder in ("crds", "charts/flyball/templates"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    generate.main(tmp_path)
+    assert (tmp_path / path).read_text() == (ROOT / path).read_text()
+
+
+def test_the_chart_installs_the_committed_crd_and_keeps_it() -> None:
+    (ours,) = helm.of_kind(render({}), "CustomResourceDefinition")
+    committed = yaml.safe_load((ROOT / f"crds/{names.CRD_NAME}.yaml").read_text())
+    assert ours["metadata"]["annotations"].pop("helm.sh/resource-policy") == "keep"
+    assert ours == committed

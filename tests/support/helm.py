@@ -1,0 +1,78 @@
+"""helm, as the tests use it: what the chart renders to, and what it says of wrong values."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/flyball"
+VALUE_SETS = tuple(sorted(path.name.split(".")[0] for path in (ROOT / "tests/golden/chart").glob("*.values.yaml")))
+
+
+class HelmError(AssertionError):
+    """helm ended with an error; the message is what it said."""
+
+
+@cache
+def binary() -> str:
+    """Path of helm: that of the environment, else the one that hack/lib/binaries builds."""
+    found = shutil.which("helm")
+    if found:
+        return found
+    command = [str(ROOT / "hack/lib/binaries"), "path", "helm"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout.strip()
+
+
+def run(*args: str, values: Object | None = None, offline: bool = False) -> str:
+    """Run helm, with values on standard input; `offline` hides any cluster from it. Raises `HelmError`."""
+    environment = dict(os.environ) | ({"KUBECONFIG": "/dev/null"} if offline else {})
+    extra = ["-f", "-"] if values is not None else []
+    done = subprocess.run(
+        [binary(), *args, *extra], input=json.dumps(values), capture_output=True, text=True, timeout=120, check=False,
+        env=environment,
+    )  # fmt: skip
+    if done.returncode:
+        raise HelmError(done.stderr.strip())
+    return done.stdout
+
+
+def values(value_set: str) -> Object:
+    """One of the value sets that golden files exist for."""
+    loaded: Object = yaml.safe_load((ROOT / f"tests/golden/chart/{value_set}.values.yaml").read_text())
+    return loaded
+
+
+def render(changes: Object, *, release: str = "flyball", namespace: str = "flyball-system") -> list[Object]:
+    """Everything the chart renders to with these values, without a cluster."""
+    text = run("template", release, str(CHART), "--namespace", namespace, values=changes, offline=True)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def of_kind(rendered: list[Object], kind: str) -> list[Object]:
+    """The objects of one kind."""
+    return [one for one in rendered if one["kind"] == kind]
+
+
+def rights(rendered: list[Object], *, account: str) -> set[tuple[str, str, str, str]]:
+    """What the bindings give one account: group, resource, verb, namespace (`*` for all of them)."""
+    roles = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in rendered}
+    given = set()
+    for binding in of_kind(rendered, "RoleBinding") + of_kind(rendered, "ClusterRoleBinding"):
+        if not any(subject["name"] == account for subject in binding["subjects"]):
+            continue
+        namespace = binding["metadata"].get("namespace")
+        role = roles[(binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"])]
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    given |= {(group, resource, verb, namespace or "*") for verb in rule["verbs"]}
+    return given
