@@ -1,8 +1,8 @@
 """The brain's loops: read all signals once per tick, let each service's seat act on its own.
 
 Two rhythms: the tick (5 s) reads Prometheus and decides; the watch (1 s) only looks, in memory, for pods whose engine
-came back, and gives them their setpoint. Seats act side by side, each behind its own lock: one service whose pods hang
-delays neither the tick nor the others, it just misses ticks.
+came back, and gives them their setpoint. A spec that changed brings the next tick forward. Seats act side by side, each
+behind its own lock: one service whose pods hang delays neither the tick nor the others, it just misses ticks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -38,22 +39,29 @@ class Brain:
         self._tick_seconds = tick_seconds
         self._seats: dict[str, Seat] = {}
         self._epoch = 0
+        self._generations: dict[str, int] = {}
+        self._edited = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled. What one service raises is logged and counted, never passed on."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._every(self._tick_seconds, self._tick, group))
-            group.create_task(self._every(WATCH_SECONDS, self._watch, group))
+            group.create_task(self._ticks(group))
+            group.create_task(self._watches(group))
 
-    async def _every(
-        self, seconds: float, step: Callable[[asyncio.TaskGroup], Awaitable[None]], group: asyncio.TaskGroup
-    ) -> None:
-        """Run a step at a fixed rate, without catching up on what was missed."""
+    async def _ticks(self, group: asyncio.TaskGroup) -> None:
+        """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
         due = self._clock()
         while True:
-            await step(group)
-            due = max(due + seconds, self._clock())
-            await asyncio.sleep(max(0.0, due - self._clock()))
+            self._edited.clear()
+            await self._tick(group)
+            due = max(due + self._tick_seconds, self._clock())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._edited.wait(), due - self._clock())
+
+    async def _watches(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            await self._watch(group)
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _tick(self, group: asyncio.TaskGroup) -> None:
         if not self._muster():
@@ -79,6 +87,10 @@ class Brain:
         for seat in self._seats.values():
             if not seat.lock.locked():
                 group.create_task(self._guarded(seat, seat.keep))
+        generations = {service.metadata.uid: service.metadata.generation for service in self._services.all()}
+        if generations != self._generations:
+            self._generations = generations
+            self._edited.set()
 
     def _muster(self) -> bool:
         """Seats for the services there are, none for those gone; all anew under another leadership."""
