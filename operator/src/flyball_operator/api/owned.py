@@ -16,16 +16,17 @@ from flyball_operator.api.rules import Constraint, Rule, matches
 
 #: Letters after which an abbreviation can only mean this flag (vLLM 0.32's parser; shorter ones it refuses itself).
 _SURELY_MEANT: Final = {
-    "served_model_name": "--serv",
+    "served_model_name": "--ser",
     "host": "--ho",
     "port": "--por",
-    "tensor_parallel_size": "--tens",
+    "uds": "--ud",
+    "tensor_parallel_size": "--te",
     "max_num_seqs": "--max-num-s",
     "max_num_batched_tokens": "--max-num-b",
     "max_num_active_seqs": "--max-num-a",
     "max_num_scheduled_tokens": "--max-num-sc",
-    "enable_prefix_caching": "--enable-prefix-c",
-    "shutdown_timeout": "--shut",
+    "enable_prefix_caching": "--enable-prefix",
+    "shutdown_timeout": "--shu",
     "scheduler_cls": "--scheduler-c",
     "api_server_count": "--api-s",
     "disable_log_stats": "--disable-log-st",
