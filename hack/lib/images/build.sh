@@ -47,6 +47,7 @@ image_build() {
   if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
     arguments+=(-v /etc/ssl/certs:/etc/ssl/certs:ro --build-arg PIP_CERT=/etc/ssl/certs/ca-certificates.crt)
   fi
+  buildah_do rm --all >/dev/null # left by a build that failed; callers hold the lock
   # shellcheck disable=SC2016
   with_progress "images: $1" "$logfile" bash -c 'buildah_do "$@"' - bud --layers --network host --disable-compression \
     --build-arg "BASE=${FLYBALL_BASE:-$(base_ref)}" "${arguments[@]}" -t "$2" -f "$4/$3" "$4"
@@ -61,7 +62,15 @@ image_import() {
   else
     buildah_do push --quiet "$2" "docker-archive:/dev/stdout:$2" | box ctr -n k8s.io images import - >/dev/null
   fi
+  # shellcheck disable=SC2046 # digests are words
+  box ctr -n k8s.io content rm $(image_layers "$2") >/dev/null
   log "images: $1: imported in $((SECONDS - began)) s"
+}
+
+image_layers() { # REF: digests of its layers
+  local manifest
+  manifest=$(box ctr -n k8s.io images ls "name==$1" | awk 'NR == 2 {print $3}')
+  box ctr -n k8s.io content get "$manifest" | jq -r '.layers[].digest' | sort -u
 }
 
 image_push() { # NAME REF TARGET
