@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flyball_engine.contract import Limits, StepKind
+from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
@@ -46,7 +47,8 @@ class Mix:
 class State:
     """What is remembered from tick to tick of one service; bounded.
 
-    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
+    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used. `live_since`:
+    when the law's limits became live, infinite while they are a shadow: counts of other limits teach nothing about them.
     """
 
     limits: Limits
@@ -54,12 +56,13 @@ class State:
     margins: Margins = field(default_factory=Margins)
     lengths: Lengths | None = None
     mix: Mix | None = None
-    seqs_changed_at: float = float("-inf")
+    seqs_rose_at: float = float("-inf")
     counted_until: float = float("-inf")
     trial: Trial | None = None
     held_until: float = float("-inf")
     last_outcome: Outcome | None = None
     regime: Regime = Regime.BALANCED
+    live_since: float = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +103,20 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, detail)
     if isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, observation.load.detail)
-    watched = _watch(state, observation, observation.load, spec)
+    watched = _watch(_lived(state, spec, observation.at), observation, observation.load, spec)
     return _act(watched, observation, observation.load, spec, now)
+
+
+def learn_steps(state: State, window: StepWindow) -> State:
+    """Learn from steps that came another way than with signals: the read-backs, while Prometheus is away."""
+    return replace(state, learner=learn(state.learner, window))
+
+
+def _lived(state: State, spec: TuningSpec, at: float) -> State:
+    """Note whether the law's limits are live; a shadow is not on trial."""
+    if spec.mode is not Mode.AUTO:
+        return replace(state, live_since=float("inf"), trial=None, last_outcome=None)
+    return state if state.live_since <= at else replace(state, live_since=at)
 
 
 def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
@@ -113,7 +128,7 @@ def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> Stat
         lengths=_lengths(state.lengths, load),
         mix=_mix(state.mix, steps) if steps is not None else state.mix,
     )
-    if signals.at - state.counted_until < signals.window_seconds - 0.5:
+    if signals.at - max(state.counted_until, state.live_since) < signals.window_seconds - 0.5:
         return learnt
     return _count(learnt, signals, load, spec)
 
@@ -141,8 +156,9 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     model, demand = state.learner.model, _demand(state, load, signals.cores)
     if model is None or demand is None or state.learner.fit is None:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
-    choice = choose(Situation(model, demand, spec.objectives, state.margins, spec.envelope))
-    cooled = now - state.seqs_changed_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
+    tokens = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
+    choice = choose(Situation(model, demand, spec.objectives, state.margins, spec.envelope, tokens))
+    cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
     limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
     moved = _moved(state, limits, load, now) if hold is None else state
     moved = replace(moved, regime=choice.regime)
@@ -151,7 +167,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
 
 def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
     """The state after a change; a trial begins unless one runs, which then has its windows start anew."""
-    seqs = limits.max_num_active_seqs != state.limits.max_num_active_seqs
+    rose = (limits.max_num_active_seqs or 0) > (state.limits.max_num_active_seqs or 0)
     trial = state.trial
     if trial is not None:
         trial = replace(trial, since=now, worse=0)
@@ -159,15 +175,13 @@ def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
         trial = Trial(
             since=now, before=state.limits, baseline=state.last_outcome, arrivals=load.arrivals, ratio=state.mix.ratio
         )
-    return replace(state, limits=limits, trial=trial, seqs_changed_at=now if seqs else state.seqs_changed_at)
+    return replace(state, limits=limits, trial=trial, seqs_rose_at=now if rose else state.seqs_rose_at)
 
 
 def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Decision]:
     assert state.trial is not None  # noqa: S101 - narrows for the type checker
     before = guard.clipped(state.trial.before, envelope)
-    moved = replace(
-        state, limits=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, seqs_changed_at=now, last_outcome=None
-    )
+    moved = replace(state, limits=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, last_outcome=None)
     reason = (
         f"two windows after the last change were worse than before it: undone, held for {guard.ROLLBACK_HOLD:.0f} s"
     )
@@ -214,7 +228,8 @@ def _demand(state: State, load: Load, cores: int) -> Demand | None:
     return Demand(
         arrivals=load.arrivals / cores,
         prompt=lengths.prompt,
-        uncached=max(uncached, mix.ratio * lengths.output),
+        # What steps held speaks sooner than requests that finished, but bursts exaggerate it.
+        uncached=min(2 * uncached, max(uncached, mix.ratio * lengths.output)),
         output=lengths.output,
         ratio=mix.ratio,
         attention=mix.attention,

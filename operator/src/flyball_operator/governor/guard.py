@@ -18,14 +18,14 @@ from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.spec import Envelope, Objective
 
 #: A change must be worth it: relative change of S and of C below which the limits stay.
-SEQS_HYSTERESIS: Final = 0.05
+SEQS_HYSTERESIS: Final = 0.10
 TOKENS_HYSTERESIS: Final = 0.10
 #: S may fall to this share, or rise by this factor and step, in one decision. C leaves nothing behind and may jump.
 SLEW_DOWN: Final = 0.7
 SLEW_UP: Final = 1.5
 SLEW_STEP: Final = 8
-#: Seconds after a change of S before S may fall (again), unless KV memory is nearly full.
-SEQS_COOL_DOWN: Final = 10.0
+#: Seconds after a rise of S before it may fall, unless KV memory is nearly full: a batch must show what it does.
+SEQS_COOL_DOWN: Final = 15.0
 KV_URGENT: Final = 0.95
 #: C may grow to this multiple of the largest steps the model was learnt from.
 REACH: Final = 4
@@ -56,7 +56,7 @@ class Hold(StrEnum):
     GOOD_ENOUGH = "GoodEnough"
     """The change would be within the hysteresis."""
     COOLING_DOWN = "CoolingDown"
-    """S changed a moment ago and may not fall yet."""
+    """S rose a moment ago and may not fall yet."""
     ROLLED_BACK = "RolledBack"
     """A change was undone; nothing moves until the hold ends."""
 
@@ -78,7 +78,9 @@ def restrain(
 ) -> tuple[Limits, Hold | None]:
     """The limits after slew and hysteresis; a reason if they are the current ones."""
     seqs, tokens = _given(current, envelope)
-    wanted = envelope.seqs.clip(min(max(choice.seqs, SLEW_DOWN * seqs), SLEW_UP * seqs + SLEW_STEP))
+    # A draining batch jumps up: that is the direction of the start values, and every second of it is queue.
+    most = envelope.seqs.most if choice.regime is Regime.DRAINING else SLEW_UP * seqs + SLEW_STEP
+    wanted = envelope.seqs.clip(min(max(choice.seqs, SLEW_DOWN * seqs), most))
     held = wanted < seqs and not cooled
     new_seqs = seqs if held or _near(wanted, seqs, SEQS_HYSTERESIS) else wanted
     reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))

@@ -21,8 +21,12 @@ from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
 from flyball_operator.governor.spec import Envelope, Objective
 
-#: A draining C reaches this share of the largest prefill rate.
+#: A draining C reaches this share of the largest prefill rate; this lower one if it keeps the token objectives.
 DRAIN_SHARE: Final = 0.95
+GENTLE_SHARE: Final = 0.85
+#: A batch this close to what it sustains has chance queues, whose hundredth part waits this many times 1 / spare rate.
+BUSY: Final = 0.8
+TAIL: Final = 3.0
 #: Chunks of a saturated engine must at least feed the batch they run beside.
 BALANCE: Final = 1.05
 #: Share of the KV cache that may be filled, and how many deviations of request length are kept free (1 % preempted).
@@ -32,6 +36,8 @@ KV_DEVIATIONS: Final = 2.33
 GAP_SHARE: Final = 0.85
 #: Arrivals of one second scatter by this many deviations.
 BURST_DEVIATIONS: Final = 2.0
+#: Another C must use the objectives less by this share, else C would wander with every window's noise.
+KEEP: Final = 0.15
 #: Seconds that stand for a queue that only grows.
 _UNBOUNDED: Final = 3600.0
 #: Metrics that a queue spoils, whatever a step takes.
@@ -114,16 +120,22 @@ class _Point:
     token_use: float
     first_use: float
 
+    @property
+    def use(self) -> float:
+        """Use of the objective nearest to its margin."""
+        return max(self.token_use, self.first_use)
+
 
 @dataclass(frozen=True)
 class Situation:
-    """All that limits are chosen from."""
+    """All that limits are chosen from. `tokens` is the present C, kept unless another is clearly better."""
 
     model: StepModel
     demand: Demand
     objectives: tuple[Objective, ...]
     margins: Margins
     envelope: Envelope
+    tokens: int
 
     def step(self, decodes: float, prefill: float) -> float:
         """Seconds of a step of this many decodes and prefill tokens at the mean context.
@@ -152,16 +164,22 @@ class Situation:
 
 def choose(situation: Situation) -> Choice:
     """The limits for one core. Never outside the envelope."""
+    if not situation.objectives:
+        return _widest(situation)
     seqs, seqs_binding = _seqs(situation)
+    seqs = _relieved(situation, seqs)
     points = [_point(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
-    both = [point for point in points if point.token_use <= 1.0 and point.first_use <= 1.0]
-    if both:
-        best = min(both, key=lambda point: (max(point.first_use, point.token_use), point.tokens))
-        regime = Regime.BALANCED if _has_token_objective(situation.objectives) else Regime.THROUGHPUT
-    elif min(point.first_use for point in points) > 1.0:
+    prompt = [point for point in points if point.first_use <= 1.0]
+    if not prompt:
         return _drain(situation)
+    both = [point for point in prompt if point.token_use <= 1.0]
+    if both:
+        best = min(
+            both, key=lambda point: (point.use - (KEEP if point.tokens == situation.tokens else 0.0), point.tokens)
+        )
+        regime = Regime.BALANCED if _has_token_objective(situation.objectives) else Regime.THROUGHPUT
     else:
-        best, regime = min(points, key=lambda point: max(point.token_use, point.first_use)), Regime.TOKEN_BOUND
+        best, regime = min(prompt, key=lambda point: point.token_use), Regime.TOKEN_BOUND
     return Choice(
         seqs=seqs,
         tokens=best.tokens,
@@ -169,6 +187,14 @@ def choose(situation: Situation) -> Choice:
         binding=_binding(best, situation.objectives, seqs_binding),
         predicted=best.predicted,
     )
+
+
+def _widest(situation: Situation) -> Choice:
+    """Nothing to hold: the upper bounds, as far as memory goes."""
+    span = situation.envelope.seqs
+    seqs = min(span.most, max(span.least, _kv_seqs(situation.demand)))
+    point = _point(situation, seqs, situation.envelope.tokens.most)
+    return Choice(seqs=seqs, tokens=point.tokens, regime=Regime.THROUGHPUT, binding="", predicted=point.predicted)
 
 
 def _has_token_objective(objectives: tuple[Objective, ...]) -> bool:
@@ -186,6 +212,21 @@ def _seqs(situation: Situation) -> tuple[int, str]:
         if fits < most:
             most, binding = fits, objective.name
     return most, binding
+
+
+def _relieved(situation: Situation, seqs: int) -> int:
+    """The batch enlarged until requests wait for a place no longer than their objective allows, as far as memory does.
+
+    No gate stands before the queue: a batch too small for its arrivals would keep every token objective and lose every
+    first token. Only as much is given up as the queue needs.
+    """
+    span, waits = situation.envelope.seqs, [o.seconds for o in situation.objectives if o.metric in _FIRST]
+    budget = min(waits, default=math.inf) * situation.margins.first_token
+    low, high = seqs, min(span.most, max(seqs, _kv_seqs(situation.demand)))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _slot_wait(situation, middle) <= budget else (middle + 1, high)
+    return low
 
 
 def _token_budget(objective: Objective, situation: Situation) -> float | None:
@@ -225,7 +266,8 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
     floor = max(BALANCE * decodes * (1.0 + situation.demand.ratio), decodes + 64)
     least = min(span.most, max(span.least, math.ceil(floor)))
     steps = (int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
-    return sorted({least, span.most, *(size for size in steps if least < size < span.most)})
+    present = {situation.tokens} if least < situation.tokens < span.most else set()
+    return sorted({least, span.most, *present, *(size for size in steps if least < size < span.most)})
 
 
 def _point(situation: Situation, seqs: int, tokens: int) -> _Point:
@@ -266,11 +308,15 @@ def _queueing(demand: Demand, rate: float) -> float:
 
 
 def _slot_wait(situation: Situation, seqs: int) -> float:
-    """Wait for a free place in a full batch; very long once requests arrive faster than the batch sustains."""
+    """Wait for a free place: the queue before it, and the tail of chance queues where the batch is nearly full.
+
+    The tail of the wait falls with the spare rate (P(W > t) ~ exp(-spare·t)), so one in a hundred waits some 3 / spare.
+    """
     demand, sustained = situation.demand, situation.capacity(seqs)
     if demand.arrivals >= sustained:
         return _UNBOUNDED
-    return demand.waiting / sustained if demand.running >= 0.9 * seqs else 0.0
+    queue = demand.waiting / sustained if demand.running >= 0.9 * seqs else 0.0
+    return queue + (TAIL / (sustained - demand.arrivals) if demand.arrivals > BUSY * sustained else 0.0)
 
 
 def _use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
@@ -285,24 +331,28 @@ def _use(objective: Objective, predicted: Prediction, margins: Margins) -> float
 
 
 def _drain(situation: Situation) -> Choice:
-    """The largest batch that memory allows, and the smallest C near the largest prefill rate."""
+    """The largest batch that memory allows, and the smallest C near the largest prefill rate.
+
+    A somewhat lower rate is accepted if it keeps the token objectives.
+    """
     span = situation.envelope.seqs
     seqs = min(span.most, max(span.least, _kv_seqs(situation.demand)))
     points = [_point(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
     fastest = max(point.rate for point in points)
-    best = next(point for point in points if point.rate >= DRAIN_SHARE * fastest)
-    waiting = [objective for objective in situation.objectives if objective.metric in _FIRST]
+    gentle = [point for point in points if point.token_use <= 1.0 and point.rate >= GENTLE_SHARE * fastest]
+    best = gentle[-1] if gentle else next(point for point in points if point.rate >= DRAIN_SHARE * fastest)
+    waiting = tuple(objective for objective in situation.objectives if objective.metric in _FIRST)
     return Choice(
         seqs=seqs,
         tokens=best.tokens,
         regime=Regime.DRAINING,
-        binding=_binding(best, tuple(waiting), ""),
+        binding=_binding(best, waiting, ""),
         predicted=best.predicted,
     )
 
 
 def _binding(point: _Point, objectives: tuple[Objective, ...], seqs_binding: str) -> str:
     """The objective nearest to its threshold; what bound the batch if no objective is near."""
-    if not objectives or (seqs_binding and max(point.token_use, point.first_use) < 0.5):
+    if not objectives or (seqs_binding and point.use < 0.5):
         return seqs_binding
     return max(objectives, key=lambda objective: _use(objective, point.predicted, Margins())).name

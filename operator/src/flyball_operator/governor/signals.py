@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
+
+#: Least seconds between two read-backs whose difference is a window: they are taken this often (`shell.crew`).
+LEAST_READ_BACK_SECONDS: Final = 30.0
 
 
 class Missing(StrEnum):
@@ -168,3 +172,28 @@ def difference(before: Cells, after: Cells) -> dict[CellKey, Sums] | None:
     if not all(sums.is_sane for sums in grown.values()) or any(key not in after for key in before):
         return None
     return {key: sums for key, sums in grown.items() if sums.steps > 0}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Cumulative steps by start of an engine, read back at a Unix time."""
+
+    at: float
+    cells: Mapping[str, Cells]
+
+
+def steps_between(before: Reading | None, cells: Mapping[str, Cells], now: float) -> tuple[StepWindow | None, Reading]:
+    """The steps since an earlier reading, once enough time has passed, and the reading to compare with next.
+
+    Engines that started, ended or were reset in between are left out; an engine not read anew adds nothing.
+    """
+    if before is None:
+        return None, Reading(now, cells)
+    if now - before.at < LEAST_READ_BACK_SECONDS:
+        return None, before
+    total: dict[CellKey, Sums] = {}
+    for start, after in cells.items():
+        grown = difference(before.cells[start], after) if start in before.cells else None
+        for key, sums in (grown or {}).items():
+            total[key] = total.get(key, Sums()).plus(sums)
+    return (StepWindow(start=before.at, end=now, cells=total) if total else None), Reading(now, cells)

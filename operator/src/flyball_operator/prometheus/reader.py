@@ -41,15 +41,16 @@ class PrometheusError(Exception):
 
 
 class PrometheusReader:
-    """Reads signals. `timeout` is for a whole read, in seconds."""
+    """Reads signals. `timeout` is for a whole read, `least_window` the shortest window, in seconds."""
 
-    def __init__(self, url: str, *, timeout: float = 4.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 4.0, least_window: int = LEAST_WINDOW) -> None:
         self._timeout = timeout
         # No retries: the next tick is one, and a late answer is an old one.
         self._client = PrometheusConnect(url=url, retry=Retry(total=0), timeout=timeout)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
         self._busy: set[asyncio.Future[Any]] = set()
-        self.window = LEAST_WINDOW
+        self._least_window = least_window
+        self.window = least_window
 
     def close(self) -> None:
         """Let go of the threads; calls in flight end by their own timeout."""
@@ -65,7 +66,7 @@ class PrometheusReader:
             )
         except PrometheusError as error:
             return {identity: Unobserved(error.missing, str(error)) for identity in pods}
-        self.window = _window(load)
+        self.window = _window(load, self._least_window)
         return {
             identity: answers.signals_of(
                 steps=steps.get(identity, []),
@@ -115,9 +116,9 @@ class PrometheusReader:
             raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
 
 
-def _window(load: Figures) -> int:
+def _window(load: Figures, least: int) -> int:
     """Seconds that span enough scrapes of the slowest-scraped service."""
     intervals = [answers.named(found).get("interval", 0.0) for found in load.values()]
     needed = max(intervals, default=0.0) * SCRAPES_PER_WINDOW
     # Scrapes jitter by milliseconds; 15.01 s must not become 20 s.
-    return int(min(LARGEST_WINDOW, max(LEAST_WINDOW, math.ceil((needed - 0.5) / 5) * 5)))
+    return int(min(LARGEST_WINDOW, max(least, math.ceil((needed - 0.5) / 5) * 5)))

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from flyball_operator.governor.signals import Outcome, Unobserved
+from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.shell.ports import Services
 from flyball_operator.shell.seat import Seat, Tools
 
@@ -24,12 +23,22 @@ _log: Final = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 1.0
 
 
+class SignalReader(Protocol):
+    """Where signals come from: `prometheus.reader.PrometheusReader`."""
+
+    async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        """Signals of each service; `pods` says how many ready pods each has."""
+        ...
+
+    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
+        """Outcomes by objective id over the reported window."""
+        ...
+
+
 class Brain:
     """Tunes every service while we lead."""
 
-    def __init__(
-        self, *, services: Services, reader: PrometheusReader, tools: Tools, tick_seconds: float = 5.0
-    ) -> None:
+    def __init__(self, *, services: Services, reader: SignalReader, tools: Tools, tick_seconds: float = 5.0) -> None:
         self._services = services
         self._reader = reader
         self._tools = tools

@@ -21,6 +21,7 @@ from flyball_operator.engines.errors import (
     UnreachableError,
 )
 from flyball_operator.governor.report import Reason
+from flyball_operator.governor.signals import CellKey, Sums, cells_of
 from flyball_operator.shell.ports import EnginePod
 
 #: Seconds between read-backs of a pod that has confirmed.
@@ -114,6 +115,21 @@ class Crew:
                 found.append((_reason(member.problem), f"{name}: {member.problem}"))
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {why}") for knob, why in self.unsupported().items()]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
+
+    @property
+    def conflicted(self) -> bool:
+        """Whether an engine holds our number with another body: it must be given a newer one."""
+        return any(
+            isinstance(member.problem, RefusedError) and member.problem.refusal is Refusal.CONFLICT
+            for member in self._members.values()
+        )
+
+    def steps(self) -> dict[str, dict[CellKey, Sums]]:
+        """Cumulative steps of each start of each pod, as last read back."""
+        return {
+            start: cells_of(sums for core in read_back.cores for sums in core.steps)
+            for start, read_back in self.read_backs().items()
+        }
 
     async def survey(self) -> None:
         """Read back every Ready pod."""

@@ -25,9 +25,18 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.engines.client import Acknowledged, EngineClient
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.governor import record, report
-from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide
+from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, learn_steps
 from flyball_operator.governor.report import Progress, Verdict
-from flyball_operator.governor.signals import Missing, Observation, Outcome, Signals, StepWindow, Unobserved
+from flyball_operator.governor.signals import (
+    Missing,
+    Observation,
+    Outcome,
+    Reading,
+    Signals,
+    StepWindow,
+    Unobserved,
+    steps_between,
+)
 from flyball_operator.governor.spec import Objective, tuning_spec
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.crew import Crew
@@ -69,6 +78,7 @@ class Seat:
         self._observed_at = tools.clock()
         self._trusted = self._state.learner.model is not None
         self._surveyed = False
+        self._read_steps: Reading | None = None
         self.lock = asyncio.Lock()
         meta = service.metadata
         self.labels = (meta.namespace, meta.name)
@@ -86,6 +96,21 @@ class Seat:
         fenced = newest is not None and newest.epoch > leadership.epoch
         return leadership.may_act() and not fenced
 
+    @property
+    def _overtaken(self) -> bool:
+        """Whether an engine holds a number of our own epoch that we have not given, or another body under ours."""
+        newest, live = self._crew.newest(), self._setpoint
+        return live is not None and ((newest is not None and newest.order() > live.order()) or self._crew.conflicted)
+
+    def _learn_from_read_backs(self, observation: Observation, now: float) -> None:
+        """While Prometheus has no steps for us, take them from the read-backs: limits hold, the model stays fresh."""
+        if isinstance(observation, Signals) and isinstance(observation.steps, StepWindow):
+            self._read_steps = None
+            return
+        window, self._read_steps = steps_between(self._read_steps, self._crew.steps(), now)
+        if window is not None:
+            self._state = learn_steps(self._state, window)
+
     async def keep(self) -> None:
         """Bring the setpoint back to pods that came back; nothing else."""
         if self._setpoint is not None and self._may_act:
@@ -95,6 +120,7 @@ class Seat:
         """One decision and all that follows from it."""
         await self._take_over()
         now = self._tools.wall()
+        self._learn_from_read_backs(observation, now)
         self._state, decision = decide(self._state, observation, self._spec, now)
         self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
         if decision.choice is not None:
@@ -102,7 +128,9 @@ class Seat:
         self._observe(observation)
         wanted = self._wanted()
         verdicts = self._judge(observation, attainment)
-        if self._may_act and (self._setpoint is None or _content(wanted) != _content(self._setpoint)):
+        if self._may_act and (
+            self._overtaken or self._setpoint is None or _content(wanted) != _content(self._setpoint)
+        ):
             await self._change(wanted, decision, verdicts, attainment)
             verdicts = self._judge(observation, attainment)
         await self._announce(verdicts)
