@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flyball_operator.api import names
-from flyball_operator.plan.objects import NAMED_KINDS, Object, controlled_by, controller
+from flyball_operator.plan.objects import NAMED_KINDS, Object, controller
 from flyball_operator.plan.snapshot import Snapshot
 
 
@@ -54,7 +54,7 @@ def _refusals(snapshot: Snapshot) -> Iterator[Verdict]:
         return
     for kind in NAMED_KINDS:
         found = snapshot.objects.get(kind)
-        if found is not None and not controlled_by(found, snapshot.desire.meta.uid):
+        if found is not None and snapshot.own(kind) is None:
             yield _conflict(snapshot, found)
     if service.spec.engine.governed:
         yield from _misconfigured(snapshot)

@@ -92,7 +92,10 @@ def _of_deployment(deployment: Object | None) -> Iterator[Cause]:
 def _of_pod(pod: Object) -> Iterator[Cause]:
     status = pod.get("status") or {}
     where = f"pod {name(pod)}"
-    for condition in status.get("conditions") or ():
+    conditions = status.get("conditions") or ()
+    if any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions):
+        return
+    for condition in conditions:
         unschedulable = condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable"
         if unschedulable and condition.get("status") == "False":
             yield _cause(CauseReason.UNSCHEDULABLE, where, condition.get("message", ""))

@@ -46,7 +46,7 @@ class Rollout:
 
 def decide(service: InferenceService, snapshot: Snapshot) -> Rollout:
     """Choose the target from what is asked for, what was kept, and what became of it."""
-    deployment = snapshot.objects.get(Kind.DEPLOYMENT)
+    deployment = snapshot.own(Kind.DEPLOYMENT)
     spec_hash = revision.spec_hash(service)
     rendered = pod.render(service, snapshot.config, spec_hash)
     kept = {found.spec_hash: found for item in snapshot.revisions if (found := revision.read(item)) is not None}

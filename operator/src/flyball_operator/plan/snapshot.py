@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pydantic import ValidationError
-
+from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
-from flyball_operator.plan.objects import Kind, Object
+from flyball_operator.plan.objects import Kind, Object, controlled_by
 
 
 @dataclass(frozen=True)
@@ -39,23 +38,12 @@ class Desire:
 
 
 def read_desire(raw: Object) -> Desire:
-    """Parse what the API server holds. Raises `ValidationError` only if it is not even a Kubernetes object."""
-    meta = ObjectMeta.model_validate(raw["metadata"])
+    """Parse what the API server holds. Raises `NoObjectError` only if it is not even a Kubernetes object."""
     try:
-        status = InferenceServiceStatus.model_validate(raw.get("status") or {})
-    except ValidationError:
-        # Only we write it; one that does not parse is from a newer operator, or from somebody's hand. Written anew.
-        status = InferenceServiceStatus()
-    try:
-        service = InferenceService.model_validate({**raw, "status": status})
-    except ValidationError as error:
-        return Desire(meta=meta, status=status, service=None, error=_describe(error))
-    return Desire(meta=meta, status=status, service=service)
-
-
-def _describe(error: ValidationError) -> str:
-    problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
-    return "; ".join(problems)
+        service = parse_service(raw)
+    except InvalidSpecError as error:
+        return Desire(meta=error.metadata, status=error.status, service=None, error=str(error))
+    return Desire(meta=service.metadata, status=service.status, service=service)
 
 
 @dataclass(frozen=True)
@@ -78,3 +66,8 @@ class Snapshot:
     epoch: int = 0
     status_written: datetime | None = None
     refused: str = ""
+
+    def own(self, kind: Kind) -> Object | None:
+        """The object of this kind, if it is this service's own."""
+        found = self.objects.get(kind)
+        return found if found is not None and controlled_by(found, self.desire.meta.uid) else None

@@ -58,8 +58,8 @@ class Claim:
 
 def ready_endpoints(snapshot: Snapshot) -> int:
     """Ready endpoints of our own Service, as kube-proxy sees them; a foreign Service's do not count."""
-    front = snapshot.objects.get(Kind.SERVICE)
-    if front is None or not controlled_by(front, snapshot.desire.meta.uid):
+    front = snapshot.own(Kind.SERVICE)
+    if front is None:
         return 0
     return sum(
         1
@@ -104,7 +104,7 @@ def _available(snapshot: Snapshot, rollout: Rollout | None) -> Claim:
     ready = ready_endpoints(snapshot)
     if ready:
         return Claim(True, Reason.ENDPOINTS_READY, "at least one pod serves")
-    deployment = snapshot.objects.get(Kind.DEPLOYMENT)
+    deployment = snapshot.own(Kind.DEPLOYMENT)
     if deployment is not None and deployment["spec"].get("replicas") == 0:
         return Claim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
     if rollout is not None and rollout.cause is not None:
@@ -122,9 +122,7 @@ def _ready(accepted: Claim, available: Claim) -> Claim:
 def render(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> Object:
     """The hands' whole part of the status."""
     meta = snapshot.desire.meta
-    deployment = snapshot.objects.get(Kind.DEPLOYMENT)
-    own = deployment if deployment is not None and controlled_by(deployment, meta.uid) else {}
-    counts = own.get("status") or {}
+    counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
     return {
         "observedGeneration": meta.generation,
         "epoch": snapshot.epoch,

@@ -15,7 +15,6 @@ from typing import Final
 
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.apply import carry_out, describe
-from flyball_operator.cluster.election import Elector
 from flyball_operator.cluster.errors import (
     AlreadyExistsError,
     ClusterError,
@@ -30,6 +29,7 @@ from flyball_operator.cluster.reader import Key, Reader, Seen
 from flyball_operator.cluster.status import apply_status
 from flyball_operator.plan.intents import Plan
 from flyball_operator.plan.planner import plan as make_plan
+from flyball_operator.shell.ports import Leadership
 from flyball_operator.shell.queue import KeyQueue
 from flyball_operator.shell.telemetry import Metrics
 
@@ -53,14 +53,14 @@ class Hands:
         *,
         api: KubeApi,
         reader: Reader,
-        elector: Elector,
+        leadership: Leadership,
         events: EventPoster,
         metrics: Metrics,
         now: Callable[[], datetime],
     ) -> None:
         self._api = api
         self._reader = reader
-        self._elector = elector
+        self._leadership = leadership
         self._events = events
         self._metrics = metrics
         self._now = now
@@ -76,7 +76,7 @@ class Hands:
                 queue.done(key)
 
     async def _work_on(self, key: Key, queue: KeyQueue[Key]) -> None:
-        if not self._elector.may_act():
+        if not self._leadership.may_act():
             # Standing by. All keys are added again when the lease is won.
             return
         try:
@@ -105,7 +105,7 @@ class Hands:
         tree.
         """
         for _ in range(ROUNDS):
-            seen = await self._reader.read(key, now=self._now(), epoch=self._elector.epoch)
+            seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
             if seen is None:
                 return None
             uid = seen.snapshot.desire.meta.uid

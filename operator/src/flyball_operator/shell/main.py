@@ -126,7 +126,7 @@ class Operator:
         self.hands = Hands(
             api=hands_api,
             reader=Reader(hands_api, config),
-            elector=self.elector,
+            leadership=self.elector,
             events=self._events(hands_api),
             metrics=self.metrics,
             now=utc_now,
@@ -231,6 +231,8 @@ class Operator:
             settings=kopf_glue.settings(),
             clusterwide=not namespaces,
             namespaces=namespaces,
+            # Named, since kopf would look the user up, and an unprivileged uid has no entry in the image.
+            identity=self._settings.instance,  # type: ignore[arg-type]  # a NewType of str that kopf does not export
             stop_flag=stop,
         )
         self._listen_for_signals()

@@ -1,0 +1,151 @@
+"""The operator dies before or after any of its writes: the end must be the same, and nothing made or deleted twice.
+
+The oracles are Sieve's: the state of all objects, and how often each was created and deleted, equal those of the run in
+which nothing happened.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flyball_operator.api import names
+from flyball_operator.cluster.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
+from support.memory_api import MemoryApi, Object
+from support.world import CrashError, World, service
+
+Scenario = Callable[[World], None]
+
+
+def edit(path: str, value: Any) -> Callable[[Object], None]:
+    def change(found: Object) -> None:
+        *parents, last = path.split(".")
+        node = found
+        for step in parents:
+            node = node.setdefault(step, {})
+        node[last] = value
+
+    return change
+
+
+def create(world: World) -> None:
+    world.apply(service(spec__replicas=2))
+
+
+def change_everything(world: World) -> None:
+    create(world)
+    world.change(edit("spec.engine.image", "engine:2"))
+    world.change(edit("spec.replicas", 5))
+    world.change(edit("spec.podTemplate.nodeSelector", {"zone": "a"}))
+    world.change(edit("spec.podTemplate", {}))
+
+
+def roll_back_and_recover(world: World) -> None:
+    create(world)
+    world.change(edit("spec.engine.image", "engine:bad"))
+    world.change(edit("spec.tuning", {"mode": "Disabled"}))
+    world.change(edit("spec.engine.image", "engine:3"))
+
+
+def fail_from_the_start(world: World) -> None:
+    world.apply(service(spec__engine__image="engine:bad"))
+    world.change(edit("spec.engine.image", "engine:2"))
+
+
+def collect_revisions(world: World) -> None:
+    create(world)
+    for number in range(9):
+        world.change(edit("spec.engine.image", f"engine:{number}"))
+
+
+def delete_and_make_again(world: World) -> None:
+    create(world)
+    world.delete()
+    create(world)
+
+
+def orphan_and_make_again(world: World) -> None:
+    create(world)
+    world.delete(cascade="orphan")
+    create(world)
+    for kind in ("deployments", "services", "poddisruptionbudgets"):
+        world.api.objects.pop((kind, "ns", "chat"))
+    world.settle()
+
+
+def lose_objects(world: World) -> None:
+    create(world)
+    for resource in (DEPLOYMENTS, SERVICES):
+        world.api.remove(resource, "chat")
+        world.settle()
+
+
+def adopt(world: World) -> None:
+    create(world)
+    world.change(edit("metadata.annotations", {names.ANNOTATION_ADOPT: "now"}))
+
+
+SCENARIOS = (
+    create,
+    change_everything,
+    roll_back_and_recover,
+    fail_from_the_start,
+    collect_revisions,
+    delete_and_make_again,
+    orphan_and_make_again,
+    lose_objects,
+    adopt,
+)
+
+
+class CrashingApi(MemoryApi):
+    """Kills the operator once, at one write: just before it, or when it is done but not yet known."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        super().__init__()
+        self._at = at
+        self._after = after
+
+    def _begin(self, verb: str, resource: Resource) -> None:
+        super()._begin(verb, resource)
+        if self.writes == self._at and not self._after:
+            raise CrashError
+
+    def _end(self, answer: Object) -> Object:
+        if self.writes == self._at and self._after:
+            self._at = -1
+            raise CrashError
+        return super()._end(answer)
+
+
+def end_state(world: World) -> dict[Any, Object]:
+    """All objects but events, without what no two runs have in common."""
+    state = {}
+    for key, found in world.api.objects.items():
+        if key[0] != EVENTS.plural:
+            kept = copy.deepcopy(found)
+            for field in ("resourceVersion", "managedFields", "generation"):
+                kept["metadata"].pop(field, None)
+            state[key] = kept
+    return state
+
+
+def counts(world: World) -> dict[tuple[str, str], int]:
+    return {what: count for what, count in world.api.counts.items() if not what[1].startswith("events/")}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_write_changes_nothing_in_the_end(scenario: Scenario, after: bool) -> None:
+    undisturbed = World()
+    scenario(undisturbed)
+    # The first writes of a long scenario are those of a short one.
+    for at in range(max(1, undisturbed.api.writes - 30), undisturbed.api.writes + 1):
+        world = World(CrashingApi(at, after=after))
+        scenario(world)
+        assert world.crashes == 1, f"the operator was to die at write {at}"
+        assert end_state(world) == end_state(undisturbed), f"died at write {at}"
+        assert counts(world) == counts(undisturbed), f"died at write {at}"

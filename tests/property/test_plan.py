@@ -1,0 +1,76 @@
+"""For any spec and any edit: planning after applying gives nothing to do, and equal snapshots give equal plans."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flyball_operator.cluster.api import KubeApi
+from flyball_operator.cluster.reader import Key, Reader
+from flyball_operator.cluster.resources import DEPLOYMENTS, INFERENCE_SERVICES
+from flyball_operator.plan.planner import plan
+from flyball_operator.plan.snapshot import Snapshot
+from support.memory_api import Object, leaves
+from support.world import CONFIG, NAMESPACE, Leading, World, service
+
+quantities = st.sampled_from(["1", "1000m", "250m", "2Gi", "1536Mi", 3])
+specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "spec__replicas": st.integers(0, 5),
+        "spec__engine__image": st.sampled_from(["engine:1", "engine:2", "engine:bad"]),
+        "spec__engine__args": st.lists(st.sampled_from(["--max-model-len=1024", "--seed=1", "--x=<&>é"]), max_size=3),
+        "spec__engine__env": st.sampled_from([[], [{"name": "A"}], [{"name": "A", "value": "1"}, {"name": "HOME"}]]),
+        "spec__model__uri": st.sampled_from(["hf://a/b", "pvc://claim/a/b", "file:///models/x"]),
+        "spec__accelerator": st.just({"resourceName": "nvidia.com/gpu"}),
+        "spec__rollout": st.sampled_from([{}, {"drainTimeout": "10s"}, {"maxSurge": 0}, {"maxUnavailable": 0}]),
+        "spec__podTemplate__resources__requests": st.dictionaries(st.sampled_from(["cpu", "memory"]), quantities),
+        "spec__podTemplate__nodeSelector": st.dictionaries(st.sampled_from(["a", "b"]), st.just("x")),
+        "spec__podTemplate__labels": st.dictionaries(st.sampled_from(["team", "tier"]), st.just("x")),
+        "spec__batching__maxNumSeqs": st.integers(1, 512),
+    },
+)
+
+
+def snapshot(world: World) -> Snapshot:
+    reader = Reader(cast("KubeApi", world.api), CONFIG)
+    seen = asyncio.run(reader.read(Key(NAMESPACE, "chat"), now=world.now, epoch=Leading.epoch))
+    assert seen is not None
+    return seen.snapshot
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(specs, min_size=1, max_size=3))
+def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
+    world = World()
+    for spec in chain:
+        world.apply(service(**spec))
+    seen = snapshot(world)
+    assert plan(seen).empty
+    assert plan(seen) == plan(seen)
+    strategy = world.api.one(DEPLOYMENTS, "chat")["spec"]["strategy"]["rollingUpdate"]
+    assert strategy["maxSurge"] + strategy["maxUnavailable"] > 0
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(specs, min_size=2, max_size=4))
+def test_the_way_does_not_matter_only_the_last_spec(chain: list[dict[str, Any]]) -> None:
+    walked, direct = World(), World()
+    chain[-1]["spec__engine__image"] = "engine:last"
+    for spec in chain:
+        walked.apply(service(**spec))
+    direct.apply(service(**chain[-1]))
+    assert _deployed(walked, chain[-1]) == _deployed(direct, chain[-1])
+
+
+def _deployed(world: World, spec: dict[str, Any]) -> Object:
+    found = world.api.one(DEPLOYMENTS, "chat")["spec"]
+    if "spec__replicas" not in spec:
+        # Without the field the size is what ran, which is not the same on both ways.
+        found = {field: value for field, value in found.items() if field not in ("replicas", "strategy")}
+    assert world.api.one(INFERENCE_SERVICES, "chat")["status"]["revisionOutdated"] is False
+    # By leaf: the order of lists that are maps is the server's.
+    return {str(path): value for path, value in leaves(found)}

@@ -1,0 +1,268 @@
+"""The Kubernetes API in memory, as far as the hands use it: ownership of fields, preconditions, garbage collection.
+
+For tests that crash the operator at every write, or show it the past: hundreds of runs that a real API server would
+take hours for. What is modelled here is held against the real one by `tests/apiserver`: the same scenarios run there.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from flyball_operator.api import names
+from flyball_operator.cluster.errors import AlreadyExistsError, ConflictError, NotFoundError
+from flyball_operator.cluster.resources import DEPLOYMENTS, Resource
+
+Object = dict[str, Any]
+#: A leaf of an object, as the keys on the way to it; `(field, key)` steps into an item of a keyed list.
+Path = tuple[Any, ...]
+
+_KEYS = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "ports": ("containerPort", "port"),
+    "ownerReferences": ("uid",),
+    "imagePullSecrets": ("name",),
+    "conditions": ("type",),
+}
+_IDENTITY = frozenset(
+    {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
+)
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf below `value`; items of keyed lists by their key."""
+    if isinstance(value, dict) and value:
+        for field, below in value.items():
+            keys = _KEYS.get(field)
+            if keys and isinstance(below, list) and below:
+                for item in below:
+                    key = next(item[name] for name in keys if name in item)
+                    yield from leaves(item, (*path, (field, key)))
+            else:
+                yield from leaves(below, (*path, field))
+    else:
+        yield path, value
+
+
+def grown(found: dict[Path, Any]) -> Object:
+    """The object that has these leaves."""
+    root: Object = {}
+    items: dict[Path, Object] = {}
+    for path, value in found.items():
+        node: Any = root
+        for depth, step in enumerate(path):
+            last = depth == len(path) - 1
+            if isinstance(step, tuple):
+                here = path[: depth + 1]
+                if here not in items:
+                    items[here] = {}
+                    node.setdefault(step[0], []).append(items[here])
+                node = items[here]
+            elif last:
+                node[step] = value
+            else:
+                node = node.setdefault(step, {})
+    return root
+
+
+def _normal(path: Path, value: Any) -> Any:
+    """Quantities come back in another spelling than they were sent in."""
+    if path[0] == "spec" and {"requests", "limits"} & set(path) and value in ("1000m", "2000m"):
+        return str(int(value[:-1]) // 1000)
+    return value
+
+
+class MemoryApi:
+    """A server and, for each writer, the methods of `cluster.api.KubeApi`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.writes = 0
+        self._version = itertools.count(100)
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._past: list[dict[tuple[str, str, str], Object]] = []
+
+    # What the tests do
+
+    def put(self, resource: Resource, body: Object, *, manager: str = "user") -> Object:
+        """Create or update an object as a user or a controller would: its fields are then `manager`'s."""
+        key = self._key(resource, body["metadata"]["namespace"], body["metadata"]["name"])
+        before = self.objects.get(key)
+        metadata = {**(before or {}).get("metadata", {}), **copy.deepcopy(body["metadata"])}
+        if "uid" not in metadata:
+            metadata["uid"] = self._uid(resource, metadata["name"])
+        status = body.get("status", (before or {}).get("status"))
+        stored = {**copy.deepcopy(body), "metadata": metadata} | ({"status": copy.deepcopy(status)} if status else {})
+        changed = before is None or before.get("spec") != stored.get("spec")
+        metadata["generation"] = metadata.get("generation", 0) + changed
+        metadata.setdefault("managedFields", [])
+        return self._store(key, stored)
+
+    def edit(self, resource: Resource, name: str, change: Callable[[Object], None], *, namespace: str = "ns") -> None:
+        """Change an object in place."""
+        body = copy.deepcopy(self.objects[self._key(resource, namespace, name)])
+        change(body)
+        self.put(resource, body)
+
+    def remove(self, resource: Resource, name: str, *, namespace: str = "ns", cascade: str = "background") -> None:
+        """Delete as a user would; dependents go at once, or lose their owner."""
+        gone = self.objects.pop(self._key(resource, namespace, name))
+        next(self._version)
+        for key, found in list(self.objects.items()):
+            owners = found["metadata"].get("ownerReferences") or []
+            if not any(owner["uid"] == gone["metadata"]["uid"] for owner in owners):
+                continue
+            if cascade == "orphan":
+                orphan = copy.deepcopy(found)
+                orphan["metadata"]["ownerReferences"] = []
+                self._store(key, orphan)
+            else:
+                del self.objects[key]
+
+    def find(self, resource: Resource, *, namespace: str = "ns") -> list[Object]:
+        """All objects of a kind."""
+        return [found for key, found in self.objects.items() if key[:2] == (resource.plural, namespace)]
+
+    def one(self, resource: Resource, name: str, *, namespace: str = "ns") -> Object:
+        """An object that must be there."""
+        return self.objects[self._key(resource, namespace, name)]
+
+    # What the operator does
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        """A read."""
+        found = self.shown().get(self._key(resource, namespace, name))
+        if found is None:
+            raise NotFoundError(f"{resource.plural} {name}")
+        return found
+
+    async def list(self, resource: Resource, namespace: str, *, selector: str = "") -> tuple[list[Object], str]:
+        """A list by one label."""
+        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        found = [
+            item
+            for key, item in self.shown().items()
+            if key[:2] == (resource.plural, namespace)
+            and all((item["metadata"].get("labels") or {}).get(label) == value for label, value in wanted.items())
+        ]
+        return found, str(next(self._version))
+
+    async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """POST."""
+        key = self._key(resource, namespace, body["metadata"]["name"])
+        self._begin("create", resource)
+        if key in self.objects:
+            raise AlreadyExistsError(str(key))
+        self.counts["create", f"{resource.plural}/{body['metadata']['name']}"] += 1
+        stored = grown({path: _normal(path, value) for path, value in leaves(body)})
+        metadata = stored["metadata"]
+        entry = {"manager": names.MANAGER_HANDS, "operation": "Update", "paths": _owned_paths(body)}
+        metadata |= {"uid": self._uid(resource, metadata["name"]), "generation": 1, "managedFields": [entry]}
+        self._defaults(resource, stored)
+        return self._end(self._store(key, stored))
+
+    async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
+        """Server-side apply with force."""
+        metadata = body["metadata"]
+        key = self._key(resource, metadata["namespace"], metadata["name"])
+        self._begin("status" if subresource else "apply", resource)
+        live = self._matching(key, metadata)
+        entries = live["metadata"]["managedFields"]
+        paths = _owned_paths(body)
+        mine = next((entry for entry in entries if entry["operation"] == "Apply"), None)
+        others = {path for entry in entries if entry is not mine for path in entry["paths"]}
+        dropped = set(mine["paths"] if mine else ()) - set(paths) - others
+        found = {path: value for path, value in leaves(live) if path not in dropped}
+        found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
+        stored = grown(found)
+        managed = [entry for entry in entries if entry is not mine]
+        entry = {"manager": names.MANAGER_HANDS, "operation": "Apply", "paths": paths}
+        stored["metadata"]["managedFields"] = [*managed, entry]
+        if not subresource and _without_status(stored) != _without_status(live):
+            stored["metadata"]["generation"] += 1
+        return self._end(live if stored == live else self._store(key, stored))
+
+    async def json_patch(self, resource: Resource, namespace: str, name: str, patch: Sequence[Object]) -> Object:
+        """A JSON patch of metadata, as a claim makes it."""
+        self._begin("claim", resource)
+        key = self._key(resource, namespace, name)
+        values = {step["path"].rsplit("/", 1)[-1]: step["value"] for step in patch}
+        found = self._matching(key, values)
+        live = {**found, "metadata": {**found["metadata"], "managedFields": values["managedFields"]}}
+        return self._end(self._store(key, live))
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        """DELETE with a UID."""
+        self._begin("delete", resource)
+        key = self._key(resource, namespace, name)
+        self._matching(key, {"uid": uid})
+        self.counts["delete", f"{resource.plural}/{name}"] += 1
+        del self.objects[key]
+        self._end({})
+
+    # Inside
+
+    def shown(self) -> dict[tuple[str, str, str], Object]:
+        """What reads show: the present. A lagging server shows something else."""
+        return self.objects
+
+    def past(self, back: int) -> dict[tuple[str, str, str], Object]:
+        """Everything as it was so many writes ago."""
+        return self._past[-back] if back and len(self._past) >= back else self.objects
+
+    def _uid(self, resource: Resource, name: str) -> str:
+        """The same in every run, so that runs can be compared."""
+        self._made[resource.plural, name] += 1
+        return f"{resource.plural}-{name}-{self._made[resource.plural, name]}"
+
+    def _begin(self, verb: str, resource: Resource) -> None:
+        self.writes += 1
+
+    def _end(self, answer: Object) -> Object:
+        return answer
+
+    def _matching(self, key: tuple[str, str, str], wanted: Object) -> Object:
+        live = self.objects.get(key)
+        if live is None:
+            raise ConflictError("no such object, and its UID was given")
+        for field in ("uid", "resourceVersion"):
+            if wanted.get(field) not in (None, live["metadata"][field]):
+                raise ConflictError(f"another {field}")
+        return live
+
+    def _store(self, key: tuple[str, str, str], body: Object) -> Object:
+        # Stored objects are never changed in place, so a copy of the table is a copy of everything.
+        self._past = [*self._past[-50:], dict(self.objects)]
+        body["metadata"]["resourceVersion"] = str(next(self._version))
+        self.objects[key] = body
+        return body
+
+    def _defaults(self, resource: Resource, stored: Object) -> None:
+        if resource is DEPLOYMENTS:
+            stored["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
+
+    @staticmethod
+    def _key(resource: Resource, namespace: str, name: str) -> tuple[str, str, str]:
+        return (resource.plural, namespace, name)
+
+
+def _owned_paths(body: Object) -> list[Path]:
+    """Leaves that an applier owns: not identity."""
+    skipped = ("apiVersion", "kind")
+    return [
+        path
+        for path, _ in leaves(body)
+        if path[0] not in skipped and not (path[0] == "metadata" and path[1] in {*_IDENTITY, "name", "namespace"})
+    ]
+
+
+def _without_status(found: Object) -> Object:
+    return {field: value for field, value in found.items() if field not in ("status", "metadata")}

@@ -1,0 +1,222 @@
+"""A small cluster in memory: users, the hands, and Kubernetes' own controllers taking turns until nothing changes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from flyball_operator.api import names
+from flyball_operator.cluster.api import KubeApi
+from flyball_operator.cluster.errors import ClusterError
+from flyball_operator.cluster.events import EventPoster
+from flyball_operator.cluster.reader import Key, Reader
+from flyball_operator.cluster.resources import (
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    INFERENCE_SERVICES,
+    PODS,
+    SERVICES,
+)
+from flyball_operator.plan.snapshot import Config
+from flyball_operator.shell.hands import Hands
+from flyball_operator.shell.telemetry import Metrics
+from support.manifests import good
+from support.memory_api import MemoryApi, Object
+
+NAMESPACE = "ns"
+CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
+
+
+class CrashError(Exception):
+    """The operator died, at this moment."""
+
+
+class Leading:
+    """A leadership that does not end."""
+
+    epoch = 7
+
+    def may_act(self) -> bool:
+        return True
+
+
+def service(name: str = "chat", **changes: Any) -> Object:
+    """An InferenceService of this world's namespace."""
+    return good(name, metadata__namespace=NAMESPACE, **changes)
+
+
+class World:
+    """Everything, with a clock that only tests move. Images that contain `bad` never start."""
+
+    def __init__(self, api: MemoryApi | None = None, config: Config = CONFIG) -> None:
+        self.api = api or MemoryApi()
+        self.config = config
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.crashes = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the operator anew: it remembers nothing."""
+        api = cast("KubeApi", self.api)
+        events = EventPoster(
+            api, instance="test", clock=self.now.timestamp, now=lambda: self.now, new_id=lambda: f"{self.api.writes}"
+        )
+        self.hands = Hands(
+            api=api,
+            reader=Reader(api, self.config),
+            leadership=Leading(),
+            events=events,
+            metrics=Metrics(),
+            now=lambda: self.now,
+        )
+
+    # What people do
+
+    def apply(self, manifest: Object) -> None:
+        """`kubectl apply` an InferenceService, and let everything settle."""
+        self.api.put(INFERENCE_SERVICES, manifest)
+        self.settle()
+
+    def change(self, change: Callable[[Object], None], name: str = "chat") -> None:
+        """Edit the service, and let everything settle."""
+        self.api.edit(INFERENCE_SERVICES, name, change)
+        self.settle()
+
+    def delete(self, name: str = "chat", *, cascade: str = "background") -> None:
+        """`kubectl delete` the service, and let everything settle."""
+        self.api.remove(INFERENCE_SERVICES, name, cascade=cascade)
+        self.settle()
+
+    # What happens by itself
+
+    def settle(self) -> None:
+        """Let hands and controllers act in turn until nothing changes; then once more, when what was held back is due."""
+        self._turns()
+        self.now += timedelta(seconds=120)
+        self._turns()
+
+    def _turns(self) -> None:
+        for _ in range(12):
+            before = self._versions()
+            self.act()
+            self.controllers()
+            if self._versions() == before:
+                return
+        raise AssertionError("the cluster did not settle")
+
+    def act(self) -> None:
+        """One look of the hands at every service there is or was; after a crash they start anew and look again."""
+        keys = {Key(NAMESPACE, found["metadata"]["name"]) for found in self.api.find(INFERENCE_SERVICES)}
+        for key in sorted(keys):
+            self._look(key)
+
+    def _look(self, key: Key) -> None:
+        try:
+            asyncio.run(self.hands.reconcile(key))
+        except CrashError:
+            self.crashes += 1
+            self.restart()
+            self._look(key)
+        except ClusterError:
+            # Told, and tried again later; here at the next turn.
+            return
+
+    def _versions(self) -> dict[tuple[str, str, str], str]:
+        watched = {key: found for key, found in self.api.objects.items() if key[0] != EVENTS.plural}
+        return {key: found["metadata"]["resourceVersion"] for key, found in watched.items()}
+
+    def controllers(self) -> None:
+        """Deployments get pods, Services get endpoints, and what failed says so."""
+        for deployment in self.api.find(DEPLOYMENTS):
+            if deployment["metadata"].get("labels", {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY:
+                self._deploy(deployment)
+        for front in self.api.find(SERVICES):
+            self._front(front)
+
+    def _deploy(self, deployment: Object) -> None:
+        template, wanted = deployment["spec"]["template"], deployment["spec"]["replicas"]
+        name = deployment["metadata"]["name"]
+        before = deployment.get("status") or {}
+        fails = any("bad" in item["image"] for item in template["spec"]["containers"])
+        observed = {"observedGeneration": deployment["metadata"]["generation"]}
+        if fails:
+            serving = before.get("readyReplicas", 0)
+            status = observed | _counts(total=serving + 1, updated=1, ready=serving)
+            status |= self._progressing("ProgressDeadlineExceeded", before)
+        else:
+            status = observed | _counts(total=wanted, updated=wanted, ready=wanted)
+            status |= self._progressing("NewReplicaSetAvailable", before)
+        if status != before:
+            self.api.put(DEPLOYMENTS, {**deployment, "status": status})
+        self._pods(name, template, ready=0 if fails else wanted, broken=int(fails))
+
+    def _progressing(self, reason: str, before: Object) -> Object:
+        found: Object = next((item for item in before.get("conditions") or () if item["type"] == "Progressing"), {})
+        if found.get("reason") == reason:
+            return {"conditions": [found]}
+        moment = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"conditions": [{"type": "Progressing", "reason": reason, "lastUpdateTime": moment}]}
+
+    def _pods(self, name: str, template: Object, *, ready: int, broken: int) -> None:
+        spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
+        wanted = {f"{name}-{spec_hash}-{number}": number < ready for number in range(ready + broken)}
+        for pod in self.api.find(PODS):
+            mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name
+            if mine and pod["metadata"]["name"] not in wanted:
+                self.api.remove(PODS, pod["metadata"]["name"])
+        for pod_name, is_ready in wanted.items():
+            metadata = {**template["metadata"], "name": pod_name, "namespace": NAMESPACE}
+            body = {"metadata": metadata, "spec": {}, "status": _pod_status(ready=is_ready)}
+            if ("pods", NAMESPACE, pod_name) not in self.api.objects:
+                self.api.put(PODS, copy.deepcopy(body))
+
+    def _front(self, front: Object) -> None:
+        name = front["metadata"]["name"]
+        deployments = [item for item in self.api.find(DEPLOYMENTS) if item["metadata"]["name"] == name]
+        ready = sum(item.get("status", {}).get("readyReplicas", 0) for item in deployments)
+        metadata: Object = {
+            "name": f"{name}-slice",
+            "namespace": NAMESPACE,
+            "labels": {"kubernetes.io/service-name": name},
+            "ownerReferences": [{"kind": "Service", "name": name, "uid": front["metadata"]["uid"], "controller": True}],
+        }
+        body = {"metadata": metadata, "endpoints": [{"conditions": {"ready": True}}] * ready}
+        found = self.api.objects.get((ENDPOINT_SLICES.plural, NAMESPACE, metadata["name"]))
+        if found is None or found["endpoints"] != body["endpoints"]:
+            self.api.put(ENDPOINT_SLICES, body)
+
+    # What is expected
+
+    def condition(self, kind: str, name: str = "chat") -> tuple[str, str]:
+        """Status and reason of a condition."""
+        status = self.api.one(INFERENCE_SERVICES, name).get("status", {})
+        found = next(item for item in status["conditions"] if item["type"] == kind)
+        return found["status"], found["reason"]
+
+    def message(self, kind: str, name: str = "chat") -> str:
+        """Message of a condition."""
+        status = self.api.one(INFERENCE_SERVICES, name)["status"]
+        return str(next(item["message"] for item in status["conditions"] if item["type"] == kind))
+
+    def template(self, name: str = "chat") -> Object:
+        """The pod template that the Deployment has."""
+        return cast("Object", self.api.one(DEPLOYMENTS, name)["spec"]["template"])
+
+    def image(self, name: str = "chat") -> str:
+        """The engine image that the Deployment has."""
+        return str(self.template(name)["spec"]["containers"][0]["image"])
+
+
+def _counts(*, total: int, updated: int, ready: int) -> Object:
+    return {"replicas": total, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready}
+
+
+def _pod_status(*, ready: bool) -> Object:
+    if ready:
+        return {"conditions": [{"type": "Ready", "status": "True"}]}
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    return {"containerStatuses": [{"name": "engine", "ready": False, "state": {"waiting": waiting}}]}

@@ -1,0 +1,251 @@
+"""The hands on a cluster in memory: what is made, what is left alone, what comes back."""
+
+from __future__ import annotations
+
+from flyball_operator.api import names
+from flyball_operator.cluster.resources import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    INFERENCE_SERVICES,
+    OWNED,
+    REVISIONS,
+    SERVICES,
+    Resource,
+)
+from flyball_operator.plan.snapshot import Config
+from support.memory_api import Object
+from support.world import World, service
+
+
+def image(name: str) -> Object:
+    return {"spec__engine__image": name}
+
+
+def edit_image(world: World, name: str) -> None:
+    def change(found: Object) -> None:
+        found["spec"]["engine"]["image"] = name
+
+    world.change(change)
+
+
+def versions(world: World, *resources: Resource) -> dict[str, str]:
+    found = [item for resource in resources for item in world.api.find(resource)]
+    return {item["metadata"]["name"] + item["kind"]: item["metadata"]["resourceVersion"] for item in found}
+
+
+def test_a_service_gets_its_objects_and_serves() -> None:
+    world = World()
+    world.apply(service(spec__replicas=2))
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.condition("Progressing") == ("True", "RolloutComplete")
+    assert {resource.plural: len(world.api.find(resource)) for resource in OWNED.values()} == {
+        "deployments": 1,
+        "services": 1,
+        "poddisruptionbudgets": 1,
+        "controllerrevisions": 1,
+    }
+
+
+def test_fields_dropped_from_the_spec_leave_the_deployment() -> None:
+    world = World()
+    world.apply(service(spec__podTemplate__nodeSelector={"gpu": "yes"}))
+
+    def drop(found: Object) -> None:
+        del found["spec"]["podTemplate"]
+
+    world.change(drop)
+    assert "nodeSelector" not in world.template()["spec"]
+
+
+def test_what_somebody_else_changed_is_put_right() -> None:
+    world = World()
+    world.apply(service())
+
+    def meddle(found: Object) -> None:
+        found["spec"]["selector"] = {"app": "another"}
+
+    world.api.edit(SERVICES, "chat", meddle)
+    world.settle()
+    assert world.api.one(SERVICES, "chat")["spec"]["selector"][names.LABEL_SERVICE] == "chat"
+
+
+def test_a_restart_writes_nothing() -> None:
+    world = World()
+    world.apply(service(spec__podTemplate__resources={"requests": {"cpu": "2000m"}}))
+    writes = world.api.writes
+    world.restart()
+    world.settle()
+    assert world.api.writes == writes
+
+
+def test_tuning_and_objectives_roll_nothing() -> None:
+    world = World()
+    world.apply(service())
+    before = versions(world, DEPLOYMENTS, REVISIONS)
+
+    def retune(found: Object) -> None:
+        found["spec"]["tuning"] = {"mode": "Recommend", "bounds": {"maxNumActiveSeqs": {"max": 8}}}
+        found["spec"]["objectives"] = []
+
+    world.change(retune)
+    assert versions(world, DEPLOYMENTS, REVISIONS) == before
+
+
+def test_another_renderer_rolls_nothing_until_adopted() -> None:
+    world = World()
+    world.apply(service())
+    template = world.template()
+    world.config = Config(plugin_image="flyball/plugin:2", public_key="PEM")
+    world.restart()
+    world.settle()
+    assert world.template() == template
+    assert world.api.one(INFERENCE_SERVICES, "chat")["status"]["revisionOutdated"] is True
+
+    def adopt(found: Object) -> None:
+        found["metadata"]["annotations"] = {names.ANNOTATION_ADOPT: "1"}
+
+    world.change(adopt)
+    assert world.template()["spec"]["initContainers"][0]["image"] == "flyball/plugin:2"
+    assert world.api.one(INFERENCE_SERVICES, "chat")["status"]["revisionOutdated"] is False
+
+
+def test_replicas_left_out_are_kept_as_they_run() -> None:
+    world = World()
+    world.apply(service(spec__replicas=3))
+
+    def leave_out(found: Object) -> None:
+        del found["spec"]["replicas"]
+
+    world.change(leave_out)
+    assert world.api.one(DEPLOYMENTS, "chat")["spec"]["replicas"] == 3
+
+
+def test_a_bad_image_brings_the_last_good_template_back() -> None:
+    for replicas in (1, 2):
+        world = World()
+        world.apply(service(spec__replicas=replicas, **image("engine:good")))
+        edit_image(world, "engine:bad")
+        assert world.image() == "engine:good"
+        assert world.condition("Progressing") == ("False", "RolledBack")
+        assert "ImagePullFailed" in world.message("Progressing")
+        assert world.condition("Ready") == ("True", "Serving")
+        edit_image(world, "engine:better")
+        assert world.image() == "engine:better"
+        assert world.condition("Progressing") == ("True", "RolloutComplete")
+
+
+def test_the_same_bad_spec_is_not_tried_again_but_after_another_it_is() -> None:
+    world = World()
+    world.apply(service(**image("engine:good")))
+    edit_image(world, "engine:bad")
+    before = versions(world, DEPLOYMENTS)
+    world.restart()
+    world.settle()
+    assert versions(world, DEPLOYMENTS) == before
+    edit_image(world, "engine:good")
+    assert world.condition("Progressing") == ("True", "RolloutComplete")
+    created = world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"]
+    edit_image(world, "engine:bad")
+    assert world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"] == created + 2
+    assert world.image() == "engine:good"
+
+
+def test_without_an_earlier_good_one_the_failure_is_told_and_kubernetes_keeps_trying() -> None:
+    world = World()
+    world.apply(service(**image("engine:bad")))
+    assert world.condition("Progressing") == ("False", "ImagePullFailed")
+    assert world.condition("Ready") == ("False", "ImagePullFailed")
+    edit_image(world, "engine:good")
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_a_foreign_object_of_the_name_is_never_touched() -> None:
+    for resource in (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS):
+        world = World()
+        foreign = {
+            "apiVersion": "v1",
+            "kind": "Foreign",
+            "metadata": {"name": "chat", "namespace": "ns", "ownerReferences": []},
+            "spec": {"replicas": 1},
+        }
+        world.api.put(resource, foreign)
+        kept = dict(world.api.one(resource, "chat"))
+        world.apply(service())
+        assert world.condition("Accepted") == ("False", "NameConflict")
+        assert world.api.one(resource, "chat") == kept
+        assert not [what for what in world.api.counts if "events" not in what[1]]
+        world.api.remove(resource, "chat")
+        world.settle()
+        assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_orphans_of_an_earlier_service_are_left_alone_until_removed() -> None:
+    world = World()
+    world.apply(service())
+    world.delete(cascade="orphan")
+    world.apply(service())
+    assert world.condition("Accepted") == ("False", "NameConflict")
+    assert "cascade=orphan" in world.message("Accepted")
+    for resource in (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS):
+        world.api.remove(resource, "chat")
+    world.settle()
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_deleted_and_made_again_the_new_one_has_its_own_selector() -> None:
+    world = World()
+    world.apply(service())
+    old = world.api.one(INFERENCE_SERVICES, "chat")["metadata"]["uid"]
+    world.delete()
+    assert not any(world.api.find(resource) for resource in OWNED.values())
+    world.apply(service())
+    selector = world.api.one(DEPLOYMENTS, "chat")["spec"]["selector"]["matchLabels"]
+    assert selector[names.LABEL_SERVICE_UID] not in ("", old)
+
+
+def test_old_revisions_are_collected_but_never_the_last_good_one() -> None:
+    world = World()
+    world.apply(service(**image("engine:0")))
+    for number in range(1, 10):
+        edit_image(world, f"engine:{number}")
+    assert len(world.api.find(REVISIONS)) == 6
+    for number in range(10):
+        edit_image(world, f"engine:bad-{number}")
+    assert world.image() == "engine:9"
+    assert len(world.api.find(REVISIONS)) == 7
+
+
+def test_a_spec_that_does_not_parse_is_said_and_changes_nothing() -> None:
+    world = World()
+    world.apply(service())
+    before = versions(world, DEPLOYMENTS, SERVICES)
+
+    def break_it(found: Object) -> None:
+        found["spec"]["batching"] = {"maxNumSeqs": -1}
+
+    world.change(break_it)
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert "maxNumSeqs" in world.message("Accepted")
+    assert world.condition("Available") == ("True", "EndpointsReady")
+    assert versions(world, DEPLOYMENTS, SERVICES) == before
+
+
+def test_governed_engines_need_a_plugin_image_and_a_key() -> None:
+    world = World(config=Config())
+    world.apply(service())
+    assert world.condition("Accepted") == ("False", "OperatorMisconfigured")
+
+    def plain(found: Object) -> None:
+        found["spec"]["engine"]["governed"] = False
+        found["spec"]["tuning"] = {"mode": "Disabled"}
+        del found["spec"]["objectives"]
+
+    world.change(plain)
+    assert world.condition("Ready") == ("True", "Serving")
+    assert "initContainers" not in world.template()["spec"]
+
+
+def test_available_is_not_the_deployments_word() -> None:
+    world = World()
+    world.apply(service(spec__replicas=0))
+    assert world.condition("Available") == ("False", "ScaledToZero")
