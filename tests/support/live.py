@@ -53,7 +53,7 @@ class Flyball:
         """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
         self.values |= changes
         helm(
-            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership",
+            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership", "--force-conflicts",
             "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
         )  # fmt: skip
 
