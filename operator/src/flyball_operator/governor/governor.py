@@ -47,8 +47,8 @@ class Mix:
 class State:
     """What is remembered from tick to tick of one service; bounded.
 
-    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used. `live_since`:
-    when the law's limits became live, infinite while they are a shadow: counts of other limits teach nothing about them.
+    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
+    `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
     """
 
     limits: Limits

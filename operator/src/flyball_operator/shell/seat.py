@@ -49,7 +49,10 @@ _WINDOW: Final = "5m"
 
 @dataclass(frozen=True)
 class Tools:
-    """What every seat uses. `wall` gives Unix seconds, `clock` measures durations."""
+    """What every seat uses. `wall` gives Unix seconds, `clock` measures durations.
+
+    `grace_seconds`: how long signals may be missing before a condition says so; one late answer is no outage.
+    """
 
     client: EngineClient
     leadership: Leadership
@@ -59,6 +62,7 @@ class Tools:
     wall: Callable[[], float]
     clock: Callable[[], float]
     control_port: int = CONTROL_PORT
+    grace_seconds: float = STALE_SECONDS
 
 
 class Seat:
@@ -91,10 +95,13 @@ class Seat:
 
     @property
     def _may_act(self) -> bool:
-        leadership = self._tools.leadership
+        return self._tools.leadership.may_act() and not self._fenced
+
+    @property
+    def _fenced(self) -> bool:
+        """Whether an engine has heard of a newer leader. Only this service stops: a pod must not silence the others."""
         newest = self._crew.newest()
-        fenced = newest is not None and newest.epoch > leadership.epoch
-        return leadership.may_act() and not fenced
+        return newest is not None and newest.epoch > self._tools.leadership.epoch
 
     @property
     def _overtaken(self) -> bool:
@@ -178,9 +185,10 @@ class Seat:
         self._generation = max(generation, newest.generation if newest is not None else 0) + 1
         self._intent_epoch = self._tools.leadership.epoch
         self._setpoint = wanted.model_copy(update={"generation": self._generation})
-        moved = before is None or before.limits != wanted.limits
-        if moved:
-            self._decisions = (self._record(before, wanted, decision), *decisions)[:_KEPT_DECISIONS]
+        # Pods start at the upper bounds: that is what a first setpoint moves them from.
+        left = before.limits if before is not None else self._spec.envelope.upper()
+        if left != wanted.limits:
+            self._decisions = (self._record(left, wanted.limits, decision), *decisions)[:_KEPT_DECISIONS]
         try:
             await self._report(verdicts, attainment)
         except BaseException:
@@ -188,12 +196,12 @@ class Seat:
             raise
         await self._crew.push(self._setpoint)
         self._tools.metrics.limits(*self.labels, wanted.limits)
-        if moved and before is not None:
+        if left != wanted.limits:
             await self._post(
-                "Normal", "Retuned", f"{_shown(before.limits)} to {_shown(wanted.limits)}: {self._decisions[0].trigger}"
+                "Normal", "Retuned", f"{_shown(left)} to {_shown(wanted.limits)}: {self._decisions[0].trigger}"
             )
 
-    def _record(self, before: Setpoint | None, wanted: Setpoint, decision: Decision) -> DecisionStatus:
+    def _record(self, before: Limits, after: Limits, decision: Decision) -> DecisionStatus:
         trigger = decision.trigger
         if self._spec.mode is Mode.DISABLED:
             trigger = "mode Disabled runs at the upper bounds"
@@ -202,8 +210,8 @@ class Seat:
         return DecisionStatus(
             time=_time(decision.at),
             trigger=trigger,
-            before=record.setpoint_status(before.limits if before is not None else Limits()),
-            after=record.setpoint_status(wanted.limits),
+            before=record.setpoint_status(before),
+            after=record.setpoint_status(after),
             predicted=record.predicted(decision.choice) if self._spec.mode is Mode.AUTO else "",
         )
 
@@ -222,8 +230,8 @@ class Seat:
 
     def _judge(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> Verdicts:
         missing = _missing(observation)
-        if missing is not None and self._tools.clock() - self._observed_at < STALE_SECONDS:
-            missing = None  # one late answer is no outage
+        if missing is not None and self._tools.clock() - self._observed_at < self._tools.grace_seconds:
+            missing = None
         ready = self._crew.ready
         live = self._setpoint
         fit = self._state.learner.fit
@@ -233,7 +241,7 @@ class Seat:
             applied_pods=self._crew.applied(live) if live is not None else 0,
             trusted=self._state.learner.model is not None,
             limits=_shown(live.limits) if live is not None else "no limits",
-            problems=self._crew.problems(),
+            problems=_FENCED if self._fenced else self._crew.problems(),
             learning="start values until the step-time model is trusted"
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
@@ -298,6 +306,7 @@ class Seat:
 
 
 Verdicts = dict[ConditionType, Verdict]
+_FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader; this one stopped acting"),)
 
 
 def observed(signals: Signals, objectives: Sequence[Objective]) -> str:
