@@ -1,9 +1,9 @@
-"""Lets a CUDA build of torch run on a machine without CUDA's libraries: `python cuda_stubs.py`, after torch was installed.
+"""Lets a CUDA build of torch run on a machine without CUDA's libraries: `python cuda_stubs.py`, after torch.
 
-The package index holds torch for Linux only as a CUDA build. On a CPU it calls none of CUDA's libraries, but the dynamic linker
-wants every one of them, 3 GB, before the first line runs. For each library that is missing this makes one of a few KB with the
-symbols torch's own libraries want from it; calling one ends the process. The CUDA runtime itself should be the real one: torch
-asks it how many devices there are. Needs gcc, nm and readelf.
+The package index holds torch for Linux only as a CUDA build. On a CPU it calls none of CUDA's libraries, but the
+dynamic linker wants every one of them, 3 GB, before the first line runs. For each library that is missing this makes
+one of a few KB with the symbols torch's own libraries want from it; calling one ends the process. The CUDA runtime
+itself should be the real one: torch asks it how many devices there are. Needs gcc, nm and readelf.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
         if position == 0:
             groups[""] = symbols[""]  # without a version, any library will do
         build(library / soname, soname, groups)
-    print(f"{len(missing)} stubs in {library}: {' '.join(sorted(missing))}")
+    sys.stdout.write(f"{len(missing)} stubs in {library}: {' '.join(sorted(missing))}\n")
     return 0
 
 
@@ -77,9 +77,7 @@ def build(target: Path, soname: str, groups: dict[str, set[str]]) -> None:
         versions = Path(folder, "versions")
         versions.write_text(script + "\n")
         options = [f"-Wl,--version-script={versions}"] if script else []
-        subprocess.run(  # noqa: S603  # fixed tool, own arguments
-            ["gcc", "-shared", "-fPIC", "-O1", "-o", target, source, f"-Wl,-soname,{soname}", *options], check=True  # noqa: S607
-        )
+        output("gcc", "-shared", "-fPIC", "-O1", "-o", target, source, f"-Wl,-soname,{soname}", *options)
 
 
 if __name__ == "__main__":

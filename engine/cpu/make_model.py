@@ -1,8 +1,8 @@
 """Writes a small language model that behaves like a large one: `python make_model.py DIRECTORY`.
 
-Llama's architecture with seeded random weights, so the text is nonsense while queueing, batching, prefill and decode cost what
-they cost in relation to each other. The tokenizer is a byte-level BPE trained on the Python standard library's sources, so
-prompts of a wanted length are easy to make. The same Python gives the same files, byte for byte.
+Llama's architecture with seeded random weights, so the text is nonsense while queueing, batching, prefill and decode
+cost what they cost in relation to each other. The tokenizer is a byte-level BPE trained on the Python standard
+library's sources, so prompts of a wanted length are easy to make. The same Python gives the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sysconfig
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]  # vLLM's environment has it
 
 VOCABULARY = 8192
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS = 512, 1408, 8, 8, 2
@@ -124,7 +124,8 @@ def main(target: Path) -> None:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     data = bytearray()
     for name, shape in weights().items():
-        values = np.ones(shape) if name.endswith("norm.weight") else random.standard_normal(shape, dtype=np.float32) * 0.02
+        normal = 0.02 * random.standard_normal(shape, dtype=np.float32)
+        values = np.ones(shape) if name.endswith("norm.weight") else normal
         begin = len(data)
         data += bfloat16(values)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (begin, len(data))}
@@ -134,6 +135,6 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:  # noqa: PLR2004  # the one argument
+    if len(sys.argv) != 2:
         sys.exit(__doc__)
     main(Path(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,7 +31,12 @@ class Second:
         )
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "FLYBALL_CLUSTER": "", "FLYBALL_CLUSTER_INDEX": INDEX, "FLYBALL_CLUSTER_DIR": str(self.folder)}
+        return {
+            **os.environ,
+            "FLYBALL_CLUSTER": "",
+            "FLYBALL_CLUSTER_INDEX": INDEX,
+            "FLYBALL_CLUSTER_DIR": str(self.folder),
+        }
 
     def signal_up_at(self, line: str, what: signal.Signals) -> int:
         """`up`, sent a signal as soon as it logs `line`."""
@@ -62,11 +68,9 @@ class Second:
     def processes(self) -> Iterator[str]:
         """Those that see the cluster's folder mounted: all of the box and of its pods."""
         for path in Path("/proc").glob("[0-9]*/mountinfo"):
-            try:
+            with contextlib.suppress(OSError):  # it ended meanwhile
                 if str(self.folder) in path.read_text():
                     yield path.parent.name
-            except OSError:  # it ended meanwhile
-                continue
 
 
 def said(*command: str) -> list[str]:

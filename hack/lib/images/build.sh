@@ -5,12 +5,13 @@ builder() { # buildah where it is or can be had, else a docker that works
   if ! command -v buildah >/dev/null && docker info >/dev/null 2>&1; then echo docker; else echo buildah; fi
 }
 
+# A store of our own: nothing of the user's images is touched, and removing the folder removes it.
+buildah_command=(env "TMPDIR=$FLYBALL_CACHE/buildah/tmp" BUILDAH_ISOLATION=chroot buildah --root "$FLYBALL_CACHE/buildah/root"
+  --runroot "$FLYBALL_CACHE/buildah/run" --storage-driver overlay)
 buildah_do() {
   mkdir -p "$FLYBALL_CACHE/buildah/tmp"
-  TMPDIR="$FLYBALL_CACHE/buildah/tmp" BUILDAH_ISOLATION=chroot \
-    buildah --root "$FLYBALL_CACHE/buildah/root" --runroot "$FLYBALL_CACHE/buildah/run" --storage-driver overlay "$@"
+  "${buildah_command[@]}" "$@"
 }
-export -f buildah_do
 
 # What the Dockerfiles start from where no registry can be reached: Debian's own Python, from the mirror apt uses.
 base_packages=python3,python3-venv,ca-certificates,busybox-static
@@ -48,8 +49,7 @@ image_build() {
     arguments+=(-v /etc/ssl/certs:/etc/ssl/certs:ro --build-arg PIP_CERT=/etc/ssl/certs/ca-certificates.crt)
   fi
   buildah_do rm --all >/dev/null # left by a build that failed; callers hold the lock
-  # shellcheck disable=SC2016
-  with_progress "images: $1" "$logfile" bash -c 'buildah_do "$@"' - bud --layers --network host --disable-compression \
+  with_progress "images: $1" "$logfile" "${buildah_command[@]}" bud --layers --network host --disable-compression \
     --build-arg "BASE=${FLYBALL_BASE:-$(base_ref)}" "${arguments[@]}" -t "$2" -f "$4/$3" "$4"
 }
 
