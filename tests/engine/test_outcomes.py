@@ -1,0 +1,184 @@
+"""What a real vLLM counts of its requests, against what their clients measured."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
+from support.engine import ControlClient, setpoint
+from support.measured import Measurement, Wish, measure
+from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
+
+pytestmark = pytest.mark.engine
+
+STREAMS = 32
+REQUESTS = 128
+#: How far the engine's share and the clients' may be apart: 2 points, the task's own measure.
+POINTS = 0.02
+EASY = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1000.0),)
+IMPOSSIBLE = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1e-6),)
+
+
+class Counted:
+    """A server's counts since the last time its objectives were set."""
+
+    def __init__(self, server: VllmServer) -> None:
+        self.server = server
+        self._control = ControlClient(server.control_url, server.signer)
+        self._generation = count(1)
+        self._before: dict[str, float] = {}
+
+    def against(self, objectives: Sequence[ObjectiveSpec]) -> None:
+        """Count against these from now on."""
+        self._control.put(setpoint(next(self._generation), objectives=tuple(objectives)))
+        self._before = self._scrape()
+
+    def _scrape(self) -> dict[str, float]:
+        samples = re.findall(r"^(flyball_\w+(?:\{.*\})?) (\S+)$", self._control.metrics(), flags=re.MULTILINE)
+        return {name: float(value) for name, value in samples}
+
+    def __call__(self, name: MetricName, **labels: str) -> float:
+        written = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+        key = f"{name.value}{{{written}}}" if labels else name.value
+        return self._scrape()[key] - self._before.get(key, 0.0)
+
+    def share(self, objective: ObjectiveSpec) -> float:
+        """The share of one objective's units that met it."""
+        met, violated = (
+            self(MetricName.OBJECTIVE_REQUESTS, objective=objective.id, outcome=outcome)
+            for outcome in ("met", "violated")
+        )
+        return met / (met + violated)
+
+    def share_of_all(self, objectives: Sequence[ObjectiveSpec]) -> float:
+        """The share of requests that met all of them."""
+        names = ",".join(objective.id for objective in objectives)
+        met, violated = (
+            self(MetricName.ALL_OBJECTIVES_REQUESTS, objectives=names, outcome=outcome)
+            for outcome in ("met", "violated")
+        )
+        return met / (met + violated)
+
+    def outcomes(self) -> dict[str, int]:
+        """Requests by outcome, those there were."""
+        names = ("finished", "abandoned", "aborted", "refused", "error", "uncounted")
+        found = {outcome: int(self(MetricName.REQUESTS, outcome=outcome)) for outcome in names}
+        return {outcome: number for outcome, number in found.items() if number}
+
+    def expect_outcomes(self, **outcomes: int) -> None:
+        """Wait for these; the server hears of a client that left a moment later."""
+        eventually(lambda: self.outcomes() == outcomes, expecting=f"{outcomes}, got {self.outcomes()}", within=30)
+
+
+@pytest.fixture(scope="module")
+def server(
+    vllm_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    """A governed server with room for all streams, and prompts long enough to make them wait for each other."""
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
+    with started(vllm_python, tmp_path_factory.mktemp("server"), model=model, plugin=plugin, owned=owned) as running:
+        running.expect_ready()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def counted(server: VllmServer) -> Counted:
+    """The counts; the setpoints of all tests are one sequence."""
+    return Counted(server)
+
+
+def mixed(number: int, *, seed: int) -> list[Wish]:
+    """Requests of many lengths, some with several answers, some with several prompts."""
+    draw = random.Random(seed)
+    return [
+        Wish(
+            prompt_tokens=draw.choice([20, 100, 300]),
+            max_tokens=draw.choice([8, 16, 32]),
+            n=draw.choice([1, 1, 1, 3]),
+            prompts=draw.choice([1, 1, 1, 2]),
+        )
+        for _ in range(number)
+    ]
+
+
+async def under_load(server: VllmServer, wishes: Sequence[Wish]) -> Measurement:
+    return await measure(server.url, MODEL_NAME, wishes, concurrency=STREAMS)
+
+
+async def test_counts_agree_with_what_clients_measured(counted: Counted, note_figure: Callable[[str], None]) -> None:
+    first = await under_load(counted.server, mixed(STREAMS, seed=1))
+    near = {metric: first.median(metric) * (3 if metric is Metric.INTER_TOKEN_LATENCY else 1) for metric in Metric}
+    objectives = [ObjectiveSpec(metric=metric, threshold_seconds=round(time, 4)) for metric, time in near.items()]
+    counted.against(objectives)
+
+    wishes = mixed(REQUESTS, seed=2)
+    seen = await under_load(counted.server, wishes)
+
+    counted.expect_outcomes(finished=REQUESTS)
+    shares = {one.id: (counted.share(one), seen.met(one)) for one in objectives}
+    shares["all"] = (counted.share_of_all(objectives), seen.met_all(objectives))
+    for name, (engine, clients) in shares.items():
+        note_figure(f"{name}: {engine:.3f} met by the engine's count, {clients:.3f} by the clients'")
+    assert {name: engine for name, (engine, _) in shares.items()} == {
+        name: pytest.approx(clients, abs=POINTS) for name, (_, clients) in shares.items()
+    }
+    answers = [wish.n * wish.prompts for wish in wishes]
+    prompts = sum(wish.prompt_tokens * number for wish, number in zip(wishes, answers, strict=True))
+    assert counted(MetricName.PROMPT_TOKENS) == prompts
+    assert 0 < counted(MetricName.CACHED_PROMPT_TOKENS) < prompts
+    assert counted(MetricName.GENERATED_TOKENS) == sum(
+        wish.max_tokens * number for wish, number in zip(wishes, answers, strict=True)
+    )
+
+
+LEAVING = [Wish(prompt_tokens=400, max_tokens=2000, leave_after=after) for after in (0.2, 0.5, 1.0)]
+
+
+async def test_clients_that_leave_in_time_count_against_nothing(counted: Counted) -> None:
+    counted.against(EASY)
+    await under_load(counted.server, LEAVING)
+    counted.expect_outcomes(aborted=len(LEAVING))
+    assert counted(MetricName.OBJECTIVE_REQUESTS, objective=EASY[0].id, outcome="violated") == 0
+
+
+async def test_clients_that_leave_past_a_deadline_are_violations(counted: Counted) -> None:
+    counted.against(IMPOSSIBLE)
+    await under_load(counted.server, LEAVING)
+    counted.expect_outcomes(abandoned=len(LEAVING))
+    assert counted(MetricName.OBJECTIVE_REQUESTS, objective=IMPOSSIBLE[0].id, outcome="violated") == len(LEAVING)
+
+
+def test_a_client_that_leaves_an_answer_in_one_piece(counted: Counted) -> None:
+    counted.against(EASY)
+    with pytest.raises(httpx.ReadTimeout):
+        post(counted, prompt="hello", max_tokens=3000, ignore_eos=True, timeout=1.0)
+    counted.expect_outcomes(aborted=1)
+
+
+def test_beams_are_one_request(counted: Counted) -> None:
+    counted.against(EASY)
+    assert post(counted, prompt="hello", max_tokens=3, use_beam_search=True, n=2).status_code == 200
+    counted.expect_outcomes(finished=1)
+    assert counted(MetricName.OBJECTIVE_REQUESTS, objective=EASY[0].id, outcome="met") == 1
+
+
+def test_refusals_are_counted_apart_and_what_generates_nothing_not_at_all(counted: Counted) -> None:
+    counted.against(EASY)
+    assert post(counted, prompt="hello", max_tokens=-4).status_code == 400
+    assert post(counted, prompt="hello", model="no-such-model").status_code == 404
+    assert post(counted, path="/tokenize", prompt="hello").status_code == 200
+    counted.expect_outcomes(refused=1)
+
+
+def post(counted: Counted, *, path: str = "/v1/completions", timeout: float = 120.0, **body: object) -> httpx.Response:
+    """One request, with the answer in one piece."""
+    return httpx.post(
+        f"{counted.server.url}{path}", json={"model": MODEL_NAME, **body}, timeout=timeout, trust_env=False
+    )
