@@ -344,9 +344,10 @@ class MetricName(StrEnum):
     RETUNES = "flyball_retunes_total"
     """counter; outcome: `applied`, `unchanged`, `expired`, `watchdog`, or a `Refusal`."""
     REQUESTS = "flyball_requests_total"
-    """counter; outcome: `finished`, `aborted` (left before its deadline), `error`."""
+    """counter; outcome: `finished`, `abandoned` (left when an objective was violated), `aborted` (left before that),
+    `refused` (never started), `error`, `uncounted`: see `flyball_engine.batching.outcomes`."""
     OBJECTIVE_REQUESTS = "flyball_objective_requests_total"
-    """counter; objective (id), outcome (`met`, `violated`)."""
+    """counter; objective (id), outcome (`met`, `violated`); for InterTokenLatency of gaps, for others of requests."""
     ALL_OBJECTIVES_REQUESTS = "flyball_all_objectives_requests_total"
     """counter; objectives (ids joined by `,`), outcome: goodput is the rate of `met`."""
     GENERATED_TOKENS = "flyball_generated_tokens_total"

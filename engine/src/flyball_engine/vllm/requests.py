@@ -127,11 +127,16 @@ class _Feed:
         marks = (getattr(state, _MARK, None) for state in self._states.values())
         return any(mark is not None and mark.request is request for mark in marks)
 
-    def failed(self, hook: str) -> None:
+    def failed(self, request: OpenRequest | None) -> None:
         """A fault of ours: counted, and logged where someone debugs."""
-        _log.debug("counting requests failed in %s", hook, exc_info=True)
-        request = _current.get()
+        _log.debug("counting requests failed", exc_info=True)
         self._ledger.lost(request)
+
+
+def _request_of(state: Any) -> OpenRequest | None:
+    """The request of a processor's state; its output task has the context of the first request there ever was."""
+    sequence: Sequence | None = getattr(state, _MARK, None)
+    return None if sequence is None else sequence.request
 
 
 def _wrap(processor: Any, feed: _Feed) -> None:
@@ -144,7 +149,7 @@ def _wrap(processor: Any, feed: _Feed) -> None:
         try:
             feed.add_request(self, request)
         except Exception:  # noqa: BLE001  see the module's docstring
-            feed.failed("add_request")
+            feed.failed(_current.get())
         return result
 
     @functools.wraps(update)
@@ -153,7 +158,7 @@ def _wrap(processor: Any, feed: _Feed) -> None:
         try:
             feed.update(req_state, engine_core_output, engine_core_timestamp)
         except Exception:  # noqa: BLE001  see the module's docstring
-            feed.failed("output")
+            feed.failed(_request_of(req_state))
         return result
 
     @functools.wraps(finished)
@@ -162,7 +167,7 @@ def _wrap(processor: Any, feed: _Feed) -> None:
         try:
             feed.finished(req_state, finish_reason)
         except Exception:  # noqa: BLE001  see the module's docstring
-            feed.failed("finish")
+            feed.failed(_request_of(req_state))
         return result
 
     for name, wrapper in zip(_SURFACE, (add_request, update_stats, update_finished), strict=True):

@@ -59,7 +59,7 @@ def load(window: int) -> str:
             "kv_usage": _aggregate("max", _selected(MetricName.KV_CACHE_USAGE)),
             "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS)),
             "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS)),
-            "ended": _increase(MetricName.REQUESTS, window),
+            "ended": _increase(MetricName.REQUESTS, window, extra='outcome!="refused"'),
             "finished": _increase(MetricName.REQUESTS, window, extra='outcome="finished"'),
             "prompt_tokens": _increase(MetricName.PROMPT_TOKENS, window),
             "cached_tokens": _increase(MetricName.CACHED_PROMPT_TOKENS, window),

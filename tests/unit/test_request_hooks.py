@@ -1,0 +1,126 @@
+"""The hooks in vLLM's output processor where it is not as expected: serving goes on, and what is lost is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.vllm import requests as counting
+
+
+class Processor:
+    """An output processor of the shape that vLLM's has."""
+
+    def __init__(self) -> None:
+        self.request_states: dict[str, Any] = {}
+
+    def add_request(self, request: Any, prompt: str | None = None) -> str:
+        self.request_states[request.request_id] = request.state
+        return "added"
+
+    def _update_stats_from_output(
+        self, req_state: Any, engine_core_output: Any, engine_core_timestamp: float | None, iteration_stats: Any
+    ) -> str:
+        return "updated"
+
+    def _update_stats_from_finished(self, req_state: Any, finish_reason: Any, iteration_stats: Any) -> str:
+        return "finished"
+
+
+@pytest.fixture
+def processor() -> type[Processor]:
+    """A class of its own for each test: its methods are wrapped."""
+    return type("Wrapped", (Processor,), dict(vars(Processor)))
+
+
+@pytest.fixture
+def ledger() -> RequestLedger:
+    return RequestLedger()
+
+
+@pytest.fixture
+def in_a_request(ledger: RequestLedger) -> Iterator[None]:
+    token = counting._current.set(ledger.opened(0.0))
+    yield
+    counting._current.reset(token)
+
+
+def state(**fields: Any) -> SimpleNamespace:
+    """What the processor keeps of a generating sequence."""
+    return SimpleNamespace(**{"detokenizer": object(), "prompt_len": 4, "num_cached_tokens": 1} | fields)
+
+
+def sequence_of(made: Processor, sequence_state: SimpleNamespace) -> SimpleNamespace:
+    request = SimpleNamespace(request_id="a", state=sequence_state)
+    assert made.add_request(request, None) == "added"
+    return sequence_state
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
+    processor: type[Processor], ledger: RequestLedger
+) -> None:
+    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, state())
+    assert made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1, 2]), 1.0, None) == "updated"
+    assert made._update_stats_from_finished(sequence, SimpleNamespace(name="STOP"), None) == "finished"
+    counted = getattr(sequence, counting._MARK)
+    assert (counted.tokens, counted.first, counted.done) == (2, 1.0, True)
+    assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 1)
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_pooling_requests_are_not_counted(processor: type[Processor], ledger: RequestLedger) -> None:
+    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    assert not hasattr(sequence_of(processor(), state(detokenizer=None)), counting._MARK)
+
+
+def test_a_sequence_outside_of_any_http_request_is_not_counted(
+    processor: type[Processor], ledger: RequestLedger
+) -> None:
+    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, state())
+    assert made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1]), 1.0, None) == "updated"
+    assert set(ledger.collect().requests.values()) == {0}
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_fault_of_ours_costs_the_count_of_one_request_and_nothing_else(
+    processor: type[Processor], ledger: RequestLedger
+) -> None:
+    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, state())
+    for _ in range(3):
+        assert made._update_stats_from_output(sequence, SimpleNamespace(), 1.0, None) == "updated"
+    assert ledger.collect().requests["uncounted"] == 1
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_wrapping_again_feeds_the_newer_ledger_alone(processor: type[Processor], ledger: RequestLedger) -> None:
+    older = RequestLedger()
+    counting._wrap(processor, counting._Feed(older, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    made = processor()
+    sequence = sequence_of(made, state())
+    made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1]), 1.0, None)
+    assert getattr(sequence, counting._MARK).tokens == 1
+
+
+def test_another_shape_of_the_processor_is_a_reason_not_a_crash(processor: type[Processor]) -> None:
+    assert counting._missing(processor) is None
+    processor.add_request = lambda self, prompt: None  # type: ignore[method-assign, assignment, misc]
+    assert counting._missing(processor) == "OutputProcessor.add_request takes self, prompt"
+    assert counting._missing(object) == "OutputProcessor has no add_request"
+
+
+def test_where_there_is_no_vllm_the_reason_says_so(ledger: RequestLedger) -> None:
+    reason = counting.install(ledger, app=None)
+    assert reason is not None
+    assert "vllm" in reason
