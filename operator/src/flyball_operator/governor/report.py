@@ -68,12 +68,12 @@ class Verdict:
         )
 
 
-def metrics_verdict(missing: Unobserved | None, *, ready_pods: int) -> Verdict:
-    """Whether the service can be observed."""
+def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool = False) -> Verdict:
+    """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet."""
     if ready_pods == 0:
         return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if missing is not None:
-        return Verdict("False", missing.reason.value, f"{missing.detail}; the limits hold")
+        return Verdict("Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold")
     return Verdict("True", Reason.SCRAPED, "Prometheus has fresh samples")
 
 

@@ -45,6 +45,8 @@ from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, E
 _log: Final = logging.getLogger(__name__)
 _KEPT_DECISIONS: Final = 5
 _WINDOW: Final = "5m"
+#: A window is seen in full this much later.
+_SCRAPE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,10 @@ class Seat:
         self._intent_epoch, self._generation = tuning.epoch, tuning.generation
         self._setpoint: Setpoint | None = None
         self._verdicts = {c.type: (c.status, c.reason) for c in service.status.conditions}
-        self._observed_at = tools.clock()
+        observed = self._verdicts.get(ConditionType.METRICS_AVAILABLE, ("Unknown", ""))[0] == "True"
+        self._observed_at: float | None = tools.clock() if observed else None
+        self._began_at = tools.clock()
+        self._came_of_it = ""
         self._trusted = self._state.learner.model is not None
         self._surveyed = False
         self._read_steps: Reading | None = None
@@ -188,7 +193,7 @@ class Seat:
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
         left = before.limits if before is not None else self._spec.envelope.upper()
         if left != wanted.limits:
-            self._decisions = (self._record(left, wanted.limits, decision), *decisions)[:_KEPT_DECISIONS]
+            self._decisions = (self._record(left, wanted.limits, decision), *self._closed())[:_KEPT_DECISIONS]
         try:
             await self._report(verdicts, attainment)
         except BaseException:
@@ -220,18 +225,20 @@ class Seat:
         if not isinstance(observation, Signals) or observation.age_seconds > STALE_SECONDS:
             return
         self._observed_at = self._tools.clock()
-        if not self._decisions or self._decisions[0].observed:
+        self._came_of_it = observed(observation, self._spec.objectives)
+        if not self._decisions:
             return
         taken = datetime.fromisoformat(self._decisions[0].time).timestamp()
-        if self._tools.wall() - taken < observation.window_seconds + 5.0:
-            return
-        seen = observed(observation, self._spec.objectives)
-        self._decisions = (self._decisions[0].model_copy(update={"observed": seen}), *self._decisions[1:])
+        if self._tools.wall() - taken >= observation.window_seconds + _SCRAPE_SECONDS:
+            self._decisions = self._closed()
+
+    def _closed(self) -> tuple[DecisionStatus, ...]:
+        """The decisions, the newest with what came of it, unless that is noted already."""
+        if not self._decisions or self._decisions[0].observed:
+            return self._decisions
+        return (self._decisions[0].model_copy(update={"observed": self._came_of_it}), *self._decisions[1:])
 
     def _judge(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> Verdicts:
-        missing = _missing(observation)
-        if missing is not None and self._tools.clock() - self._observed_at < self._tools.grace_seconds:
-            missing = None
         ready = self._crew.ready
         live = self._setpoint
         fit = self._state.learner.fit
@@ -247,10 +254,17 @@ class Seat:
         )
         _, _, met = report.objectives_status(self._spec.objectives, attainment, window=_WINDOW)
         return {
-            ConditionType.METRICS_AVAILABLE: report.metrics_verdict(missing, ready_pods=ready),
+            ConditionType.METRICS_AVAILABLE: self._judge_metrics(observation, ready),
             ConditionType.TUNED: report.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
         }
+
+    def _judge_metrics(self, observation: Observation, ready: int) -> Verdict:
+        missing, now, grace = _missing(observation), self._tools.clock(), self._tools.grace_seconds
+        if missing is None or (self._observed_at is not None and now - self._observed_at < grace):
+            return report.metrics_verdict(None, ready_pods=ready)
+        young = self._observed_at is None and now - self._began_at < grace
+        return report.metrics_verdict(missing, ready_pods=ready, young=young)
 
     async def _announce(self, verdicts: Verdicts) -> None:
         """Events on transitions only."""

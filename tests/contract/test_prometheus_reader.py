@@ -1,0 +1,159 @@
+"""The reader against a real Prometheus that scrapes real control ports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from flyball_engine.contract import Metric
+from flyball_operator.governor.signals import Load, Missing, Observation, Signals, StepWindow, Unobserved
+from flyball_operator.prometheus.answers import Identity
+from flyball_operator.prometheus.reader import PrometheusReader
+from support.brains import PATIENCE, World
+from support.engines import ServedEngine, objective, serving
+from support.plant import CPU, Phase
+from support.prometheus import Prometheus, Target, prometheus
+
+CHAT: Identity = ("team", "uid-1")
+WINDOW = 3
+
+
+def target(engine: ServedEngine, **changed: str) -> Target:
+    labels = {"address": f"{engine.ip}:{engine.port}", "uid": engine.service, "pod": engine.name} | changed
+    return Target(**labels)
+
+
+@asynccontextmanager
+async def scraping(
+    folder: Path, *targets: Target, scrape: str = "500ms"
+) -> AsyncIterator[tuple[Prometheus, PrometheusReader]]:
+    """Prometheus over targets, and a reader of it."""
+    with ExitStack() as stack:
+        running = stack.enter_context(prometheus(folder, targets, scrape=scrape))
+        yield running, stack.enter_context(closing(PrometheusReader(running.url, timeout=2.0, least_window=WINDOW)))
+
+
+async def read_until(
+    reader: PrometheusReader, holds: Callable[[Observation], bool], pods: Mapping[Identity, int] | None = None
+) -> Observation:
+    """Read until the first service's observation satisfies."""
+    wanted = pods or {CHAT: 1}
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = (await reader.read(wanted))[next(iter(wanted))]
+            if holds(found):
+                return found
+            await asyncio.sleep(0.1)
+
+
+def complete(found: Observation) -> bool:
+    return (
+        isinstance(found, Signals)
+        and isinstance(found.steps, StepWindow)
+        and isinstance(found.load, Load)
+        and found.load.finished > 3
+    )
+
+
+async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tmp_path: Path) -> None:
+    world = World()
+    engines = [world.engine("chat-0"), world.engine("chat-1")]
+    async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
+        for seed, engine in enumerate(engines):
+            engine.engine.plant.noise = engine.engine.plant.stall = 0.0
+            engine.engine.set_objectives((objective(Metric.TIME_PER_OUTPUT_TOKEN, 0.06),))
+            engine.load([Phase(3600, 4, 100, 16)], seed=seed)
+        found = await read_until(reader, lambda seen: complete(seen) and seen.cores == 2, {CHAT: 2})  # type: ignore[union-attr]
+        assert isinstance(found, Signals)
+        assert isinstance(found.steps, StepWindow)
+        assert isinstance(found.load, Load)
+        # Ratios are exact although increase() extrapolates: the mean step of every cell is the plant's.
+        for key, sums in found.steps.cells.items():
+            if sums.steps < 5:
+                continue
+            attention, prefill = sums.prefill_attention / sums.steps, sums.prefill_tokens / sums.steps
+            tokens, decodes = sums.tokens / sums.steps, sums.decodes / sums.steps
+            expected = CPU.t0 + CPU.c1 * min(tokens, 64) + CPU.c2 * max(0.0, tokens - 64) + CPU.beta * decodes
+            assert sums.seconds / sums.steps == pytest.approx(expected + CPU.g * attention, rel=0.02), (key, prefill)
+        assert found.load.generated_tokens / found.load.finished == pytest.approx(16, rel=0.5)
+        assert found.load.arrivals == pytest.approx(8.0, rel=0.9)
+        assert set(found.outcomes) == {"TimePerOutputToken/0.06"}
+
+
+async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -> None:
+    world = World()
+    ours, foreign = world.engine("chat-0"), world.engine("chat-0", "uid-9")
+    # A pod elsewhere carries our service's label: its namespace tells it apart.
+    targets = (target(ours), target(foreign, uid="uid-1", namespace="elsewhere"))
+    async with serving(ours, foreign), scraping(tmp_path, *targets) as (_, reader):
+        found = await read_until(reader, lambda seen: isinstance(seen, Signals))
+        assert isinstance(found, Signals)
+        assert found.cores == 1
+
+
+async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
+        await read_until(reader, lambda seen: isinstance(seen, Signals))
+        answers = await reader.read({("team", "uid-7"): 1, CHAT: 4})
+        assert _reason(answers["team", "uid-7"]) is Missing.NOT_SCRAPED
+        assert _reason(answers[CHAT]) is Missing.PARTIAL, "one pod of four does not speak for all"
+
+
+async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod), scrape="8s") as (_, reader):
+        found = await read_until(reader, lambda seen: isinstance(seen, Signals))
+        assert isinstance(found, Signals)
+        assert _reason(found.load) is Missing.TOO_FEW_SAMPLES
+        assert _reason(found.steps) is Missing.TOO_FEW_SAMPLES
+
+
+async def test_slow_scrapes_widen_the_window(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod), scrape="6s") as (_, reader):
+        await read_until(reader, lambda _: reader.window >= 18)
+
+
+async def test_a_dead_pod_is_not_counted(tmp_path: Path) -> None:
+    world = World()
+    pod, dead = world.engine("chat-0"), world.engine("chat-1")
+    async with serving(pod, dead), scraping(tmp_path, target(pod), target(dead)) as (_, reader):
+        await read_until(reader, lambda seen: isinstance(seen, Signals) and seen.cores == 2, {CHAT: 2})
+        await dead.stop()
+        await read_until(reader, lambda seen: isinstance(seen, Signals) and seen.cores == 1, {CHAT: 2})
+
+
+async def test_a_frozen_prometheus_times_out_and_is_not_asked_again_meanwhile(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod)) as (running, reader):
+        await read_until(reader, lambda seen: isinstance(seen, Signals))
+        running.freeze()
+        first = (await reader.read({CHAT: 1}))[CHAT]
+        assert _reason(first) is Missing.TIMED_OUT
+        running.thaw()
+        await read_until(reader, lambda seen: isinstance(seen, Signals))
+
+
+async def test_prometheus_gone_is_unreachable(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod)) as (running, reader):
+        await read_until(reader, lambda seen: isinstance(seen, Signals))
+        running.end()
+        assert _reason((await reader.read({CHAT: 1}))[CHAT]) is Missing.UNREACHABLE
+        attained = await reader.attainment()
+        assert isinstance(attained, Unobserved)
+        assert attained.reason is Missing.UNREACHABLE
+
+
+def _reason(found: object) -> Missing | None:
+    return found.reason if isinstance(found, Unobserved) else None
