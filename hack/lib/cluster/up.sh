@@ -112,8 +112,7 @@ YAML
   log "cluster: $(kubectl get nodes -l type=kwok -o name | wc -l) fake nodes ready"
 }
 
-cluster_up() { # [FAKE-NODES]
-  preconditions
+cluster_up() { # FAKE-NODES
   ensure_apt containerd runc containernetworking-plugins nftables iproute2 jq openssl
   # Killed with us: a build must not go on by itself.
   bin=$(exec setpriv --pdeathsig KILL -- "$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
