@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from pydantic import ValidationError
-
 from flyball_operator.api import names
+from flyball_operator.api.parse import NoObjectError
 from flyball_operator.plan.objects import Object
 from flyball_operator.plan.snapshot import Desire, read_desire
 
@@ -99,7 +98,7 @@ def read_service(found: Object) -> Desire | None:
     """The service in an object; None if it is not even one."""
     try:
         return read_desire(found)
-    except (ValidationError, KeyError):
+    except NoObjectError:
         return None
 
 
