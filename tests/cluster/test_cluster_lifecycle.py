@@ -78,7 +78,8 @@ def said(*command: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[Second]:
+def kept() -> Iterator[Second]:
+    """The cluster whose imported images all scenarios share."""
     with tempfile.TemporaryDirectory(prefix="fly-") as folder:
         cluster = Second(Path(folder))
         try:
@@ -86,6 +87,13 @@ def second() -> Iterator[Second]:
         finally:
             cluster.run("down", "--purge")
             Path(folder).mkdir(exist_ok=True)
+
+
+@pytest.fixture
+def second(kept: Second) -> Iterator[Second]:
+    """A cluster that is down, and will be again."""
+    yield kept
+    kept.run("down")
 
 
 def test_up_is_healthy_and_down_leaves_nothing(second: Second) -> None:

@@ -53,6 +53,15 @@ image_build() {
     --build-arg "BASE=${FLYBALL_BASE:-$(base_ref)}" "${arguments[@]}" -t "$2" -f "$4/$3" "$4"
 }
 
+# image_forget_older NAME REF: earlier builds of NAME, and the layers only they had. Containerd keeps what was imported.
+image_forget_older() {
+  local older
+  [[ $(builder) == buildah ]] || return 0
+  older=$(buildah_do images --format '{{.Name}}:{{.Tag}}' | grep "^localhost/flyball/$1:" | grep -vxF "$2" || true)
+  # shellcheck disable=SC2086 # references are words
+  [[ -z $older ]] || buildah_do rmi $older >/dev/null
+}
+
 # image_import NAME REF: piped, never compressed; then containerd's copy of the layers goes, which only a push would need.
 image_import() {
   local began=$SECONDS
