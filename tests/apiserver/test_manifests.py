@@ -1,4 +1,4 @@
-"""The API as the real API server enforces it: what is refused, in which words, what is kept, who may write the status."""
+"""The API as the real API server enforces it: what is refused, in which words, what is kept, who may write."""
 
 from __future__ import annotations
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from support.manifests import Object, edited, good
 from support.wrong_manifests import WRONG, Wrong
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = [*sorted((ROOT / "docs/examples").glob("*.yaml")), ROOT / "hack/lib/demo/chat.yaml"]
 
 
 def read(manifest: Object) -> InferenceService:
@@ -25,6 +31,12 @@ def test_a_wrong_manifest_is_refused_by_name(case: Wrong) -> None:
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
 def test_its_neighbour_is_accepted(case: Wrong) -> None:
     assert read(edited(good(), case.right))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_are_accepted(path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
+        assert read(manifest)
 
 
 def test_each_case_stands_once() -> None:

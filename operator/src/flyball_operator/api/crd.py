@@ -211,7 +211,7 @@ def _columns() -> list[Schema]:
     ready = '.status.conditions[?(@.type=="Ready")]'
     setpoint = ".status.tuning.setpoint"
     return [
-        _column("Ready", f"{ready}.status", "Whether every replica of the current spec serves"),
+        _column("Ready", f"{ready}.status", "Whether it is accepted, and at least one pod serves"),
         _column("Replicas", ".status.replicas", "Pods there are", kind="integer"),
         _column("Serving", ".status.readyReplicas", "Pods that serve", kind="integer"),
         _column("Objectives", ".status.objectivesMet", "Objectives met, of all"),

@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _crd(options: argparse.Namespace) -> int:
-    print(crd.schema_hash() if options.hash else to_yaml(crd.custom_resource_definition()), end="")
+    print(f"{crd.schema_hash()}\n" if options.hash else to_yaml(crd.custom_resource_definition()), end="")
     return 0
 
 

@@ -1,0 +1,26 @@
+"""The `flyball` command."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from flyball_operator.api.crd import custom_resource_definition, schema_hash
+from flyball_operator.cli import main
+
+
+def test_crd_prints_the_definition_for_kubectl_apply(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crd"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == custom_resource_definition()
+
+
+def test_crd_prints_the_hash_that_the_start_check_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["crd", "--hash"]) == 0
+    assert capsys.readouterr().out == f"{schema_hash()}\n"
+
+
+def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    assert "usage: flyball" in capsys.readouterr().err
