@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -116,14 +117,14 @@ class View:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim")
         grid.add_column()
+        grid.add_row("time", ProgressBar(total=run.seconds, completed=min(run.seconds, self.now.elapsed), width=40))
         grid.add_row("load", "; ".join(map(str, run.phase.streams)))
         grid.add_row("engine", _load(snapshot))
         grid.add_row("limits", Text(limits_text(snapshot.limits), style="bold"))
         for objective in self.objectives:
             grid.add_row(objective.name, self._objective(snapshot, objective))
-        grid.add_row("last decision", decision_text(newest(self._watcher.decisions)))
-        bar = ProgressBar(total=run.seconds, completed=min(run.seconds, self.now.elapsed), width=40)
-        return Group(Text(_title(run), style="bold"), bar, grid)
+        grid.add_row("last decision", decision_text(newest(self._watcher.decisions.values())))
+        return Group(Text(_title(run), style="bold"), grid)
 
     def _objective(self, snapshot: Snapshot, objective: Objective) -> Text:
         share = attained(snapshot.counters, self.now.counters, objective)
@@ -132,9 +133,9 @@ class View:
         return Text(percent(share), style=style) + Text(wish, style="dim")
 
 
-def newest(decisions: dict[str, DecisionStatus]) -> DecisionStatus | None:
+def newest(decisions: Iterable[DecisionStatus]) -> DecisionStatus | None:
     """The decision with the latest time."""
-    return decisions[max(decisions)] if decisions else None
+    return max(decisions, key=lambda decision: decision.time, default=None)
 
 
 def _title(run: Run) -> str:

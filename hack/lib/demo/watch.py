@@ -104,9 +104,9 @@ class Watcher:
 
     def __init__(self, reader: Reader, *, namespace: str, name: str) -> None:
         self.latest = Snapshot()
-        self.decisions: dict[str, DecisionStatus] = {}
+        self.decisions: dict[tuple[str, str], DecisionStatus] = {}
         self.events: dict[str, Happening] = {}
-        self._old: set[str] | None = None
+        self._old: set[tuple[str, str]] | None = None
         self._reader = reader
         self._namespace = namespace
         self._name = name
@@ -176,10 +176,10 @@ class Watcher:
             return Snapshot()
 
     def _keep_decisions(self, service: InferenceService) -> None:
-        seen = {decision.time: decision for decision in service.status.tuning.decisions}
+        seen = {(decision.time, decision.trigger): decision for decision in service.status.tuning.decisions}
         if self._old is None:
             self._old = set(seen)
-        self.decisions |= {at: decision for at, decision in seen.items() if at not in self._old}
+        self.decisions |= {key: decision for key, decision in seen.items() if key not in self._old}
 
     async def _keep_events(self, service: InferenceService) -> None:
         uid = service.metadata.uid
