@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.api import InferenceServices
-from support.cluster import kubectl, namespace
+from support.cluster import get, kubectl, namespace
 
 CRD = Path(__file__).resolve().parents[2] / "crds/inferenceservices.serving.flyball.dev.yaml"
 
@@ -22,8 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def crd() -> Path:
-    """Our CRD, served; it stays, as other tests and the user's cluster need it."""
-    kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=test-crd", "-f", str(CRD))
+    """Our CRD, served; it stays, as other tests and the user's cluster need it.
+
+    One that is served as committed is left alone: it may be a release's, and Helm would find its fields taken.
+    """
+    wanted = yaml.safe_load(CRD.read_text())
+    found = get("crd", wanted["metadata"]["name"], namespace="default")
+    if found is None or found["spec"]["versions"] != wanted["spec"]["versions"]:
+        kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=test-crd", "-f", str(CRD))
     kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRD))
     return CRD
 
