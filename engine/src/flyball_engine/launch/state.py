@@ -21,7 +21,7 @@ _LOCK: Final = ".lock"
 def fresh_folder(parent: str) -> str:
     """A new folder under `parent`, held by this process and whatever it becomes; abandoned ones are removed."""
     for left in Path(parent).glob(f"{_PREFIX}*"):
-        if left.is_dir() and (left / _LOCK).exists() and _abandoned(left / _LOCK):
+        if _abandoned(left / _LOCK):
             shutil.rmtree(left, ignore_errors=True)
     made = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     held = os.open(Path(made) / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -31,7 +31,7 @@ def fresh_folder(parent: str) -> str:
 
 
 def _abandoned(lock: Path) -> bool:
-    """True if no process holds this lock; False if one does, or if it is another user's."""
+    """True if no process holds this lock; False if one does, if it is another user's, or if there is none."""
     try:
         descriptor = os.open(lock, os.O_RDWR)
     except OSError:
