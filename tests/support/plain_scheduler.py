@@ -116,12 +116,14 @@ class GovernedCore:
     folder: Path
     scheduler: PlainScheduler = field(default_factory=PlainScheduler)
     now: float = 100.0
+    engine: int = 0
 
     def __post_init__(self) -> None:
+        self.scheduler.parallel_config.data_parallel_index = self.engine
         self.governor = Governor(
             self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=Watchdog(seconds=20, steps=3)
         )
-        self._reader = StateReader(find_state_files(self.folder)[0])
+        self._reader = StateReader(find_state_files(self.folder)[self.engine])
 
     def step(self, *, seconds: float = 0.1) -> PlainOutput:
         self.governor.before_schedule()

@@ -120,13 +120,13 @@ def started(
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
-        OMP_NUM_THREADS=str(min(2, os.cpu_count() or 1)),
         **{
+            "OMP_NUM_THREADS": str(min(2, os.cpu_count() or 1)),
             Env.SERVICE_UID.value: SERVICE,
             Env.PUBLIC_KEY.value: signer.public_pem,
             Env.CONTROL_PORT.value: str(control),
+            **variables,
         },
-        **variables,
     )
     log = folder / "server.log"
     with log.open("wb") as out:

@@ -189,7 +189,7 @@ class Setpoint(Frozen):
 
 
 class Clamp(Frozen):
-    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`)."""
+    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`, `watchdog`)."""
 
     knob: Knob
     requested: int
@@ -240,9 +240,9 @@ class StepSums(Frozen):
 class CoreState(Frozen):
     """What one engine core reports: what it applies, how large it is, what it does.
 
-    `applied` is checked in the core; None until the first setpoint. `effective` has every knob the core supports.
-    `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because the queue stood still.
-    `longest_step_seconds` is the longest step since the previous setpoint was applied.
+    `applied` is checked in the core; None until the first setpoint and after an expiry. `effective` has every knob the
+    core supports. `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because requests
+    stood still. `longest_step_seconds` is the longest step since the previous setpoint was applied.
     """
 
     engine: Count

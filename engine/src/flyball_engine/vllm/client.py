@@ -19,12 +19,10 @@ _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 class VllmEngine:
     """The engine cores that this API-server process talks to."""
 
-    def __init__(self, engine_client: Any, *, folder: Path, failure: str | None) -> None:
+    def __init__(self, engine_client: Any, *, version: str, folder: Path, failure: str | None) -> None:
         """Open the cores' state files: they exist by now if the cores are governed. `failure`: why they cannot be."""
-        import vllm  # noqa: PLC0415 – only to ask its version, when it is running anyway
-
         self._client = engine_client
-        self._version = f"vllm {vllm.__version__}"
+        self._version = f"vllm {version}"
         self._readers = _open_all(folder)
         self._failure = failure or _UNGOVERNED
 

@@ -59,17 +59,23 @@ class FlyballControl:
 
 def _start(engine_client: Any, ledger: RequestLedger, *, host: str | None) -> asyncio.Task[None]:
     """Bind the port and serve on it in the background; raises OSError if it is taken."""
+    sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
+    _log.info("Flyball: control port on %s", sock.getsockname())
     service = ControlService(
-        engine=VllmEngine(engine_client, folder=ensure_state_dir(), failure=plugin.failure()),
+        engine=VllmEngine(engine_client, version=_vllm_version(), folder=ensure_state_dir(), failure=plugin.failure()),
         verifier=_verifier(),
         service=os.environ.get(Env.SERVICE_UID, ""),
         set_objectives=ledger.set_objectives,
     )
     registry = CollectorRegistry()
     registry.register(EngineCollector(service, ledger.collect))
-    sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
-    _log.info("Flyball: control port on %s", sock.getsockname())
     return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
+
+
+def _vllm_version() -> str:
+    from vllm.version import __version__  # noqa: PLC0415 – this module is imported without vLLM, too
+
+    return str(__version__)
 
 
 def _verifier() -> TokenVerifier:

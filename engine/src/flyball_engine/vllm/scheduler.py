@@ -53,7 +53,9 @@ def governed_class(base: type[Any]) -> type[Any]:
 
 def _attach(scheduler: Any) -> Governor | None:
     try:
-        return Governor(scheduler, folder=ensure_state_dir())
+        governor = Governor(scheduler, folder=ensure_state_dir())
     except Exception:  # noqa: BLE001 – plain vLLM is better than none
         _log.exception("Flyball: running as plain vLLM, the scheduler cannot be governed")
         return None
+    _log.info("Flyball: governing the %s of engine core %d", type(scheduler).__name__, governor.engine)
+    return governor

@@ -96,7 +96,10 @@ class Surface:
 
     def waiting_for_capacity(self) -> int:
         """Requests that only lack room: those deferred for grammars or remote KV do not count."""
-        return max(0, self.waiting() - len(getattr(self._scheduler, "deferred_waiting", ())))
+        scheduler = self._scheduler
+        # A set beside the queue since 0.31, a queue of its own before.
+        name = "deferred_waiting" if hasattr(scheduler, "deferred_waiting") else "skipped_waiting"
+        return max(0, self.waiting() - len(getattr(scheduler, name, ())))
 
     def prefilling(self) -> list[Any]:
         """The running requests whose prompt is not yet processed."""

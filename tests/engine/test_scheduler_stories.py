@@ -1,0 +1,95 @@
+"""vLLM's own scheduler classes under the governor, with a made-up model: thousands of steps, checked one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.vllm_server import ROOT
+
+pytestmark = pytest.mark.engine
+
+STORIES: dict[str, dict[str, Any]] = {
+    "roomy": {"seed": 1},
+    "roomy, two steps in flight": {"seed": 2, "asynchronous": True},
+    "tight": {"seed": 3, "blocks": 50},
+    "tight, two steps in flight": {"seed": 4, "blocks": 50, "asynchronous": True},
+    "tight, by priority": {"seed": 5, "blocks": 50, "policy": "priority"},
+    "before 0.31": {"seed": 6, "ratchet": True},
+    "before 0.31, tight, two steps in flight": {"seed": 7, "ratchet": True, "blocks": 50, "asynchronous": True},
+}
+STALLING = {"seed": 8, "broken_floors": True, "retunes": 0, "patience": 0.2, "once": {"max_num_scheduled_tokens": 1}}
+
+
+@pytest.fixture(scope="module")
+def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What came of each story; all are told by one process."""
+    texts = [json.dumps(story) for story in (*STORIES.values(), STALLING)]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "engine/src"), str(ROOT / "tests")]),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_PLUGINS": "",
+        "FLYBALL_STATE_DIR": str(tmp_path_factory.mktemp("state")),
+    }
+    command = [vllm_python, "-P", "-m", "support.scheduler_story", str(model), *texts]
+    ended = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False)
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    results = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    return dict(zip([*STORIES, "stalling"], results, strict=True))
+
+
+@pytest.fixture(params=STORIES)
+def story(request: pytest.FixtureRequest, told: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return told[request.param]
+
+
+def test_much_happened(story: dict[str, Any]) -> None:
+    assert story["steps"] > 300
+    assert story["retunes"] > 100
+    assert story["aborted"] > 0
+    assert story["most_running"] > 15
+
+
+def test_every_request_says_exactly_what_it_should(story: dict[str, Any]) -> None:
+    assert (story["wrong_outputs"], story["unfinished"]) == (0, 0)
+    assert story["kv_usage"] == 0
+
+
+def test_limits_hold_in_every_step(story: dict[str, Any]) -> None:
+    assert (story["over_cap"], story["over_tokens"]) == (0, 0)
+
+
+def test_no_decode_is_left_out_of_a_step(story: dict[str, Any]) -> None:
+    assert story["starved_decodes"] == 0
+
+
+def test_published_sums_are_those_added_up_by_hand(story: dict[str, Any]) -> None:
+    assert story["published"].keys() == story["by_hand"].keys()
+    for row, sums in story["by_hand"].items():
+        assert story["published"][row] == pytest.approx(sums), row
+
+
+def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
+    assert (story["governed"], story["trips"]) == (True, 0)
+
+
+def test_the_stories_cover_what_they_say(told: dict[str, dict[str, Any]]) -> None:
+    assert told["tight"]["preemptions"] > 20
+    assert told["roomy, two steps in flight"]["overlapped"] > 100
+    assert told["roomy"]["overlapped"] == 0
+    assert told["roomy, two steps in flight"]["scheduler"] == "GovernedAsyncScheduler"
+    assert told["before 0.31"]["scheduler"] == "GovernedOlderScheduler"
+
+
+def test_without_floors_the_watchdog_gets_every_request_to_its_end(told: dict[str, dict[str, Any]]) -> None:
+    stalling = told["stalling"]
+    assert stalling["starved_decodes"] > 100
+    assert stalling["trips"] == 1
+    assert (stalling["wrong_outputs"], stalling["unfinished"]) == (0, 0)

@@ -1,0 +1,375 @@
+"""vLLM's real scheduler classes under the governor, with a made-up model: run by the Python of the vLLM environment.
+
+    python scheduler_story.py MODEL '{"asynchronous": true, "seed": 1, ...}'  →  one JSON object on standard output
+
+Requests come and go, setpoints are applied at random, and every step is checked and added up by hand. With asynchronous
+scheduling two steps are in flight, as in vLLM's engine core.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from flyball_engine.batching.limits import Limited, Sizes
+from flyball_engine.batching.watchdog import Watchdog
+from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Limits, Setpoint
+from flyball_engine.control.state_file import StateReader, find_state_files
+from flyball_engine.vllm import governor
+from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.plugin import failure, register
+from flyball_engine.vllm.scheduler import governed_class
+
+BLOCK = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What to play. `blocks` decides whether the KV cache is roomy or tight; `once` are limits applied when 20 run."""
+
+    seed: int
+    asynchronous: bool = False
+    policy: str = "fcfs"
+    blocks: int = 4000
+    requests: int = 250
+    longest: int = 120
+    arrivals: float = 0.5
+    retunes: float = 0.3
+    aborts: float = 0.01
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512
+    ratchet: bool = False
+    patience: float = 20.0
+    broken_floors: bool = False
+    once: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    steps: int = 0
+    retunes: int = 0
+    aborted: int = 0
+    preemptions: int = 0
+    wrong_outputs: int = 0
+    starved_decodes: int = 0
+    over_cap: int = 0
+    over_tokens: int = 0
+    unfinished: int = 0
+    most_running: int = 0
+    overlapped: int = 0
+    sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * len(STEP_FIELDS)))
+
+
+def token_of(request_id: str, position: int) -> int:
+    """The token the made-up model says at a position: lost, doubled or swapped ones show."""
+    return 10 + hash((request_id, position)) % 1000
+
+
+class Engine:
+    """A core's loop: schedule, execute (made up), update; with two steps in flight if asynchronous."""
+
+    def __init__(self, story: Story, model: str) -> None:
+        self.story, self.tally, self.random = story, Tally(), random.Random(story.seed)
+        self.now = 1000.0
+        self.config = _config(story, model)
+        self.folder = tempfile.TemporaryDirectory()
+        self.scheduler = _scheduler(self.config, story)
+        self.governor = Governor(
+            self.scheduler,
+            folder=Path(self.folder.name),
+            clock=lambda: self.now,
+            watchdog=Watchdog(seconds=story.patience, steps=20),
+        )
+        self.scheduler.flyball = self.governor
+        self.reader = StateReader(find_state_files(Path(self.folder.name))[0])
+        self.in_flight: deque[tuple[Any, float, dict[str, Any]]] = deque()
+        self.updated = 0.0
+        self.added = 0
+        self.generation = 0
+        self.hasher = get_request_block_hasher(BLOCK, _hash)
+
+    def add(self) -> None:
+        """One more request, with a prompt that may share its beginning with others."""
+        length = self.random.choice([1, 5, 40, 200, 600])
+        shared = self.random.choice([0, length // 2])
+        prompt = [7] * shared + [self.random.randrange(2000, 9000) for _ in range(length - shared)]
+        params = SamplingParams(max_tokens=self.random.randint(1, self.story.longest), ignore_eos=True)
+        params.update_from_generation_config({}, 1)
+        name = f"r{self.added}"
+        self.added += 1
+        priority = self.random.randint(0, 3)
+        request = Request(
+            name, prompt, params, None, arrival_time=float(self.added), priority=priority, block_hasher=self.hasher
+        )
+        self.scheduler.add_request(request)
+
+    def retune(self, **limits: int) -> None:
+        """Apply a setpoint with these limits."""
+        self.generation += 1
+        self.tally.retunes += 1
+        self.governor.apply(
+            Setpoint(
+                service="s", epoch=1, generation=self.generation, limits=Limits(**limits), expires_seconds=100_000.0
+            )
+        )
+
+    def retune_at_random(self) -> None:
+        """Apply limits that nobody in their senses would ask for, too."""
+        limits = {
+            "max_num_active_seqs": self.random.choice([1, 2, 8, 31, 32, 500]),
+            "max_num_scheduled_tokens": self.random.choice([1, 4, 16, 33, 100, 512, 100_000]),
+            "long_prefill_token_threshold": self.random.choice([0, 1, 16, 64, 5000]),
+        }
+        self.retune(**dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3))))
+
+    def step(self) -> None:
+        """One turn of the core's loop."""
+        if len(self.in_flight) < (2 if self.story.asynchronous else 1) and self.scheduler.has_requests():
+            self._schedule()
+            if self.story.asynchronous and len(self.in_flight) < 2 and self.in_flight[-1][0].num_scheduled_tokens:
+                return
+        if self.in_flight:
+            self._update()
+
+    def _schedule(self) -> None:
+        scheduler, tally = self.scheduler, self.tally
+        running = {r.request_id: (r, r.is_prefill_chunk, r.num_computed_tokens) for r in scheduler.running}
+        preempted = sum(r.num_preemptions for r in scheduler.requests.values())
+        began = self.now
+        output = scheduler.schedule()
+        self.now += 0.001
+        tally.steps += 1
+        tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
+        new_preemptions = sum(r.num_preemptions for r in scheduler.requests.values()) - preempted
+        tally.preemptions += new_preemptions
+        tally.most_running = max(tally.most_running, len(scheduler.running))
+        effective = self._effective()
+        tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
+        tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
+        if not new_preemptions:
+            tally.starved_decodes += sum(
+                request.request_id not in output.num_scheduled_tokens and not _is_ending(request)
+                for request, prefilling, _ in running.values()
+                if not prefilling
+            )
+        self.in_flight.append((output, began, _by_hand(output, scheduler, running)))
+
+    def _effective(self) -> dict[str, int]:
+        report = self.reader.read()
+        assert report is not None
+        return {knob.value: value for knob, value in report.state.effective.given().items()}
+
+    def _update(self) -> None:
+        output, began, step = self.in_flight.popleft()
+        self.now += 0.002 + 0.0001 * output.total_num_scheduled_tokens
+        names = list(output.num_scheduled_tokens)
+        sampled = [self._say(name, step["ends"][name]) for name in names]
+        self.scheduler.update_from_output(
+            output,
+            ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: index for index, name in enumerate(names)},
+                sampled_token_ids=sampled,
+            ),
+        )
+        if step["tokens"]:
+            seconds = self.now - max(began, self.updated)
+            row = self.tally.sums[step["row"]]
+            for index, value in enumerate((1, seconds, seconds * seconds, *step["values"])):
+                row[index] += value
+        self.updated = self.now
+
+    def _say(self, name: str, end: tuple[int, bool]) -> list[int]:
+        position, prefilling = end
+        return [] if prefilling else [token_of(name, position)]
+
+    def abort_one(self) -> None:
+        """A client leaves."""
+        if self.scheduler.requests:
+            leaving = self.random.choice(sorted(self.scheduler.requests))
+            self.scheduler.finish_requests(leaving, RequestStatus.FINISHED_ABORTED)
+            self.tally.aborted += 1
+
+
+def _by_hand(output: Any, scheduler: Any, running: dict[str, Any]) -> dict[str, Any]:
+    """What the step processes, request by request, from what vLLM says of each."""
+    prefill = decodes = kv = 0
+    attention = 0.0
+    ends = {}
+    for name, tokens in output.num_scheduled_tokens.items():
+        request = scheduler.requests[name]
+        before = request.num_computed_tokens - tokens
+        ends[name] = (request.num_computed_tokens, request.is_prefill_chunk)
+        if name not in running or running[name][1]:
+            prefill += tokens
+            attention += tokens * (before + tokens / 2)
+        else:
+            decodes += 1
+            kv += request.num_computed_tokens
+    total = sum(output.num_scheduled_tokens.values())
+    bucket = next((edge for edge in TOKEN_BUCKETS if edge >= total), None)
+    row = f"{bucket} {'mixed' if prefill else 'decode'}"
+    return {"row": row, "values": (total, prefill, decodes, kv, attention), "tokens": total, "ends": ends}
+
+
+def _is_ending(request: Any) -> bool:
+    """Asynchronous: vLLM plans no step for a request whose last token is in flight."""
+    return bool(request.num_output_placeholders) or request.is_finished()
+
+
+def _hash(value: Any) -> bytes:
+    return hash(value).to_bytes(8, "little", signed=True)
+
+
+def _config(story: Story, model: str) -> VllmConfig:
+    scheduler = SchedulerConfig(
+        max_num_seqs=story.max_num_seqs,
+        max_num_batched_tokens=story.max_num_batched_tokens,
+        max_model_len=1024,
+        is_encoder_decoder=False,
+        enable_chunked_prefill=True,
+        async_scheduling=story.asynchronous,
+        policy=story.policy,
+        watermark=0.0,
+    )
+    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
+    cache.num_gpu_blocks = story.blocks
+    return VllmConfig(
+        scheduler_config=scheduler,
+        model_config=ModelConfig(model=model, max_model_len=1024, dtype="float32", seed=0),
+        cache_config=cache,
+        device_config=DeviceConfig("cpu"),
+    )
+
+
+def _scheduler(config: VllmConfig, story: Story) -> Any:
+    # The CPU platform switches asynchronous scheduling off; the scheduler class is chosen by this field alone.
+    config.scheduler_config.async_scheduling = story.asynchronous
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=config.model_config.dtype)
+    kv = KVCacheConfig(
+        num_blocks=story.blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
+    chosen = config.scheduler_config.get_scheduler_cls()
+    if story.ratchet:
+        older: Any = _older(chosen.__mro__[1])
+        chosen = governed_class(older)
+    return chosen(
+        vllm_config=config,
+        kv_cache_config=kv,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        hash_block_size=BLOCK,
+        log_stats=True,
+    )
+
+
+def _older(base: type[Any]) -> type[Any]:
+    """The scheduler as before 0.31: the slot count is the admission limit, too."""
+
+    def gate(self: Any) -> int:
+        if not self.__dict__.get("in_step"):
+            raise AttributeError("max_num_active_reqs")
+        return int(self.max_num_running_reqs)
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.in_step = True
+        try:
+            return base.schedule(self, *args, **kwargs)
+        finally:
+            self.in_step = False
+
+    hidden = property(gate, lambda self, value: None)
+    return type(f"Older{base.__name__}", (base,), {"max_num_active_reqs": hidden, "schedule": schedule})
+
+
+def _break_floors() -> None:
+    """Take away what keeps decodes alive, so that only the watchdog is left."""
+
+    def token_limit(wanted: int, *, sizes: Sizes, **_: Any) -> Limited:
+        return Limited(min(wanted, sizes.max_num_batched_tokens))
+
+    vars(governor).update(token_limit=token_limit, step_threshold=lambda configured, **_: configured)
+
+
+def play(story: Story, model: str) -> dict[str, Any]:
+    """Play a story to its end."""
+    if story.broken_floors:
+        _break_floors()
+    engine = Engine(story, model)
+    seen: dict[str, Any] = {}
+    while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
+        _meddle(engine, story)
+        seen |= engine.scheduler.requests
+        engine.step()
+        if engine.tally.steps > 50_000:
+            break
+    _judge_outputs(seen, engine.tally)
+    return _result(engine)
+
+
+def _meddle(engine: Engine, story: Story) -> None:
+    """What happens between two steps."""
+    if engine.added < story.requests and engine.random.random() < story.arrivals:
+        engine.add()
+    if engine.random.random() < story.retunes:
+        engine.retune_at_random()
+    if engine.random.random() < story.aborts:
+        engine.abort_one()
+    if story.once and engine.generation == 0 and len(engine.scheduler.running) > 20:
+        engine.retune(**story.once)
+
+
+def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
+    for name, request in requests.items():
+        said = list(request.output_token_ids)
+        first = request.num_prompt_tokens
+        tally.wrong_outputs += said != [token_of(name, first + index) for index in range(len(said))]
+        aborted = request.status == RequestStatus.FINISHED_ABORTED
+        tally.unfinished += not aborted and len(said) != request.max_tokens
+
+
+def _result(engine: Engine) -> dict[str, Any]:
+    report = engine.reader.read()
+    assert report is not None
+    return {
+        **{name: value for name, value in vars(engine.tally).items() if name != "sums"},
+        "by_hand": engine.tally.sums,
+        "published": {
+            f"{row.bucket} {row.kind.value}": [float(getattr(row, name)) for name in STEP_FIELDS]
+            for row in report.state.steps
+        },
+        "governed": report.governed,
+        "trips": report.state.watchdog_trips,
+        "kv_usage": engine.scheduler.kv_cache_manager.usage,
+        "scheduler": type(engine.scheduler).__name__,
+    }
+
+
+def main() -> None:
+    """Play the stories given as JSON, one result per line."""
+    model, *stories = sys.argv[1:]
+    init_none_hash(_hash)
+    register()
+    assert failure() is None, failure()
+    for text in stories:
+        print(json.dumps(play(Story(**json.loads(text)), model)))  # noqa: T201 – this is its output
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""vLLM's client as an engine: utility calls to all cores, states from their files, reasons where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.control.engine import UnansweredError
+from flyball_engine.vllm.client import VllmEngine
+from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
+from support.engine import setpoint
+from support.plain_scheduler import GovernedCore
+
+
+class Cores:
+    """vLLM's client side of the cores: 0.32 calls all by name, older ones one by one."""
+
+    def __init__(self, *cores: GovernedCore, older: bool = False) -> None:
+        self.core_engines = [SimpleNamespace(scheduler=SimpleNamespace(flyball=core.governor)) for core in cores]
+        if not older:
+            self.call_utility_all_async = self._call_all
+
+    async def _call_all(self, method: str, *args: Any) -> list[Any]:
+        return [await self._call_utility_async(method, *args, engine=core) for core in self.core_engines]
+
+    async def _call_utility_async(self, method: str, *args: Any, engine: Any) -> Any:
+        return flyball_apply(engine, *args) if method == "flyball_apply" else flyball_read(engine)
+
+
+def an_engine(folder: Path, cores: Cores, *, failure: str | None = None) -> VllmEngine:
+    client = SimpleNamespace(engine_core=cores, errored=False)
+    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure)
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_setpoint_reaches_every_core(tmp_path: Path, older: bool) -> None:
+    first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
+    engine = an_engine(tmp_path, Cores(first, second, older=older))
+    await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
+    reports = engine.reports().cores
+    assert [report.state.engine for report in reports] == [0, 1]
+    assert [report.state.effective.max_num_active_seqs for report in reports] == [5, 5]
+    assert engine.governed
+    assert engine.version == "vllm 0.32.0"
+
+
+async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:
+    core = GovernedCore(tmp_path)
+    engine = an_engine(tmp_path, Cores(core))
+    await engine.apply(setpoint(1, expires_seconds=60.0))
+    core.now += 61
+    await engine.touch()
+    assert engine.reports().cores[0].state.applied is None
+
+
+async def test_a_core_that_fails_is_unanswered(tmp_path: Path) -> None:
+    engine = an_engine(tmp_path, Cores(GovernedCore(tmp_path)))
+    engine._client.engine_core.core_engines[0].scheduler.flyball = None
+    with pytest.raises(UnansweredError, match="without Flyball's scheduler"):
+        await engine.apply(setpoint(1))
+
+
+@pytest.mark.parametrize("failure", [None, "ImportError: no such thing"])
+async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
+    tmp_path: Path, failure: str | None
+) -> None:
+    engine = an_engine(tmp_path, Cores(), failure=failure)
+    assert not engine.governed
+    assert set(engine.unsupported) == set(Knob)
+    assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
+    await engine.apply(Setpoint(service="s", epoch=1, generation=1))
+    assert engine.reports().cores == ()
+
+
+async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None:
+    core = GovernedCore(tmp_path)
+    engine = an_engine(tmp_path, Cores(core))
+    assert engine.governed
+    core.governor.give_up()
+    assert not engine.governed
+    assert set(engine.unsupported) == set(Knob)
+
+
+async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "core-0.state").write_bytes(b"broken")
+    assert not an_engine(tmp_path, Cores()).governed
+    assert "cannot open" in caplog.text
