@@ -26,7 +26,7 @@ def chat(flyball: Flyball) -> Service:
     """A service that serves and is tuned; scenarios leave it as they found it."""
     service = Service("chat", flyball.watched)
     apply(inference_service(image=flyball.refs["engine-cpu"]), namespace=flyball.watched)
-    service.expect_tuned()
+    service.expect_governed()
     return service
 
 

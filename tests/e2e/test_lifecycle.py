@@ -43,14 +43,14 @@ def test_deleting_leaves_nothing(flyball: Flyball) -> None:
 def test_a_recreated_service_governs_and_the_old_one_does_not_act(flyball: Flyball) -> None:
     service = Service("again", flyball.watched)
     apply(small(service.name, flyball), namespace=service.namespace)
-    service.expect_tuned()
+    service.expect_governed()
     old = service.uid
     load = StreamLoad(url=service.url(), model=MODEL, concurrency=4)
     with load.running():  # its requests break when their pods go: that is what deleting asks for
         delete(RESOURCE, service.name, namespace=service.namespace, wait=False)
         eventually(lambda: get(RESOURCE, service.name, namespace=service.namespace) is None, expecting="gone")
         apply(small(service.name, flyball), namespace=service.namespace)
-        service.expect_tuned(within=600)
+        service.expect_governed(within=600)
     assert service.uid != old
     assert service.read_back()["service"] == service.uid
     eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)
@@ -60,7 +60,7 @@ def test_a_recreated_service_governs_and_the_old_one_does_not_act(flyball: Flyba
 def test_orphans_of_a_deleted_service_are_left_alone(flyball: Flyball) -> None:
     service = Service("orphan", flyball.watched)
     apply(small(service.name, flyball), namespace=service.namespace)
-    service.expect_tuned()
+    service.expect_governed()
     old = service.uid
     pod = service.pod()
     delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
@@ -76,7 +76,7 @@ def test_orphans_of_a_deleted_service_are_left_alone(flyball: Flyball) -> None:
     for kind in ("deployments", "services", "poddisruptionbudgets"):
         kubectl("delete", kind, service.name, "-n", service.namespace)
     service.expect_condition("Accepted", "True")
-    service.expect_tuned(within=600)
+    service.expect_governed(within=600)
     assert service.read_back()["service"] == service.uid != old
     delete(RESOURCE, service.name, namespace=service.namespace)
 
@@ -88,7 +88,7 @@ def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
     with load.running() as totals:
         flyball.install(podAnnotations={"flyball.dev/upgrade": "1"})
         eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the new operator leads", within=240)
-        chat.expect_condition("Tuned", "True")
+        chat.expect_governed()
     totals.expect_nothing_lost()
     assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
     assert (

@@ -40,7 +40,7 @@ def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
     eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
     assert chat.pod()["metadata"]["uid"] == before["metadata"]["uid"]
     assert chat.read_back()["cores"][0]["applied"]["generation"] >= generation
-    chat.expect_condition("Tuned", "True")
+    chat.expect_governed()
     unpinned(chat)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import urllib.request
 from collections.abc import Callable
 
@@ -56,10 +57,11 @@ def test_a_hundred_retunes_under_streaming_load_lose_no_request(
 
 
 def push_times(flyball: Flyball) -> str:
-    """The operator's own histogram of push-to-acknowledged times, as it exports it."""
+    """The operator's push-to-acknowledged times and the longest step in flight, as it exports them."""
     lines = []
     for pod in flyball.operator_pods():
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/metrics", timeout=30) as response:
-            text = response.read().decode()
-        lines += [line for line in text.splitlines() if line.startswith("flyball_operator_push")]
-    return "\n".join(lines)
+            lines += response.read().decode().splitlines()
+    wanted = re.compile(r"(flyball_operator_(?:push_acknowledged|longest_step)\w*)\{.*?(le=\"[^\"]*\")?.*\} (\S+)")
+    found = [match for line in lines if (match := wanted.match(line)) and "created" not in line]
+    return ", ".join(f"{match[1].removeprefix('flyball_operator_')} {match[2] or ''} {match[3]}" for match in found)

@@ -24,7 +24,7 @@ def served(flyball: Flyball, request: pytest.FixtureRequest) -> Iterator[Service
     rollout = {"startupTimeout": STARTUP, "drainTimeout": "20s"}
     manifest = inference_service(service.name, image=flyball.refs["engine-cpu"], replicas=replicas, rollout=rollout)
     apply(manifest, namespace=service.namespace)
-    service.expect_tuned()
+    service.expect_governed()
     eventually(lambda: service.read()["status"]["readyReplicas"] == replicas, expecting="all replicas", within=420)
     yield service
     delete(RESOURCE, service.name, namespace=service.namespace)
@@ -56,5 +56,5 @@ def test_a_bad_spec_is_named_while_the_good_one_serves(served: Service, change: 
         assert before & ready_uids(served), "the earlier good pods were replaced"
         patch(RESOURCE, served.name, {"spec": good}, namespace=served.namespace)
         served.expect_condition("Progressing", "True", within=420)
-        served.expect_tuned()
+        served.expect_governed()
     totals.expect_nothing_lost()

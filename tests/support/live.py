@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyball_operator.api.names import CRD_NAME, GROUP, LABEL_SERVICE_UID, PLURAL
+from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
 from support.cluster import Object, condition, eventually, get, items, kubectl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,9 +28,9 @@ ENGINE_START_SECONDS = 420.0
 
 
 def images() -> dict[str, str]:
-    """References of the images that hack/images built, by name (`operator`, `plugin`, `engine-cpu`)."""
-    out = subprocess.run([ROOT / "hack/images", "refs"], capture_output=True, text=True, check=True, timeout=120).stdout
-    return dict(line.split("=", 1) for line in out.split())
+    """References of the images by name (`operator`, `plugin`, `engine-cpu`), built and imported if they are not yet."""
+    done = subprocess.run([ROOT / "hack/images", "all"], stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+    return dict(line.split("=", 1) for line in done.stdout.split())
 
 
 def helm(*args: str, stdin: str | None = None) -> str:
@@ -53,8 +53,8 @@ class Flyball:
         """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
         self.values |= changes
         helm(
-            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership", "--force-conflicts",
-            "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
+            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership",
+            "--force-conflicts", "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
         )  # fmt: skip
 
     def _values(self) -> dict[str, Any]:
@@ -205,12 +205,12 @@ class Service:
 
         return eventually(seen, expecting=f"{type_}={status} ({reason or 'any reason'}) of {self.name}", within=within)
 
-    def expect_tuned(self, *, within: float = ENGINE_START_SECONDS) -> None:
-        """Wait until the service serves and every pod confirmed its setpoint."""
+    def expect_governed(self, *, within: float = ENGINE_START_SECONDS) -> None:
+        """Wait until the service serves and every Ready pod confirmed its setpoint."""
         self.expect_condition("Ready", "True", within=within)
-        self.expect_condition("Tuned", "True", within=120)
 
+        def confirmed() -> bool:
+            applied, _, ready = self.tuning().get("appliedPods", "").partition("/")
+            return applied == ready != "0" and self.tuning()["generation"] > 0
 
-def crd_present() -> bool:
-    """Whether the CRD is installed."""
-    return bool(kubectl("get", "crd", CRD_NAME, "--ignore-not-found").strip())
+        eventually(confirmed, expecting=f"every pod of {self.name} confirmed its setpoint", within=120)
