@@ -83,11 +83,11 @@ def test_orphans_of_a_deleted_service_are_left_alone(flyball: Flyball) -> None:
 
 def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
     pod = chat.pod()
-    epoch = chat.tuning()["epoch"]
+    epoch = chat.obeyed_epoch()
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
     with load.running() as totals:
         flyball.install(podAnnotations={"flyball.dev/upgrade": "1"})
-        eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the new operator leads", within=240)
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new operator leads", within=240)
         chat.expect_governed()
     totals.expect_nothing_lost()
     assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]

@@ -45,12 +45,12 @@ def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
 
 
 def test_a_killed_operator_costs_no_request_and_resumes(chat: Service, flyball: Flyball) -> None:
-    before = chat.tuning()
+    before, epoch = chat.tuning(), chat.obeyed_epoch()
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
     with load.running() as totals:
         (operator,) = flyball.operator_pods()
         kill_container(operator, container="operator")
-        eventually(lambda: chat.tuning()["epoch"] > before["epoch"], expecting="a new epoch in the status", within=180)
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the restarted operator governs", within=180)
         pinned(chat, 13)
         unpinned(chat)
         finished = totals.finished
@@ -86,7 +86,7 @@ def test_an_operator_restart_writes_nothing_but_leases_and_events(chat: Service,
 
     before = versions()
     (operator,) = flyball.operator_pods()
-    epoch = chat.tuning()["epoch"]
+    epoch = chat.obeyed_epoch()
     kill_container(operator, container="operator")
-    eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the restarted operator leads", within=180)
+    eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the restarted operator leads", within=180)
     assert versions() == before

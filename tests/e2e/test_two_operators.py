@@ -62,7 +62,7 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
     exercise(chat, 17)
     first = pair.leader()
     (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)
-    epoch = chat.tuning()["epoch"]
+    epoch = chat.obeyed_epoch()
     began = time.monotonic()
     if how == "KILL":
         # The pod too, or the kubelet starts the killed container again while its lease still runs.
@@ -70,7 +70,7 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
     kill_container(leader, container="operator", signal=how)
     eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
     taken = time.monotonic() - began
-    eventually(lambda: chat.tuning()["epoch"] > epoch, expecting="the new leader's epoch in the status", within=60)
+    eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch in the status", within=60)
     exercise(chat, 19)
     expect_successions(pair, since, leaders=2)
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)

@@ -187,6 +187,11 @@ class Service:
         limits: dict[str, int] = self.read_back()["cores"][0]["effective"]
         return limits
 
+    def obeyed_epoch(self) -> int:
+        """Epoch of the leader whose setpoint the engine runs under: it rises with each, also when no limit changes."""
+        applied = self.read_back()["cores"][0]["applied"]
+        return int(applied["epoch"]) if applied else 0
+
     def tuning(self) -> dict[str, Any]:
         """`status.tuning`."""
         tuning: dict[str, Any] = self.read().get("status", {}).get("tuning", {})
@@ -211,6 +216,6 @@ class Service:
 
         def confirmed() -> bool:
             applied, _, ready = self.tuning().get("appliedPods", "").partition("/")
-            return applied == ready != "0" and self.tuning()["generation"] > 0
+            return applied == ready != "0" and bool(self.tuning()["generation"])
 
         eventually(confirmed, expecting=f"every pod of {self.name} confirmed its setpoint", within=120)
