@@ -94,7 +94,7 @@ class World:
     # What happens by itself
 
     def settle(self) -> None:
-        """Let hands and controllers act in turn until nothing changes; then once more, when what was held back is due."""
+        """Let hands and controllers act in turn until nothing changes; then once more, as held-back writes are due."""
         self._turns()
         self.now += timedelta(seconds=120)
         self._turns()

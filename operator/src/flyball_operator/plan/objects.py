@@ -133,8 +133,8 @@ def covers(live: Any, wanted: Any, key: str = "") -> bool:
 
 
 def _covers_list(live: list[Any], wanted: list[Any], key: str) -> bool:
-    merge_keys = _MERGE_KEYS.get(key)
-    if merge_keys is None:
+    merge_keys = _MERGE_KEYS.get(key, ())
+    if not all(isinstance(item, Mapping) and _merge_key(item, merge_keys) for item in (*live, *wanted)):
         return len(live) == len(wanted) and all(covers(a, b) for a, b in zip(live, wanted, strict=True))
     by_key = {_merge_key(item, merge_keys): item for item in live}
     return all(covers(by_key.get(_merge_key(item, merge_keys)), item) for item in wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
@@ -48,7 +48,15 @@ def spec_hash(service: InferenceService) -> str:
     """
     spec = service.spec.model_dump(mode="json", by_alias=True, include=_ROLL_RELEVANT, exclude_defaults=True)
     adopt = service.metadata.annotations.get(names.ANNOTATION_ADOPT, "")
-    return digest({"spec": spec, "adopt": adopt, "uid": service.metadata.uid})
+    return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid})
+
+
+def _pruned(value: Any) -> Any:
+    """Without empty objects: one whose fields are all at their defaults, or not relevant, says nothing."""
+    if not isinstance(value, dict):
+        return value
+    pruned = {field: _pruned(below) for field, below in value.items()}
+    return {field: below for field, below in pruned.items() if below != {}}
 
 
 def read(found: Object) -> Revision | None:

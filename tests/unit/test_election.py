@@ -1,0 +1,228 @@
+"""The election, trap by trap. Time is virtual; the ballot itself fails when two may act at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyball_operator.cluster.election import LEASE_SECONDS, RENEW_DEADLINE, RETRY_SECONDS, LeadershipLostError
+from support.ballot import Ballot, Standing, Way
+from support.virtual_time import run
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(story)
+    def told(*args: Any, **kwargs: Any) -> None:
+        run(story(*args, **kwargs))
+
+    return told
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def expect_leaderless(ballot: Ballot, *, until: float) -> None:
+    while now() < until:
+        assert not any(candidate.acts for candidate in ballot.standing.values())
+        await asyncio.sleep(0.05)
+
+
+@in_virtual_time
+async def test_one_of_three_leads_and_stays() -> None:
+    async with Ballot("a", "b", "c") as ballot:
+        leader = await ballot.until_leader()
+        await asyncio.sleep(600)
+        assert leader.acts
+        assert len(ballot.reigns) == 1
+
+
+@in_virtual_time
+async def test_a_killed_leader_is_followed_once_its_lease_has_run_out() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        died = now()
+        await first.die()
+        second = await ballot.until_leader(other_than=first.name)
+        # Its last renewal may be two seconds old, and the other looks every two seconds.
+        assert LEASE_SECONDS - RETRY_SECONDS <= now() - died <= 20
+        assert second.elector.epoch > first.elector._epoch
+
+
+@pytest.mark.parametrize("way", [Way.REFUSED, Way.HANGING])
+@in_virtual_time
+async def test_a_leader_that_cannot_reach_the_server_stops_before_another_starts(way: Way) -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.client.way = way
+        cut = now()
+        await ballot.until_leader(other_than=first.name)
+        assert now() - cut <= 20
+        assert isinstance(first.ended_by, LeadershipLostError)
+        await expect_ended_in_time(first)
+
+
+async def expect_ended_in_time(candidate: Standing) -> None:
+    assert candidate.elector.seconds_left() <= 0
+    assert candidate.elector.epoch == 0
+
+
+@in_virtual_time
+async def test_renewals_that_land_unanswered_do_not_count_but_keep_others_away() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.client.way = Way.ANSWERS_LOST
+        await asyncio.sleep(RENEW_DEADLINE + 1)
+        assert not first.acts
+        await ballot.until_leader(other_than=first.name)
+
+
+@in_virtual_time
+async def test_a_short_outage_ends_no_leadership() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        for way in (Way.REFUSED, Way.HANGING, Way.ANSWERS_LOST):
+            first.client.way = way
+            await asyncio.sleep(RENEW_DEADLINE - 5)
+            first.client.way = Way.OPEN
+            await asyncio.sleep(10)
+        assert first.acts
+        assert len(ballot.reigns) == 1
+
+
+@in_virtual_time
+async def test_no_write_may_outlive_the_lease() -> None:
+    async with Ballot("a") as ballot:
+        first = await ballot.until_leader()
+        assert 0 < first.elector.seconds_left() <= RENEW_DEADLINE
+        first.client.way = Way.REFUSED
+        await asyncio.sleep(5)
+        assert first.elector.seconds_left() < RENEW_DEADLINE - 4
+
+
+@in_virtual_time
+async def test_clocks_on_the_wall_decide_nothing() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        for candidate in ballot.standing.values():
+            for by in (timedelta(days=1), timedelta(days=-3)):
+                candidate.step_clock(by)
+                await asyncio.sleep(30)
+        assert first.acts
+        assert len(ballot.reigns) == 1
+
+
+@in_virtual_time
+async def test_a_leader_asked_to_end_gives_the_lease_back_at_once() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        await asyncio.sleep(1)
+        ended = now()
+        await first.end()
+        await ballot.until_leader(other_than=first.name)
+        assert now() - ended <= RETRY_SECONDS + 0.5
+
+
+@in_virtual_time
+async def test_one_that_stopped_acting_still_holds_the_lease_until_it_gives_it_back() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.elector.stop_acting()
+        await expect_leaderless(ballot, until=now() + 60)
+
+
+@in_virtual_time
+async def test_releasing_takes_no_lease_that_is_anothers_by_now() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.client.way = Way.HANGING
+        second = await ballot.until_leader(other_than=first.name)
+        first.client.way = Way.OPEN
+        await first.end()
+        await asyncio.sleep(30)
+        assert second.acts
+
+
+@in_virtual_time
+async def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        for _ in range(5):
+            ballot.server.lease = None
+            await asyncio.sleep(0.3)
+        second = await ballot.until_leader(other_than=first.name)
+        assert isinstance(first.ended_by, LeadershipLostError)
+        assert second.elector.epoch > 1
+
+
+@in_virtual_time
+async def test_a_deleted_lease_and_a_leader_that_hears_nothing_make_no_second_one() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.client.way = Way.HANGING
+        ballot.server.lease = None
+        await ballot.until_leader(other_than=first.name)
+
+
+@in_virtual_time
+async def test_epochs_go_above_those_in_any_status() -> None:
+    async with Ballot("a") as ballot:
+        ballot.server.highest_epoch = 41
+        first = await ballot.until_leader()
+        assert first.elector.epoch == 42
+
+
+@in_virtual_time
+async def test_nobody_leads_while_epochs_cannot_be_read() -> None:
+    async with Ballot("a") as ballot:
+
+        async def unreadable() -> int:
+            raise TimeoutError
+
+        ballot.standing["a"].elector._epoch_floor = unreadable
+        await expect_leaderless(ballot, until=now() + 60)
+
+
+@in_virtual_time
+async def test_a_lease_won_without_hearing_of_it_is_used_later() -> None:
+    async with Ballot("a") as ballot:
+        ballot.standing["a"].client.way = Way.ANSWERS_LOST
+        await expect_leaderless(ballot, until=now() + 10)
+        ballot.standing["a"].client.way = Way.OPEN
+        await ballot.until_leader()
+
+
+@in_virtual_time
+async def test_the_record_is_what_kubernetes_expects() -> None:
+    async with Ballot("a") as ballot:
+        await ballot.until_leader()
+        assert ballot.server.lease is not None
+        spec = ballot.server.lease["spec"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", spec["renewTime"])
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("a", LEASE_SECONDS)
+
+
+ways = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Way), st.floats(0.1, 20)), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ways, st.booleans())
+def test_whatever_fails_whenever_no_two_may_act(troubles: list[tuple[str, Way, float]], deleted: bool) -> None:
+    async def story() -> None:
+        async with Ballot("a", "b", "c") as ballot:
+            for name, way, seconds in troubles:
+                ballot.standing[name].client.way = way
+                await asyncio.sleep(seconds)
+                if deleted and seconds > 15:
+                    ballot.server.lease = None
+                await ballot.check()
+
+    run(story())

@@ -1,0 +1,212 @@
+"""The pod template and the Deployment: what runs, as whom, how it starts, stops and is replaced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyball_operator.api import names
+from flyball_operator.api.parse import parse_service
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.plan import pod
+from flyball_operator.plan.deployment import rollout_steps, wanted_replicas
+from flyball_operator.plan.objects import covers
+from flyball_operator.plan.revision import spec_hash
+from flyball_operator.plan.snapshot import Config
+from support.manifests import Object, good
+
+CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
+GPU = {"resourceName": "nvidia.com/gpu"}
+
+
+def service(**changes: Any) -> InferenceService:
+    found = good(metadata__namespace="ns", **changes)
+    found["metadata"] |= {"uid": "u1", "generation": 1}
+    return parse_service(found)
+
+
+def template(**changes: Any) -> Object:
+    return pod.render(service(**changes), CONFIG, "hash")
+
+
+def engine(**changes: Any) -> Object:
+    found: Object = template(**changes)["spec"]["containers"][0]
+    return found
+
+
+def owned(**changes: Any) -> list[str]:
+    (argument,) = (item for item in engine(**changes)["command"] if item.startswith("--owned="))
+    found: list[str] = json.loads(argument.removeprefix("--owned="))
+    return found
+
+
+def test_pods_pass_the_restricted_level_and_hold_no_token() -> None:
+    spec = template()["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*spec["containers"], *spec["initContainers"]):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_stopping_pod_serves_until_everybody_knows_then_drains_then_has_time_to_exit() -> None:
+    spec = template(spec__rollout={"drainTimeout": "90s"})["spec"]
+    assert spec["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": pod.ENDPOINT_SECONDS}}
+    assert "--shutdown-timeout=90" in owned(spec__rollout={"drainTimeout": "90s"})
+    assert spec["terminationGracePeriodSeconds"] == pod.ENDPOINT_SECONDS + 90 + pod.EXIT_SECONDS
+
+
+def test_an_engine_may_take_its_start_up_time() -> None:
+    probe = engine(spec__rollout={"startupTimeout": "10m"})["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 600
+
+
+@pytest.mark.parametrize(
+    ("uri", "path", "claim"),
+    [
+        ("hf://Qwen/Qwen3-8B", "Qwen/Qwen3-8B", None),
+        ("file:///models/tiny", "/models/tiny", None),
+        ("pvc://weights/llama/8b", "/model/llama/8b", "weights"),
+        ("pvc://weights", "/model", "weights"),
+    ],
+)
+def test_where_the_weights_are(uri: str, path: str, claim: str | None) -> None:
+    assert f"--model={path}" in owned(spec__model__uri=uri)
+    volumes = {item["name"]: item for item in template(spec__model__uri=uri)["spec"]["volumes"]}
+    if claim is not None:
+        assert volumes["model"]["persistentVolumeClaim"] == {"claimName": claim, "readOnly": True}
+    else:
+        assert "model" not in volumes
+
+
+def test_a_token_comes_from_its_secret_and_is_not_read_by_us() -> None:
+    variables = {item["name"]: item for item in engine(spec__model__tokenSecretRef={"name": "hf", "key": "t"})["env"]}
+    assert variables["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "hf", "key": "t"}}
+
+
+def test_the_users_environment_overrides_defaults_but_nothing_of_ours() -> None:
+    env = [{"name": "HOME", "value": "/data"}, {"name": "OMP_NUM_THREADS", "value": "4"}]
+    variables = {item["name"]: item.get("value") for item in engine(spec__engine__env=env)["env"]}
+    assert variables["HOME"] == "/data"
+    assert variables["OMP_NUM_THREADS"] == "4"
+    assert variables["PYTHONPATH"] == "/flyball"
+    assert variables["FLYBALL_SERVICE_UID"] == "u1"
+
+
+def test_an_accelerator_is_requested_once_per_device() -> None:
+    found = engine(spec__accelerator=GPU, spec__parallelism={"tensor": 4})
+    assert found["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert "--tensor-parallel-size=4" in owned(spec__accelerator=GPU, spec__parallelism={"tensor": 4})
+
+
+def test_ungoverned_is_plain_vllm_with_nothing_of_ours_in_it() -> None:
+    changes: dict[str, Any] = {
+        "spec__engine__governed": False,
+        "spec__tuning": {"mode": "Disabled"},
+        "spec__objectives": [],
+    }
+    spec = template(**changes)["spec"]
+    (container,) = spec["containers"]
+    assert "initContainers" not in spec
+    assert container["command"][:3] == ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+    assert container["command"][-1] == "--shutdown-timeout=60"
+    assert [port["name"] for port in container["ports"]] == [names.PORT_HTTP]
+    assert not any("FLYBALL" in item["name"] or item["name"] == "PYTHONPATH" for item in container["env"])
+
+
+def test_the_users_arguments_come_before_ours() -> None:
+    changes: dict[str, Any] = {"spec__engine__args": ["--max-model-len=1024"]}
+    command = engine(**changes)["command"]
+    assert command[-2:] == ["--", "--max-model-len=1024"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "replicas", "steps"),
+    [
+        ({}, 1, (1, 0)),
+        ({}, 3, (1, 0)),
+        ({"spec__accelerator": GPU}, 1, (1, 0)),
+        ({"spec__accelerator": GPU}, 2, (0, 1)),
+        ({"spec__accelerator": GPU, "spec__rollout": {"maxUnavailable": 0}}, 2, (1, 0)),
+        ({"spec__accelerator": GPU, "spec__rollout": {"maxSurge": 2}}, 2, (2, 1)),
+        ({"spec__rollout": {"maxSurge": 0}}, 1, (0, 1)),
+        ({"spec__rollout": {"maxSurge": 0, "maxUnavailable": 2}}, 3, (0, 2)),
+    ],
+)
+def test_how_pods_are_replaced(changes: dict[str, Any], replicas: int, steps: tuple[int, int]) -> None:
+    assert rollout_steps(service(**changes), replicas) == steps
+
+
+def test_without_replicas_what_runs_is_kept() -> None:
+    assert wanted_replicas(service(), None) == 1
+    assert wanted_replicas(service(), {"spec": {"replicas": 4}}) == 4
+    assert wanted_replicas(service(spec__replicas=2), {"spec": {"replicas": 4}}) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec__engine__image": "other:1"},
+        {"spec__model__servedName": "other"},
+        {"spec__batching": {"maxNumSeqs": 8}},
+        {"spec__rollout": {"drainTimeout": "61s"}},
+        {"spec__podTemplate": {"nodeSelector": {"a": "b"}}},
+        {"metadata__annotations": {names.ANNOTATION_ADOPT: "1"}},
+    ],
+)
+def test_what_rolls_pods(changes: dict[str, Any]) -> None:
+    assert spec_hash(service(**changes)) != spec_hash(service())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec__replicas": 7},
+        {"spec__objectives": []},
+        {"spec__tuning": {"mode": "Recommend", "bounds": {"maxNumActiveSeqs": {"max": 9}}}},
+        {"spec__rollout": {"maxSurge": 3}},
+        {"spec__rollout": {"drainTimeout": "60s"}},
+        {"spec__batching": {"maxNumSeqs": 256}},
+        {"metadata__annotations": {"someone": "else"}},
+    ],
+)
+def test_what_rolls_nothing(changes: dict[str, Any]) -> None:
+    assert spec_hash(service(**changes)) == spec_hash(service())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values, max_size=4))
+def test_everything_covers_itself_and_more(found: dict[str, Any]) -> None:
+    assert covers(found, found)
+    assert covers({**found, "more": 1}, found)
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        ({"limits": {"cpu": "1"}}, {"limits": {"cpu": "1000m"}}, True),
+        ({"limits": {"memory": "1Gi"}}, {"limits": {"memory": "1024Mi"}}, True),
+        ({"limits": {"memory": "1G"}}, {"limits": {"memory": "1Gi"}}, False),
+        ({"env": [{"name": "A"}]}, {"env": [{"name": "A", "value": ""}]}, True),
+        ({"env": [{"name": "B"}, {"name": "A"}]}, {"env": [{"name": "A"}]}, True),
+        ({"command": ["a", "b"]}, {"command": ["a"]}, False),
+        ({"replicas": 2}, {"replicas": 3}, False),
+        ({}, {"replicas": 3}, False),
+        ({}, {"nodeSelector": {}}, True),
+    ],
+)
+def test_what_counts_as_the_same(live: Object, wanted: Object, same: bool) -> None:
+    assert covers(live, wanted) is same
