@@ -209,6 +209,25 @@ def test_a_body_that_never_ends_is_refused(tmp_path: Path) -> None:
         assert port.client.read().accepted is None
 
 
+def test_a_client_that_says_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyball_engine.control.server._HEAD_TIMEOUT_SECONDS", 0.2)
+    with control_port(an_engine(tmp_path)) as port, socket.create_connection(port.address) as silent:
+        silent.sendall(b"GET / HT")
+        silent.settimeout(20)
+        assert silent.recv(1) == b"", "the connection ends"
+
+
+def test_silent_clients_hold_the_port_for_moments_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flyball_engine.control.server._HEAD_TIMEOUT_SECONDS", 1.0)
+    with control_port(an_engine(tmp_path)) as port:
+        crowd = [socket.create_connection(port.address) for _ in range(70)]
+        deadline = time.monotonic() + 20
+        while httpx.get(f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}", trust_env=False).status_code != 200:
+            assert time.monotonic() < deadline
+        for client in crowd:
+            client.close()
+
+
 def test_cores_that_do_not_answer_are_unknown_and_may_be_asked_again(tmp_path: Path) -> None:
     engine = an_engine(tmp_path, cores=2)
     with control_port(engine, timeout=0.5) as port:

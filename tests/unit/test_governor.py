@@ -147,7 +147,6 @@ def hang(core: GovernedCore) -> None:
 
 def test_a_hang_returns_to_start_values(core: GovernedCore) -> None:
     hang(core)
-    core.step()
     state = core.report().state
     assert state.effective == state.start
     assert state.clamped == (Clamp(knob=Knob.MAX_NUM_ACTIVE_SEQS, requested=2, effective=16, reason="watchdog"),)

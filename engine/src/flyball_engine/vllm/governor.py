@@ -79,7 +79,7 @@ class Governor:
         self._state = StateWriter(folder, engine=self.engine, unsupported=self._surface.unsupported)
         self._statistics = StepStatistics(self._state.sums)
         self._describe()
-        self._hold_limits(self._surface.batch(self._surface.prefilling()))
+        self._hold_limits()
         self._publish()
 
     def apply(self, setpoint: Setpoint) -> None:
@@ -104,7 +104,7 @@ class Governor:
     def touch(self) -> None:
         """Check the expiry, hold the limits for the batch as it is, and publish."""
         self._expire_if_due(self._clock())
-        self._hold_limits(self._surface.batch(self._surface.prefilling()))
+        self._hold_limits()
         self._publish()
 
     @_contained
@@ -113,8 +113,7 @@ class Governor:
         self._began = self._clock()
         self._expire_if_due(self._began)
         self._joining = len(self._surface.running)
-        self._prefilling = self._surface.prefilling()
-        self._hold_limits(self._surface.batch(self._prefilling))
+        self._hold_limits()
 
     @_contained
     def after_schedule(self, output: Any) -> None:
@@ -142,12 +141,15 @@ class Governor:
         self._set_applied(None)
         start = self._surface.start
         self._surface.write(start, step_threshold=start.threshold)
+        for knob in Knob:
+            self._show(knob, Limited(_value(start, knob)))
         self._state.numbers[Slot.GOVERNED] = 0
         self._state.publish()
 
-    def _hold_limits(self, batch: RunningBatch) -> None:
-        """Write the limits that are safe for this batch; they depend on nothing else than it and what is wanted."""
-        wanted, sizes = self._wanted, self._surface.sizes
+    def _hold_limits(self) -> None:
+        """Write the limits that are safe for the batch; they depend on nothing else than it and what is wanted."""
+        self._prefilling = self._surface.prefilling()
+        wanted, sizes, batch = self._wanted, self._surface.sizes, self._surface.batch(self._prefilling)
         if self._held_for == (wanted, batch):
             return
         self._held_for = (wanted, batch)
@@ -218,6 +220,8 @@ class Governor:
         self._held_for = None
         self._state.numbers[Slot.WATCHDOG_TRIPS] += 1
         self._watchdog.reset()
+        # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
+        self._hold_limits()
 
     def _expire_if_due(self, now: float) -> None:
         if now < self._expires:
