@@ -157,11 +157,22 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     if model is None or demand is None or state.learner.fit is None:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
     tokens = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
-    choice = choose(Situation(model, demand, spec.objectives, state.margins, spec.envelope, tokens))
+    choice = choose(
+        Situation(
+            model,
+            demand,
+            spec.objectives,
+            state.margins,
+            spec.envelope,
+            tokens,
+            draining=state.regime is Regime.DRAINING,
+        )
+    )
     cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
     limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
     moved = _moved(state, limits, load, now) if hold is None else state
-    moved = replace(moved, regime=choice.regime)
+    # What a queue spoils is no verdict on the limits.
+    moved = replace(moved, regime=choice.regime, trial=None if choice.regime is Regime.DRAINING else moved.trial)
     return moved, _decision(state, moved, now, hold, explain(choice, demand), choice)
 
 
@@ -224,14 +235,12 @@ def _demand(state: State, load: Load, cores: int) -> Demand | None:
     if state.lengths is None or state.mix is None or cores < 1:
         return None
     lengths, mix = state.lengths, state.mix
-    uncached = max(1.0, min(lengths.uncached, lengths.prompt))
     return Demand(
         arrivals=load.arrivals / cores,
         prompt=lengths.prompt,
-        # What steps held speaks sooner than requests that finished, but bursts exaggerate it.
-        uncached=min(2 * uncached, max(uncached, mix.ratio * lengths.output)),
+        uncached=lengths.uncached,
         output=lengths.output,
-        ratio=mix.ratio,
+        ratio=lengths.uncached / lengths.output,
         attention=mix.attention,
         decodes=mix.decodes,
         running=load.running / cores,

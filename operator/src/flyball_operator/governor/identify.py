@@ -31,11 +31,18 @@ ROWS_PER_CELL: Final = 6
 #: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
 LARGEST_ERROR: Final = 0.25
 LARGEST_CONDITION: Final = 1e4
+#: Mean steps outside of this are no measurement, in seconds.
+SHORTEST_STEP: Final = 1e-6
+LONGEST_STEP: Final = 3600.0
 #: Least evidence for a fit: cells, and steps in them.
 LEAST_CELLS: Final = 4
 LEAST_STEPS: Final = 60
-#: Pull to the prior, against rows of relative error: weak, it decides only what the data leave open.
-RIDGE: Final = 0.05
+#: Pull to the prior, as the relative error it costs to move a coefficient by its own unit: a first guess decides only
+#: what the data leave open, a proven model also what they show too faintly to be extrapolated from.
+GUESS_PULL: Final = 0.1
+PROVEN_PULL: Final = 0.4
+#: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
+ATTENTION_UNIT: Final = 3e-4
 #: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
 HUBER: Final = 0.15
 #: Another κ must lower the loss by this share, else the model would flicker between equals.
@@ -153,10 +160,12 @@ def predict(model: StepModel, row: Row) -> float:
 
 
 def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
-    """Means of a cell, or None if it has no whole step (an `increase()` extrapolates to fractions)."""
-    if sums.steps < 1 or sums.seconds <= 0 or sums.tokens <= 0:
+    """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
+    if sums.steps < 1 or not 0 < sums.tokens / sums.steps <= 2 * key.bucket:
         return None
     mean = sums.seconds / sums.steps
+    if not SHORTEST_STEP <= mean <= LONGEST_STEP or sums.decodes > 1.01 * sums.tokens:
+        return None
     scatter = max(0.0, sums.seconds_squared / sums.steps / mean**2 - 1.0)
     return Row(
         at=at,
@@ -172,11 +181,13 @@ def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
 
 def _features(rows: Sequence[Row], kappa: int) -> Matrix:
     tokens = np.array([row.tokens for row in rows])
+    hinged = kappa > 1
     columns = [
         np.ones(len(rows)),
         np.array([1.0 if row.mixed else 0.0 for row in rows]),
-        np.minimum(tokens, kappa),
-        np.maximum(0.0, tokens - kappa),
+        # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
+        np.minimum(tokens, kappa) if hinged else tokens,
+        np.maximum(0.0, tokens - kappa) if hinged else np.zeros(len(rows)),
         np.array([row.decodes for row in rows]),
         np.array([row.attention for row in rows]),
     ]
@@ -189,12 +200,13 @@ def _vector(model: StepModel) -> Matrix:
 
 def _model(vector: Matrix, kappa: int) -> StepModel:
     t0, h, c1, c2, beta, g = (float(value) for value in vector)
-    return StepModel(t0=t0, h=h, c1=c1, c2=c2, beta=beta, g=g, kappa=kappa)
+    return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, kappa=kappa)
 
 
 def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
     kept = learner.fit.model.kappa if learner.fit is not None else prior.kappa
-    fits = {kappa: _solve(rows, prior, kappa) for kappa in _kappas(rows, kept)}
+    pull = PROVEN_PULL if learner.proven else GUESS_PULL
+    fits = {kappa: _solve(rows, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=learner.proven)}
     best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
     model = _model(fits[best][0], best)
     errors = [abs(predict(model, row) / row.seconds - 1.0) for row in rows]
@@ -210,21 +222,27 @@ def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
     return replace(fit, doubt=_doubt(fit, rows, proven=learner.proven))
 
 
-def _kappas(rows: Sequence[Row], kept: int) -> list[int]:
-    """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use."""
+def _kappas(rows: Sequence[Row], kept: int, *, proven: bool) -> list[int]:
+    """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use or once proven."""
     sizes = sorted({2 ** math.ceil(math.log2(max(1.0, row.tokens))) for row in rows})
     inner = [size for size in sizes if sum(s <= size for s in sizes) >= 2 and sum(s > size for s in sizes) >= 2]
-    return sorted({1, *inner, *([kept] if sizes[0] <= kept < sizes[-1] else [])})
+    return sorted({1, *inner, *([kept] if proven or sizes[0] <= kept < sizes[-1] else [])})
 
 
-def _solve(rows: Sequence[Row], prior: StepModel, kappa: int) -> tuple[Matrix, float]:
+def _units(prior: StepModel) -> Matrix:
+    """How far each coefficient may be from the prior before it is surprising."""
+    token = max(prior.c1, prior.c2, 1e-9)
+    fixed = max(prior.t0, token)
+    return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token])
+
+
+def _solve(rows: Sequence[Row], prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
     """Coefficients and loss at one κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
     seconds = np.array([row.seconds for row in rows])
     relative = _features(rows, kappa) / seconds[:, None]
     weight = np.array([row.weight for row in rows])
-    scale = np.sqrt((relative**2).mean(axis=0))
-    ridge = np.diag(math.sqrt(RIDGE) * np.where(scale > 0, scale, 1.0))
-    goal = ridge @ _vector(replace(prior, kappa=kappa))
+    ridge = np.diag(pull / _units(prior))
+    goal = ridge @ _vector(prior)
     vector = _vector(prior)
     for _ in range(4):
         residual = np.abs(relative @ vector - 1.0)

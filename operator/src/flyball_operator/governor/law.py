@@ -5,15 +5,15 @@ a batch of n decodes must admit n·ρ prefill tokens per step to hold its size (
 mean step is T(n, n·ρ), and that is what a token takes. KV memory caps S. `max_num_scheduled_tokens` (C) bounds one
 step: the gap that a long prompt tears into every stream, against the time the prompt itself waits.
 
-Without an admission gate an infeasible load is drained first: protecting token latency behind a queue that grows
-without bound loses every later request. The prefill rate saturates in C, so the smallest C near the largest rate is
-taken, which drains as fast and keeps the gaps short. Pure; seconds and tokens throughout, all per engine core.
+Without an admission gate an infeasible load is drained first, with the largest steps: protecting token latency behind
+a queue that grows without bound loses every later request, and where gaps are lost anyway, few long ones lose fewer
+than many of medium length. Pure; seconds and tokens throughout, all per engine core.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -21,9 +21,6 @@ from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
 from flyball_operator.governor.spec import Envelope, Objective
 
-#: A draining C reaches this share of the largest prefill rate; this lower one if it keeps the token objectives.
-DRAIN_SHARE: Final = 0.95
-GENTLE_SHARE: Final = 0.85
 #: A batch this close to what it sustains has chance queues, whose hundredth part waits this many times 1 / spare rate.
 BUSY: Final = 0.8
 TAIL: Final = 3.0
@@ -36,6 +33,8 @@ KV_DEVIATIONS: Final = 2.33
 GAP_SHARE: Final = 0.85
 #: Arrivals of one second scatter by this many deviations.
 BURST_DEVIATIONS: Final = 2.0
+#: A drain ends when first tokens are predicted within this share of what would be enough otherwise.
+DRAINED: Final = 0.5
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
 #: Seconds that stand for a queue that only grows.
@@ -87,6 +86,14 @@ class Demand:
     kv_tokens: float
     held: float
 
+    @property
+    def large(self) -> float:
+        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts, and the tail, see.
+
+        A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
+        """
+        return max(self.uncached, 2.0 * self.attention)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
@@ -128,7 +135,11 @@ class _Point:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that limits are chosen from. `tokens` is the present C, kept unless another is clearly better."""
+    """All that limits are chosen from.
+
+    `tokens` is the present C, kept unless another is clearly better; `draining` whether the last choice was to drain,
+    which ends only once the first-token objectives can be held with room.
+    """
 
     model: StepModel
     demand: Demand
@@ -136,6 +147,7 @@ class Situation:
     margins: Margins
     envelope: Envelope
     tokens: int
+    draining: bool = False
 
     def step(self, decodes: float, prefill: float) -> float:
         """Seconds of a step of this many decodes and prefill tokens at the mean context.
@@ -166,20 +178,28 @@ def choose(situation: Situation) -> Choice:
     """The limits for one core. Never outside the envelope."""
     if not situation.objectives:
         return _widest(situation)
+    if situation.draining:
+        margins = replace(situation.margins, first_token=situation.margins.first_token * DRAINED)
+        situation = replace(situation, margins=margins)
     seqs, seqs_binding = _seqs(situation)
     seqs = _relieved(situation, seqs)
     points = [_point(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
+    calm = [point for point in points if point.token_use <= 1.0]
     prompt = [point for point in points if point.first_use <= 1.0]
-    if not prompt:
-        return _drain(situation)
-    both = [point for point in prompt if point.token_use <= 1.0]
+    both = [point for point in calm if point.first_use <= 1.0]
+    late = [point for point in calm if point.first_use * situation.margins.first_token <= 1.0]
+    regime = Regime.BALANCED if _has_token_objective(situation.objectives) else Regime.THROUGHPUT
     if both:
         best = min(
             both, key=lambda point: (point.use - (KEEP if point.tokens == situation.tokens else 0.0), point.tokens)
         )
-        regime = Regime.BALANCED if _has_token_objective(situation.objectives) else Regime.THROUGHPUT
-    else:
+    elif late and not situation.draining:
+        # The margin is gone, the objective is not: as fast as token objectives allow.
+        best = max(late, key=lambda point: point.rate)
+    elif prompt:
         best, regime = min(prompt, key=lambda point: point.token_use), Regime.TOKEN_BOUND
+    else:
+        return _drain(situation)
     return Choice(
         seqs=seqs,
         tokens=best.tokens,
@@ -220,13 +240,27 @@ def _relieved(situation: Situation, seqs: int) -> int:
     No gate stands before the queue: a batch too small for its arrivals would keep every token objective and lose every
     first token. Only as much is given up as the queue needs.
     """
-    span, waits = situation.envelope.seqs, [o.seconds for o in situation.objectives if o.metric in _FIRST]
-    budget = min(waits, default=math.inf) * situation.margins.first_token
-    low, high = seqs, min(span.most, max(seqs, _kv_seqs(situation.demand)))
+    low, high = seqs, min(situation.envelope.seqs.most, max(seqs, _kv_seqs(situation.demand)))
+    budget = _wait_budget(situation, seqs)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _slot_wait(situation, middle) <= budget else (middle + 1, high)
     return low
+
+
+def _wait_budget(situation: Situation, seqs: int) -> float:
+    """Seconds a request may wait for a place: what its objective leaves beside the tokens a batch of `seqs` makes."""
+    made = situation.demand.output * situation.balanced_step(seqs)
+    left = min(
+        (
+            objective.seconds * situation.margins.first_token
+            - (made if objective.metric is Metric.END_TO_END_LATENCY else 0.0)
+            for objective in situation.objectives
+            if objective.metric in _FIRST
+        ),
+        default=math.inf,
+    )
+    return max(0.0, left)
 
 
 def _token_budget(objective: Objective, situation: Situation) -> float | None:
@@ -289,7 +323,7 @@ def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle
     """What comes of full steps of `chunk` prefill tokens taking `full` seconds among steps of decodes taking `idle`."""
     demand, rate = situation.demand, chunk / full
     backlog = demand.waiting * demand.uncached
-    wait = max((backlog + 1.5 * demand.uncached) / rate + _queueing(demand, rate), _slot_wait(situation, seqs))
+    wait = max((backlog + 1.5 * demand.large) / rate + _queueing(demand, rate), _slot_wait(situation, seqs))
     ttft = full / 2 + wait
     # Share of a request's steps that carry prefill: all of the backlog, a burst, and what arrives meanwhile.
     burst = BURST_DEVIATIONS * math.sqrt(demand.arrivals) * demand.uncached
@@ -302,9 +336,9 @@ def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle
 
 
 def _queueing(demand: Demand, rate: float) -> float:
-    """Mean wait behind other prompts (M/D/1); very long once prompts arrive faster than they are computed."""
+    """Mean wait behind other prompts (M/G/1); very long once prompts arrive faster than they are computed."""
     load = demand.arrivals * demand.uncached / rate
-    return load / (2 * (1 - load)) * demand.uncached / rate if load < 1 else _UNBOUNDED
+    return load / (2 * (1 - load)) * demand.large / rate if load < 1 else _UNBOUNDED
 
 
 def _slot_wait(situation: Situation, seqs: int) -> float:
@@ -331,24 +365,16 @@ def _use(objective: Objective, predicted: Prediction, margins: Margins) -> float
 
 
 def _drain(situation: Situation) -> Choice:
-    """The largest batch that memory allows, and the smallest C near the largest prefill rate.
-
-    A somewhat lower rate is accepted if it keeps the token objectives.
-    """
-    span = situation.envelope.seqs
-    seqs = min(span.most, max(span.least, _kv_seqs(situation.demand)))
-    points = [_point(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
-    fastest = max(point.rate for point in points)
-    gentle = [point for point in points if point.token_use <= 1.0 and point.rate >= GENTLE_SHARE * fastest]
-    best = gentle[-1] if gentle else next(point for point in points if point.rate >= DRAIN_SHARE * fastest)
+    """The largest batch that memory allows and the largest steps: nothing computes prompts faster."""
     waiting = tuple(objective for objective in situation.objectives if objective.metric in _FIRST)
-    return Choice(
-        seqs=seqs,
-        tokens=best.tokens,
-        regime=Regime.DRAINING,
-        binding=_binding(best, waiting, ""),
-        predicted=best.predicted,
+    widest = _widest(situation)
+    return replace(
+        widest, regime=Regime.DRAINING, binding=max(waiting, key=lambda o: _use_of(widest, o, situation)).name
     )
+
+
+def _use_of(choice: Choice, objective: Objective, situation: Situation) -> float:
+    return _use(objective, choice.predicted, situation.margins)
 
 
 def _binding(point: _Point, objectives: tuple[Objective, ...], seqs_binding: str) -> str:
