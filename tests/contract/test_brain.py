@@ -1,0 +1,295 @@
+"""The brain over the real control server: the order of a change, fencing, engines that come back, modes, failures."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from flyball_engine.contract import Knob, Limits, Metric, StepKind
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.governor.signals import (
+    CellKey,
+    Load,
+    Missing,
+    Outcome,
+    Signals,
+    StepWindow,
+    Sums,
+    Unobserved,
+)
+from support.brains import ScriptedReader, World, inference_service, thinking, until
+from support.engines import PlantEngine, objective, serving
+from support.plant import CPU
+
+TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
+AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
+
+
+def seen(at: float | None = None) -> Signals:
+    """Signals of a busy CPU engine, with steps enough to learn from."""
+    now = at if at is not None else time.time()
+    cells: dict[CellKey, Sums] = {}
+    for decodes in (1, 3, 7, 15, 31, 60):
+        for prefill in (0, 50, 200, 900):
+            tokens = decodes + prefill
+            kind = StepKind.MIXED if prefill else StepKind.DECODE
+            bucket = 1 << (tokens - 1).bit_length()
+            seconds = CPU.seconds(decodes=decodes, prefill_tokens=prefill)
+            step = Sums(
+                steps=20,
+                seconds=20 * seconds,
+                seconds_squared=20 * seconds**2,
+                tokens=20 * tokens,
+                prefill_tokens=20 * prefill,
+                decodes=20 * decodes,
+                prefill_attention=20 * prefill**2 / 2,
+            )
+            key = CellKey(bucket, kind)
+            cells[key] = cells.get(key, Sums()).plus(step)
+    load = Load(
+        arrivals=4.0,
+        finished=60,
+        prompt_tokens=60 * 300,
+        cached_tokens=0,
+        generated_tokens=60 * 64,
+        running=10,
+        waiting=0,
+        kv_usage=0.1,
+        kv_tokens=100_000,
+        held_tokens=3000,
+    )
+    window = StepWindow(start=now - 15, end=now, cells=cells)
+    return Signals(
+        at=now, age_seconds=1.0, window_seconds=15.0, cores=1, steps=window, load=load, outcomes={}, goodput=None
+    )
+
+
+async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
+    world = World()
+    pods = [world.engine("chat-0"), world.engine("chat-1")]
+    world.serve(inference_service(), *pods)
+    async with serving(*pods), thinking(world, ScriptedReader(seen())) as brain:
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        live = world.tuning().setpoint
+        assert {pod.limits for pod in pods} == {(live.max_num_active_seqs, live.max_num_scheduled_tokens)}
+        assert (live.max_num_scheduled_tokens or 0) < 2048
+        assert world.tuning().applied_pods == "2/2"
+        assert "flyball_operator_push_acknowledged_seconds_bucket" in brain.metrics()
+    assert "Retuned" in world.reasons()
+    assert "ModelLearned" in world.reasons()
+
+
+async def test_the_intent_is_in_status_before_any_engine_hears_of_it() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        written = [(tuning.epoch, tuning.generation) for _, tuning in world.writes]
+        pushed = [(setpoint.epoch, setpoint.generation) for setpoint in pod.engine.history]
+        assert set(pushed) <= set(written)
+        assert sorted(set(pushed)) == list(dict.fromkeys(pushed)), "numbers only grow"
+
+
+async def test_without_its_intent_in_status_nothing_is_pushed() -> None:
+    world = World(refuse_writes=True)
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
+        await until("it tried", lambda: reader.reads > 5)
+        assert pod.engine.history == []
+        world.refuse_writes = False
+        await until("tuned after all", lambda: world.condition(TUNED) == ("True", "Applied"))
+
+
+async def test_an_engine_that_was_killed_gets_its_setpoint_back() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        pod.ready = False
+        await pod.restart()
+        assert pod.limits == (128, 2048)
+        pod.ready = True
+        await until("the limits are back", lambda: pod.limits != (128, 2048) and world.holds_setpoint(pod))
+
+
+async def test_a_new_leader_adopts_what_runs_and_writes_nothing() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    reader = ScriptedReader(seen())
+    async with serving(pod):
+        async with thinking(world, reader):
+            await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+            await until("settled", lambda: reader.reads > 20)
+        status, reader.observation = world.services["uid-1"].status, replace(seen(), load=idle(seen()))
+        world.epoch = 2
+        async with thinking(world, reader):
+            await until("the engine knows its leader", lambda: pod.engine.history[-1].epoch == 2)
+            await until("some ticks passed", lambda: reader.reads > 30)
+        assert world.services["uid-1"].status.tuning.generation == status.tuning.generation
+        assert world.services["uid-1"].status.tuning.setpoint == status.tuning.setpoint
+        assert world.services["uid-1"].status.tuning.epoch == status.tuning.epoch, "status says nothing new"
+
+
+def idle(signals: Signals) -> Load:
+    """The same engine without requests."""
+    assert isinstance(signals.load, Load)
+    return replace(signals.load, arrivals=0.0, running=0.0, waiting=0.0, finished=0.0)
+
+
+async def test_a_stale_leader_is_refused_and_stops() -> None:
+    world = World(epoch=5)
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    reader = ScriptedReader(seen())
+    async with serving(pod):
+        async with thinking(world, reader):
+            await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        heard = len(pod.engine.history)
+        world.epoch = 4
+        async with thinking(world, reader):
+            await until("it says so", lambda: world.condition(TUNED)[1] == "NewerLeader")
+            assert len(pod.engine.history) == heard
+        # A fresh pod alone would have accepted the old leader: it is not asked either.
+        assert pod.engine.applied is not None
+        assert pod.engine.applied.epoch == 5
+
+
+async def test_nothing_is_written_once_the_lease_is_lost() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        world.leading = False
+        reads, writes = reader.reads, len(world.writes)
+        await pod.restart()
+        # A leading brain would give a restarted engine its setpoint within a second.
+        await until("a leader had acted", lambda: world.asked > asked + 25) if (asked := world.asked) else None
+        assert pod.engine.history == []
+        assert len(world.writes) == writes
+        assert reader.reads <= reads + 1
+
+
+async def test_prometheus_away_holds_the_limits_and_says_so() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, reader := ScriptedReader(seen()), grace=0.5):
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        await until("settled", lambda: reader.reads > 20)
+        held, reader.observation = pod.limits, AWAY
+        await until("it says so", lambda: world.condition(OBSERVED) == ("False", "PrometheusUnreachable"))
+        assert pod.limits == held
+        assert world.condition(TUNED) == ("True", "Applied")
+        reader.observation = seen()
+        await until("it is back", lambda: world.condition(OBSERVED) == ("True", "Scraped"))
+    assert world.reasons().count("MetricsLost") == 1
+
+
+async def test_modes_are_switched_live() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        await until("settled", lambda: reader.reads > 20)
+        tuned = pod.limits
+        world.edit(tuning={"mode": "Disabled"})
+        await until("upper bounds", lambda: pod.limits == (128, 2048) and world.condition(TUNED)[1] == "Disabled")
+        world.edit(tuning={"mode": "Recommend"})
+        await until("recommended", lambda: world.condition(TUNED)[1] == "RecommendOnly")
+        assert pod.limits == (128, 2048), "live limits are left alone"
+        recommended = world.tuning().recommended
+        assert recommended is not None
+        world.edit(tuning={"mode": "Auto"})
+        await until("the law's again, at once", lambda: pod.limits == tuned)
+
+
+async def test_an_edited_objective_reaches_the_engine_without_moving_limits() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(tuning={"mode": "Disabled"}), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("first setpoint", lambda: len(pod.engine.history) > 0)
+        world.edit(objectives=[{"name": "ttft", "metric": "TimeToFirstToken", "threshold": "1s"}])
+        wanted = (objective(Metric.TIME_TO_FIRST_TOKEN, 1.0),)
+        await until("new objective", lambda: pod.engine.history[-1].objectives == wanted)
+        assert pod.limits == (128, 2048)
+
+
+async def test_one_unreachable_pod_does_not_keep_the_others_waiting() -> None:
+    world = World()
+    pod, gone, other = world.engine("chat-0"), world.engine("chat-1"), world.engine("chat-0", "uid-2")
+    world.serve(inference_service(), pod, gone)
+    world.serve(inference_service("uid-2", name="other"), other)
+    async with serving(pod, other), thinking(world, ScriptedReader(seen())):
+        await until("the other service", lambda: world.condition(TUNED, "uid-2") == ("True", "Applied"))
+        await until("the reachable pod", lambda: pod.engine.applied is not None)
+        await until("it says so", lambda: world.condition(TUNED) == ("False", "EngineUnreachable"))
+
+
+async def test_an_engine_without_the_plugin_is_named() -> None:
+    world = World()
+    pod = world.engine(make=lambda: PlantEngine(governed=False))
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("it says so", lambda: world.condition(TUNED) == ("False", "EngineUngoverned"))
+
+
+async def test_a_knob_the_engine_cannot_move_is_left_out_and_named() -> None:
+    world = World()
+    pod = world.engine(make=lambda: PlantEngine(unsupported={Knob.MAX_NUM_ACTIVE_SEQS: "vLLM 0.25 has none"}))
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("it says so", lambda: world.condition(TUNED) == ("False", "KnobUnsupported"))
+        await until("the other knob moves", lambda: pod.limits[1] not in (None, 2048))
+        assert all(s.limits.max_num_active_seqs is None for s in pod.engine.history)
+
+
+async def test_a_service_deleted_and_recreated_starts_anew() -> None:
+    world = World()
+    first, second = world.engine(), world.engine("chat-0", "uid-2")
+    world.serve(inference_service(), first)
+    async with serving(first, second), thinking(world, ScriptedReader(seen())) as brain:
+        await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+        world.services.clear()
+        world.serve(inference_service("uid-2"), second)
+        await until("the new one", lambda: world.condition(TUNED, "uid-2") == ("True", "Applied"))
+        assert {s.service for s in second.engine.history} == {"uid-2"}
+        assert brain.metrics().count('flyball_operator_limit{knob="max_num_active_seqs"') == 1
+
+
+async def test_objectives_are_reported_against_their_targets() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    counts = {"TimePerOutputToken/0.06": Outcome(970, 30), "InterTokenLatency/0.25": Outcome(9990, 10)}
+    async with serving(pod), thinking(world, ScriptedReader(seen(), counts)):
+        await until("reported", lambda: world.condition(ConditionType.OBJECTIVES_MET) == ("False", "Violated"))
+        status = world.services["uid-1"].status
+        assert status.objectives_met == "1/2"
+        assert [(o.name, o.attained, o.budget_remaining) for o in status.objectives] == [
+            ("tpot", "97.0", "-200"),
+            ("itl", "99.9", "90"),
+        ]
+
+
+async def test_status_resumes_the_law_after_a_restart_of_the_operator() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod):
+        async with thinking(world, reader := ScriptedReader(seen())):
+            await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
+            await until("settled", lambda: reader.reads > 20)
+        tuned = pod.limits
+        world.epoch = 2
+        async with thinking(world, ScriptedReader(AWAY)):
+            await until("adopted", lambda: pod.engine.history[-1].epoch == 2)
+            assert pod.limits == tuned
+            assert world.tuning().model.trusted
+    assert Limits(max_num_active_seqs=tuned[0]) != Limits(max_num_active_seqs=128)

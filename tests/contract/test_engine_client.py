@@ -1,0 +1,207 @@
+"""The operator's client against the real control server: signatures, refusals, silence, answers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from flyball_engine.contract import SETPOINT_PATH, Generation, Knob, Limits, Refusal, Setpoint
+from flyball_operator.engines import client as client_module
+from flyball_operator.engines.client import Acknowledged, Address, EngineClient
+from flyball_operator.engines.errors import (
+    BadAnswerError,
+    BadKeyError,
+    EngineError,
+    NotLeadingError,
+    RefusedError,
+    UnknownError,
+    UnreachableError,
+)
+from flyball_operator.engines.sign import Signer
+from support.brains import World
+from support.engines import PlantEngine, ServedEngine, serving
+
+
+def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: int = 16) -> Setpoint:
+    return Setpoint(service=service, epoch=epoch, generation=generation, limits=Limits(max_num_active_seqs=seqs))
+
+
+@asynccontextmanager
+async def client(
+    key: Ed25519PrivateKey, *, leading: bool = True, wall: Callable[[], float] = time.time
+) -> AsyncIterator[EngineClient]:
+    async with aiohttp.ClientSession() as session:
+        yield EngineClient(session, Signer(key), may_act=lambda: leading, wall=wall, clock=time.monotonic)
+
+
+def address(pod: ServedEngine) -> Address:
+    return Address(key=pod.uid, ip=pod.ip, port=pod.port)
+
+
+async def refusal(call: object) -> Refusal:
+    """The refusal a write ends in."""
+    with pytest.raises(RefusedError) as caught:
+        await call  # type: ignore[misc]
+    return caught.value.refusal
+
+
+async def test_a_write_returns_once_every_core_confirmed_it() -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), client(world.key) as engines:
+        answer = await engines.write(address(pod), setpoint(1))
+        assert answer.confirmed(Generation(epoch=1, generation=1))
+        assert pod.limits == (16, 2048)
+        assert await engines.read(address(pod)) == answer
+
+
+async def test_what_the_contract_refuses_is_refused_by_name() -> None:
+    world = World()
+    pod = world.engine(make=lambda: PlantEngine(unsupported={Knob.LONG_PREFILL_TOKEN_THRESHOLD: "too old"}))
+    async with serving(pod), client(world.key) as engines:
+        await engines.write(address(pod), setpoint(5, epoch=2))
+        assert await refusal(engines.write(address(pod), setpoint(9, epoch=1))) is Refusal.STALE_EPOCH
+        assert await refusal(engines.write(address(pod), setpoint(4, epoch=2))) is Refusal.STALE_GENERATION
+        assert await refusal(engines.write(address(pod), setpoint(5, epoch=2, seqs=8))) is Refusal.CONFLICT
+        foreign = setpoint(6, epoch=2, service="uid-2")
+        assert await refusal(engines.write(address(pod), foreign)) in (Refusal.OTHER_SERVICE, Refusal.BAD_TOKEN)
+        unsupported = setpoint(7, epoch=2).model_copy(update={"limits": Limits(long_prefill_token_threshold=64)})
+        assert await refusal(engines.write(address(pod), unsupported)) is Refusal.UNSUPPORTED
+        assert pod.limits == (16, 2048)
+
+
+async def test_a_refusal_names_what_the_engine_holds() -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), client(world.key) as engines:
+        await engines.write(address(pod), setpoint(5, epoch=2))
+        with pytest.raises(RefusedError) as caught:
+            await engines.write(address(pod), setpoint(9, epoch=1))
+        assert caught.value.applied == Generation(epoch=2, generation=5)
+
+
+async def test_tokens_of_another_key_or_another_time_are_refused() -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod):
+        async with client(Ed25519PrivateKey.generate()) as engines:
+            assert await refusal(engines.write(address(pod), setpoint(1))) is Refusal.BAD_TOKEN
+        async with client(world.key, wall=lambda: time.time() - 3600) as engines:
+            assert await refusal(engines.write(address(pod), setpoint(1))) is Refusal.BAD_TOKEN
+        assert pod.engine.history == []
+
+
+async def test_nobody_is_written_to_without_the_lease() -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), client(world.key, leading=False) as engines:
+        with pytest.raises(NotLeadingError):
+            await engines.write(address(pod), setpoint(1))
+        assert pod.engine.history == []
+        assert (await engines.read(address(pod))).governed, "reading is not acting"
+
+
+async def test_silent_cores_are_unknown_and_read_back() -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), client(world.key) as engines:
+        pod.engine.silent = True
+        with pytest.raises(UnknownError):
+            await engines.write(address(pod), setpoint(1))
+        pod.engine.silent = False
+        await engines.write(address(pod), setpoint(1))
+        assert pod.limits == (16, 2048)
+
+
+async def test_each_pod_has_its_answer_or_its_error() -> None:
+    world = World()
+    up, down = world.engine("chat-0"), world.engine("chat-1")
+    async with serving(up), client(world.key) as engines:
+        answers = await engines.write_all([address(up), address(down)], setpoint(1))
+    assert isinstance(answers[up.uid], Acknowledged)
+    assert isinstance(answers[down.uid], UnreachableError)
+
+
+@asynccontextmanager
+async def impostor(handler: Callable[[web.Request], object]) -> AsyncIterator[Address]:
+    """Something else on the pod's address."""
+    app = web.Application()
+    app.router.add_route("*", SETPOINT_PATH, handler)  # type: ignore[arg-type]
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield Address(key="x", ip="127.0.0.1", port=port)
+    finally:
+        await runner.cleanup()
+
+
+async def gives(answer: Callable[[web.Request], object]) -> EngineError:
+    """The error that reading from an impostor ends in."""
+
+    async def handle(request: web.Request) -> object:
+        return answer(request)
+
+    async with impostor(handle) as where, client(Ed25519PrivateKey.generate()) as engines:
+        with pytest.raises(EngineError) as caught:
+            await engines.read(where)
+        return caught.value
+
+
+async def test_answers_of_something_else_are_named_for_what_they_are() -> None:
+    assert isinstance(await gives(lambda _: web.Response(text="hello")), BadAnswerError)
+    assert isinstance(await gives(lambda _: web.json_response({"service": "x"})), BadAnswerError)
+    assert isinstance(await gives(lambda _: web.Response(status=500, text="oops")), BadAnswerError)
+    assert isinstance(await gives(lambda _: web.Response(status=302, headers={"Location": "/"})), BadAnswerError)
+
+
+async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_ANSWER_BYTES", 100_000)
+    error = await gives(lambda _: web.Response(body=b" " * 200_000))
+    assert isinstance(error, BadAnswerError)
+    assert "100000 bytes" in str(error)
+
+
+async def test_a_pod_that_never_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "READ_SECONDS", 0.3)
+
+    async def hang(_: web.Request) -> object:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async with impostor(hang) as where, client(Ed25519PrivateKey.generate()) as engines:
+        with pytest.raises(UnreachableError):
+            await engines.read(where)
+
+
+def pem(key: object, path: Path) -> Path:
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))  # type: ignore[attr-defined]
+    return path
+
+
+def test_the_signing_key_is_checked_at_start(tmp_path: Path) -> None:
+    assert "BEGIN PUBLIC KEY" in Signer.load(pem(Ed25519PrivateKey.generate(), tmp_path / "good.pem")).public_pem
+    for path, problem in (
+        (tmp_path / "absent.pem", "No such file"),
+        (_text(tmp_path / "text.pem", "no key"), "text.pem"),
+        (pem(generate_private_key(SECP256R1()), tmp_path / "curve.pem"), "an Ed25519 private key is needed"),
+    ):
+        with pytest.raises(BadKeyError, match=problem):
+            Signer.load(path)
+
+
+def _text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

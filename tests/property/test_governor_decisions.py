@@ -1,0 +1,160 @@
+"""Whatever is observed: limits stay in bounds, equal inputs give equal decisions, the unknown moves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyball_engine.contract import Metric, StepKind
+from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.signals import (
+    CellKey,
+    Load,
+    Missing,
+    Observation,
+    Outcome,
+    Signals,
+    StepWindow,
+    Sums,
+    Unobserved,
+)
+from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+
+SOME = settings(max_examples=60, deadline=None)
+counts = st.floats(0, 1e6, allow_nan=False)
+seconds = st.floats(1e-4, 60)
+
+
+@st.composite
+def spans(draw: st.DrawFn, largest: int) -> Span:
+    least = draw(st.integers(1, largest))
+    return Span(least, draw(st.integers(least, largest)))
+
+
+objectives = st.lists(
+    st.builds(Objective, st.sampled_from(["a", "b", "c"]), st.sampled_from(Metric), seconds, st.floats(0, 0.5)),
+    max_size=4,
+    unique_by=lambda objective: objective.id,
+).map(tuple)
+specs = st.builds(TuningSpec, st.sampled_from(Mode), st.builds(Envelope, spans(512), spans(16384)), objectives)
+sums = st.builds(
+    Sums,
+    steps=counts,
+    seconds=counts,
+    seconds_squared=counts,
+    tokens=counts,
+    prefill_tokens=counts,
+    decodes=counts,
+    kv_tokens=counts,
+    prefill_attention=st.floats(0, 1e12),
+)
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> dict[CellKey, Sums]:
+    """Anything a pod may claim: mostly steps that can be, some that cannot."""
+    found: dict[CellKey, Sums] = {}
+    for _ in range(draw(st.integers(0, 12))):
+        bucket, kind = 2 ** draw(st.integers(0, 14)), draw(st.sampled_from(StepKind))
+        steps, mean = draw(st.integers(1, 1000)), draw(st.floats(1e-5, 10))
+        tokens = draw(st.integers(bucket // 2 + 1, bucket))
+        decodes = tokens if kind is StepKind.DECODE else draw(st.integers(0, tokens))
+        prefill = tokens - decodes
+        plausible = Sums(
+            steps=steps,
+            seconds=steps * mean,
+            seconds_squared=steps * mean**2,
+            tokens=steps * tokens,
+            prefill_tokens=steps * prefill,
+            decodes=steps * decodes,
+            prefill_attention=steps * prefill * draw(st.floats(0, 1e5)),
+        )
+        found[CellKey(bucket, kind)] = draw(sums) if draw(st.integers(0, 9)) == 0 else plausible
+    return found
+
+
+loads = st.builds(
+    Load,
+    arrivals=counts,
+    finished=counts,
+    prompt_tokens=counts,
+    cached_tokens=counts,
+    generated_tokens=counts,
+    running=counts,
+    waiting=counts,
+    kv_usage=st.floats(0, 1.5),
+    kv_tokens=counts,
+    held_tokens=counts,
+)
+missing = st.builds(Unobserved, st.sampled_from(Missing), st.text(max_size=20))
+outcomes = st.builds(Outcome, counts, counts)
+
+
+@st.composite
+def observations(draw: st.DrawFn, at: float) -> Observation:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(missing)
+    window = StepWindow(start=at - 15, end=at, cells=draw(cells()))
+    return Signals(
+        at=at,
+        age_seconds=draw(st.floats(0, 40)),
+        window_seconds=15.0,
+        cores=draw(st.integers(0, 8)),
+        steps=draw(st.one_of(missing, st.just(window), st.just(window))),
+        load=draw(st.one_of(missing, loads, loads, loads)),
+        outcomes=draw(st.dictionaries(st.sampled_from(["TimePerOutputToken/1", "x"]), outcomes, max_size=2)),
+        goodput=draw(st.none() | outcomes),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Observation]:
+    return [draw(observations(100.0 + 5 * tick)) for tick in range(draw(st.integers(1, 12)))]
+
+
+def play(spec: TuningSpec, history: list[Observation]) -> list[State]:
+    states = [start(spec)]
+    for tick, observation in enumerate(history):
+        states.append(decide(states[-1], observation, spec, 100.0 + 5 * tick)[0])
+    return states
+
+
+@SOME
+@given(specs, histories())
+def test_limits_never_leave_the_bounds(spec: TuningSpec, history: list[Observation]) -> None:
+    for state in play(spec, history):
+        seqs, tokens = state.limits.max_num_active_seqs, state.limits.max_num_scheduled_tokens
+        assert seqs is not None
+        assert tokens is not None
+        assert spec.envelope.seqs.least <= seqs <= spec.envelope.seqs.most
+        assert spec.envelope.tokens.least <= tokens <= spec.envelope.tokens.most
+
+
+@SOME
+@given(specs, histories())
+def test_the_same_history_gives_the_same_decisions(spec: TuningSpec, history: list[Observation]) -> None:
+    assert [state.limits for state in play(spec, history)] == [state.limits for state in play(spec, history)]
+
+
+@SOME
+@given(specs, histories(), missing)
+def test_what_is_not_observed_moves_nothing(spec: TuningSpec, history: list[Observation], unknown: Unobserved) -> None:
+    last = play(spec, history)[-1]
+    after, decision = decide(last, unknown, spec, 1000.0)
+    assert after == last
+    assert not decision.changed
+
+
+@SOME
+@given(specs, specs, histories())
+def test_other_bounds_hold_from_the_next_tick_on(
+    spec: TuningSpec, other: TuningSpec, history: list[Observation]
+) -> None:
+    state = play(spec, history)[-1]
+    after, _ = decide(state, history[-1], replace(spec, envelope=other.envelope), 1000.0)
+    seqs = after.limits.max_num_active_seqs
+    assert seqs is not None
+    assert other.envelope.seqs.least <= seqs <= other.envelope.seqs.most

@@ -1,0 +1,171 @@
+"""Identification: true coefficients come back from what a window shows, and nothing wild from what it does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from flyball_engine.contract import StepKind
+from flyball_engine.model import StepModel
+from flyball_operator.governor.identify import Doubt, Learner, learn, resume
+from flyball_operator.governor.signals import CellKey, StepWindow, Sums
+from support.plant import A100, CPU, H100
+from support.tuning import step_window
+
+SLOW = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+
+
+@st.composite
+def plants(draw: st.DrawFn) -> StepModel:
+    """Step-time laws of devices between a laptop and the next generation: a floor, a hinge, a slope."""
+    slope = 10 ** draw(st.floats(-5.3, -3.4))
+    floor = slope * draw(st.floats(20, 500))
+    return StepModel(
+        t0=floor,
+        h=floor * draw(st.floats(0, 0.3)),
+        c1=slope * draw(st.floats(0, 1.5)),
+        c2=slope,
+        beta=slope * draw(st.floats(0, 1)),
+        g=slope * draw(st.floats(0, 3e-4)),
+        kappa=2 ** draw(st.integers(4, 8)),
+    )
+
+
+def a_busy_window(model: StepModel, rng: random.Random, *, start: float, noise: float, load: float) -> StepWindow:
+    """Steps of a serving engine: batches about `load`, prompts now and then, each step scattered by `noise`."""
+    cells: dict[CellKey, Sums] = {}
+    for _ in range(300):
+        decodes = max(1, round(rng.gauss(load, load / 3)))
+        prefill = 0 if rng.random() < 0.5 else round(min(2000, rng.lognormvariate(5, 1)))
+        attention = prefill * (rng.choice((0, 0, 500)) + prefill / 2)
+        seconds = model.seconds(decodes=decodes, prefill_tokens=prefill) + model.g * (attention - prefill**2 / 2)
+        seconds *= max(0.3, rng.gauss(1, noise)) * (5 if rng.random() < 0.003 else 1)
+        tokens = decodes + prefill
+        key = CellKey(1 << (tokens - 1).bit_length(), StepKind.MIXED if prefill else StepKind.DECODE)
+        step = Sums(
+            steps=1,
+            seconds=seconds,
+            seconds_squared=seconds**2,
+            tokens=tokens,
+            prefill_tokens=prefill,
+            decodes=decodes,
+            prefill_attention=attention,
+        )
+        cells[key] = cells.get(key, Sums()).plus(step)
+    return StepWindow(start=start, end=start + 15, cells=cells)
+
+
+def learnt(model: StepModel, *, loads: list[float], noise: float = 0.05, seed: int = 1) -> Learner:
+    rng, learner = random.Random(seed), Learner()
+    for number, load in enumerate(loads):
+        learner = learn(learner, a_busy_window(model, rng, start=15.0 * number, noise=noise, load=load))
+    return learner
+
+
+def errors(learner: Learner, truth: StepModel, *, decodes: tuple[int, ...], prefills: tuple[int, ...]) -> list[float]:
+    """Relative errors of predicted steps."""
+    assert learner.fit is not None
+    cases = [(n, p) for n in decodes for p in prefills]
+    return [
+        abs(learner.fit.model.seconds(decodes=n, prefill_tokens=p) / truth.seconds(decodes=n, prefill_tokens=p) - 1)
+        for n, p in cases
+    ]
+
+
+@SLOW
+@given(plants(), st.integers(0, 10**6))
+def test_steps_are_predicted_on_any_device(model: StepModel, seed: int) -> None:
+    learner = learnt(model, loads=[3, 10, 30, 60, 20, 8], seed=seed)
+    assert learner.model is not None
+    found = errors(learner, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500, 1500))
+    assert max(found) < 0.3
+    assert sorted(found)[len(found) // 2] < 0.1
+
+
+@SLOW
+@given(plants(), st.floats(0.05, 0.25), st.integers(0, 10**6))
+def test_noise_blurs_and_does_not_derail(model: StepModel, noise: float, seed: int) -> None:
+    learner = learnt(model, loads=[3, 10, 30, 60, 20, 8], noise=noise, seed=seed)
+    assert learner.model is not None
+    assert sorted(errors(learner, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500)))[6] < 0.15
+
+
+@SLOW
+@given(plants(), st.floats(1, 40), st.integers(0, 10**6))
+def test_a_constant_load_is_explained_where_it_is_and_coefficients_stay_sane(
+    model: StepModel, load: float, seed: int
+) -> None:
+    learner = learnt(model, loads=[load] * 8, seed=seed)
+    assert learner.fit is not None
+    fit = learner.fit.model
+    assert min(fit.t0, fit.h, fit.c1, fit.c2, fit.beta, fit.g) >= 0
+    if learner.model is not None:
+        near = max(1, round(load))
+        assert max(errors(learner, model, decodes=(near,), prefills=(0, 150))) < 0.3
+        # Twice the batch is no more than twice the time and no less than the same.
+        ratio = fit.seconds(decodes=2 * near) / fit.seconds(decodes=near)
+        assert 1.0 <= ratio <= 2.0 + 1e-9
+
+
+@SLOW
+@given(plants(), st.floats(1.3, 3.0), st.integers(0, 10**6))
+def test_a_device_that_slows_down_is_learnt_anew(model: StepModel, slower: float, seed: int) -> None:
+    before = learnt(model, loads=[3, 10, 30, 60, 20, 8], seed=seed)
+    assume(before.model is not None)
+    throttled = replace(
+        model,
+        **{name: slower * getattr(model, name) for name in ("t0", "h", "c1", "c2", "beta", "g")},
+    )
+    rng, learner = random.Random(seed), before
+    for number in range(8):
+        window = a_busy_window(throttled, rng, start=1000 + 15.0 * number, noise=0.05, load=15)
+        learner = learn(learner, window)
+    assert learner.model is not None
+    assert max(errors(learner, throttled, decodes=(10, 20), prefills=(0, 200))) < 0.25
+    # What the window does not show has slowed down with what it does.
+    assert max(errors(learner, throttled, decodes=(50,), prefills=(0, 1000))) < 0.6
+
+
+def test_the_devices_of_the_simulations_are_recovered_closely() -> None:
+    for model in (CPU, H100, A100):
+        learner = learnt(model, loads=[3, 10, 30, 60, 100, 20], noise=0.02)
+        assert learner.fit is not None
+        assert abs(learner.fit.model.c2 / model.c2 - 1) < 0.15
+        assert learner.fit.error < 0.05
+
+
+def test_steps_all_alike_are_not_trusted() -> None:
+    learner = learn(Learner(), step_window(decodes=(4,), prefills=(0,)))
+    assert learner.fit is not None
+    assert learner.fit.doubt is Doubt.FEW_STEPS
+
+
+def test_a_resumed_model_is_trusted_under_the_lightest_load() -> None:
+    learner = resume(CPU, error=0.05, steps=1000, reach=2048)
+    for number in range(4):
+        learner = learn(
+            learner, step_window(decodes=(1, 2), prefills=(0, 50), start=15.0 * number, end=15.0 * number + 15)
+        )
+    assert learner.model is not None
+    assert max(errors(learner, CPU, decodes=(1, 40), prefills=(0, 1000))) < 0.3
+
+
+def test_windows_are_learnt_once() -> None:
+    window = step_window()
+    once = learn(Learner(), window)
+    assert learn(once, window) is once
+
+
+def test_memory_is_bounded() -> None:
+    learner = Learner()
+    for number in range(50):
+        learner = learn(learner, step_window(start=15.0 * number, end=15.0 * number + 15))
+    assert max(len(rows) for rows in learner.rows.values()) <= 6

@@ -1,0 +1,106 @@
+"""What stands between the law's wish and the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from flyball_operator.governor import guard
+from flyball_operator.governor.guard import Hold, Trial
+from flyball_operator.governor.law import Choice, Margins, Prediction, Regime
+from flyball_operator.governor.signals import Outcome
+from support.tuning import ENVELOPE, GAP, TPOT, TTFT, limits, outcome
+
+NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0)
+
+
+def wish(seqs: int, tokens: int, regime: Regime = Regime.BALANCED) -> Choice:
+    return Choice(seqs=seqs, tokens=tokens, regime=regime, binding="tpot", predicted=NOTHING)
+
+
+def restrained(current: tuple[int, int], choice: Choice, *, reach: int = 2048, cooled: bool = True) -> tuple[int, int]:
+    moved, _ = guard.restrain(limits(*current), choice, ENVELOPE, reach=reach, cooled=cooled)
+    return moved.max_num_active_seqs or 0, moved.max_num_scheduled_tokens or 0
+
+
+def test_the_batch_moves_by_bounded_steps_and_the_token_limit_jumps() -> None:
+    assert restrained((100, 2048), wish(10, 256)) == (70, 256)
+    assert restrained((10, 256), wish(128, 2048)) == (23, 2048)
+
+
+def test_a_draining_batch_is_not_held_back() -> None:
+    assert restrained((10, 256), wish(128, 856, Regime.DRAINING)) == (128, 856)
+
+
+@pytest.mark.parametrize(("seqs", "tokens"), [(95, 500), (105, 520), (100, 550)])
+def test_small_changes_are_not_worth_it(seqs: int, tokens: int) -> None:
+    moved, hold = guard.restrain(limits(100, 512), wish(seqs, tokens), ENVELOPE, reach=2048, cooled=True)
+    assert moved == limits(100, 512)
+    assert hold is Hold.GOOD_ENOUGH
+
+
+def test_a_batch_that_just_rose_does_not_fall() -> None:
+    moved, hold = guard.restrain(limits(100, 512), wish(50, 512), ENVELOPE, reach=2048, cooled=False)
+    assert (moved, hold) == (limits(100, 512), Hold.COOLING_DOWN)
+
+
+def test_the_token_limit_grows_only_so_far_beyond_what_was_ever_seen() -> None:
+    assert restrained((64, 256), wish(64, 2048), reach=150) == (64, 600)
+    assert restrained((64, 256), wish(64, 128), reach=150) == (64, 128)
+
+
+def test_limits_outside_changed_bounds_are_moved_inside() -> None:
+    assert guard.clipped(limits(500, 64), ENVELOPE) == limits(128, 128)
+
+
+def trial(met: float, violated: float, worse: int = 0) -> Trial:
+    return Trial(
+        since=0.0, before=limits(128, 2048), baseline=outcome(met, violated), arrivals=4.0, ratio=3.0, worse=worse
+    )
+
+
+def test_two_worse_windows_condemn_a_change() -> None:
+    first = guard.judge(trial(95, 5), outcome(70, 30), arrivals=4.0, ratio=3.0)
+    assert first is not None
+    second = guard.judge(first, outcome(70, 30), arrivals=4.0, ratio=3.0)
+    assert second is not None
+    assert second.worse == guard.WORSE_WINDOWS
+
+
+@pytest.mark.parametrize(
+    ("after", "arrivals", "ratio"),
+    [
+        pytest.param(outcome(94, 6), 4.0, 3.0, id="not worse by chance alone"),
+        pytest.param(outcome(70, 30), 6.0, 3.0, id="more load explains it"),
+        pytest.param(outcome(70, 30), 4.0, 5.0, id="longer prompts explain it"),
+        pytest.param(outcome(3, 7), 4.0, 3.0, id="too few requests to say"),
+    ],
+)
+def test_a_change_is_acquitted(after: Outcome, arrivals: float, ratio: float) -> None:
+    assert guard.judge(trial(95, 5, worse=1), after, arrivals=arrivals, ratio=ratio) is None
+
+
+def test_margins_widen_slowly_and_fall_at_once() -> None:
+    start = Margins(token=0.85, first_token=0.7)
+    calm = guard.trim(start, (TPOT,), {TPOT.id: outcome(100, 0)}, 40)
+    assert 0 < calm.token - start.token < 0.01
+    hit = guard.trim(start, (TPOT,), {TPOT.id: outcome(80, 20)}, 40)
+    assert start.token - hit.token > 10 * (calm.token - start.token)
+    assert hit.first_token == start.first_token, "the metrics are trimmed apart"
+
+
+def test_margins_end_somewhere() -> None:
+    margins = Margins()
+    for _ in range(1000):
+        margins = guard.trim(margins, (TPOT, TTFT), {TPOT.id: outcome(0, 100), TTFT.id: outcome(100, 0)}, 40)
+    assert (margins.token, margins.first_token) == (guard.TOKEN_MARGIN[0], guard.FIRST_TOKEN_MARGIN[1])
+
+
+def test_gaps_count_as_requests_not_as_tokens() -> None:
+    by_gap = guard.trim(Margins(), (GAP,), {GAP.id: outcome(3_960, 40)}, 40)
+    by_request = guard.trim(Margins(), (TPOT,), {TPOT.id: outcome(99, 1)}, 40)
+    assert by_gap.token == pytest.approx(by_request.token)
+
+
+def test_one_window_cannot_throw_a_margin_across_its_range() -> None:
+    flooded = guard.trim(Margins(token=0.92), (TPOT,), {TPOT.id: outcome(99_000, 1_000)}, 40)
+    assert flooded.token == pytest.approx(0.92, abs=0.01)

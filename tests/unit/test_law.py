@@ -1,0 +1,102 @@
+"""The law: which limits follow from a model, a demand and objectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flyball_operator.governor.law import GAP_SHARE, Regime, choose
+from flyball_operator.governor.spec import Envelope, Span
+from support.plant import A100, H100
+from support.tuning import E2E, GAP, TPOT, TTFT, situation
+
+
+def test_a_gap_objective_bounds_the_step_that_a_long_prompt_may_take() -> None:
+    here = situation(TTFT, GAP, ratio=20.0, uncached=1500.0, prompt=1500.0, arrivals=1.0, attention=700.0)
+    choice = choose(here)
+    full = here.step(here.decodes(choice.seqs), choice.tokens - here.decodes(choice.seqs))
+    assert full <= GAP.seconds * here.margins.token * GAP_SHARE
+    assert choice.tokens < 2048
+    assert choice.predicted.gap == full
+
+
+def test_a_token_objective_bounds_the_batch() -> None:
+    here = situation(TPOT)
+    choice = choose(here)
+    budget = TPOT.seconds * here.margins.token
+    assert here.balanced_step(choice.seqs) <= budget < here.balanced_step(choice.seqs + 1)
+    assert choice.binding == "tpot"
+
+
+def test_a_tighter_objective_never_allows_more() -> None:
+    sizes = [choose(situation(replace(TPOT, seconds=seconds))).seqs for seconds in (0.02, 0.04, 0.08, 0.16)]
+    assert sizes == sorted(sizes)
+
+
+def test_one_law_fits_devices_that_differ_tenfold() -> None:
+    wide = Envelope(Span(4, 256), Span(256, 8192))
+    tight = replace(GAP, seconds=0.05)
+    chosen = [choose(situation(TTFT, tight, model=model, envelope=wide)) for model in (A100, H100)]
+    assert chosen[0].predicted.gap <= 0.05
+    assert chosen[1].predicted.gap <= 0.05
+    assert chosen[1].predicted.capacity > 2 * chosen[0].predicted.capacity
+
+
+def test_memory_caps_the_batch() -> None:
+    roomy, short = (choose(situation(TTFT, kv_tokens=kv)).seqs for kv in (100_000.0, 4_000.0))
+    assert roomy == 128
+    assert short * 140 <= 0.92 * 4_000
+
+
+def test_a_load_beyond_capacity_is_drained_not_protected() -> None:
+    choice = choose(situation(TTFT, TPOT, arrivals=40.0, waiting=200.0, running=40.0))
+    assert choice.regime is Regime.DRAINING
+    assert choice.seqs == 128, "a batch held small would lose every first token"
+    assert choice.binding == "ttft"
+
+
+def test_a_drain_ends_with_room_not_at_the_edge() -> None:
+    edge = situation(TTFT, TPOT, waiting=45.0)
+    assert choose(edge).regime is Regime.BALANCED
+    assert choose(replace(edge, draining=True)).regime is Regime.DRAINING
+    assert choose(situation(TTFT, TPOT, waiting=0.0, draining=True)).regime is Regime.BALANCED
+
+
+def test_a_batch_is_enlarged_only_as_far_as_its_queue_needs() -> None:
+    calm = choose(situation(TTFT, TPOT, arrivals=4.0)).seqs
+    busy = choose(situation(TTFT, TPOT, arrivals=14.0, running=30.0, decodes=25.0)).seqs
+    assert calm <= busy < 128
+
+
+def test_without_a_first_token_objective_a_queue_is_no_reason_to_slow_tokens() -> None:
+    assert choose(situation(TPOT, arrivals=40.0, waiting=500.0)).seqs == choose(situation(TPOT)).seqs
+
+
+def test_end_to_end_latency_bounds_the_batch_by_the_whole_answer() -> None:
+    here = situation(E2E, output=200.0, ratio=0.6, arrivals=1.0)
+    choice = choose(here)
+    assert choice.predicted.ttft + 200 * here.balanced_step(choice.seqs) <= E2E.seconds
+
+
+def test_without_objectives_nothing_is_held_back() -> None:
+    choice = choose(situation())
+    assert (choice.seqs, choice.tokens, choice.regime) == (128, 2048, Regime.THROUGHPUT)
+
+
+def test_prefill_is_never_starved() -> None:
+    here = situation(replace(GAP, seconds=0.02), decodes=60.0, ratio=4.0)
+    choice = choose(here)
+    decodes = here.decodes(choice.seqs)
+    assert choice.tokens >= min(2048, decodes * (1 + here.demand.ratio))
+
+
+def test_equal_bounds_pin_a_limit() -> None:
+    pinned = Envelope(Span(32, 32), Span(512, 512))
+    choice = choose(situation(TTFT, TPOT, GAP, envelope=pinned))
+    assert (choice.seqs, choice.tokens) == (32, 512)
+
+
+def test_the_present_limit_is_kept_unless_another_is_clearly_better() -> None:
+    chosen = choose(situation(TTFT, GAP, arrivals=1.0)).tokens
+    nearby = int(chosen * 1.15)
+    assert choose(situation(TTFT, GAP, arrivals=1.0, tokens=nearby)).tokens == nearby
+    assert choose(situation(TTFT, GAP, arrivals=1.0, tokens=2048)).tokens < 2048

@@ -1,0 +1,132 @@
+"""The law's state in status, and what status says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from flyball_engine.contract import Limits
+from flyball_operator.api.v1alpha1 import Mode, SetpointStatus, StepModelStatus, TuningStatus
+from flyball_operator.governor import record, report
+from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.report import Progress, Reason
+from flyball_operator.governor.signals import Missing, Outcome, Unobserved
+from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
+
+SPEC = tuning(TTFT, TPOT, GAP)
+
+
+def test_a_restart_resumes_limits_and_model_from_status() -> None:
+    state = start(SPEC)
+    for tick in range(8):
+        state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
+    status = TuningStatus(
+        setpoint=record.setpoint_status(state.limits), model=record.model_status(state.learner.fit), generation=7
+    )
+    reread = TuningStatus.model_validate(status.model_dump(by_alias=True, mode="json"))
+    again = record.resumed(reread, SPEC)
+    assert again.limits == state.limits
+    assert again.learner.model is not None
+    assert state.learner.model is not None
+    for name in ("t0", "c1", "c2", "beta"):
+        kept, known = getattr(again.learner.model, name), getattr(state.learner.model, name)
+        assert kept == pytest.approx(known, rel=0.01)
+    _, decision = decide(again, signals(200.0), SPEC, 200.0)
+    assert decision.choice is not None, "it decides on the first tick"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        StepModelStatus(t0="0.01", c2="0.0002", trusted=False),
+        StepModelStatus(t0="x", c2="0.0002", trusted=True),
+        StepModelStatus(t0="-1", c2="0.0002", trusted=True),
+        StepModelStatus(t0="nan", trusted=True),
+        StepModelStatus(trusted=True),
+    ],
+)
+def test_a_model_that_is_none_is_not_resumed(model: StepModelStatus) -> None:
+    assert record.resumed(TuningStatus(model=model), SPEC).learner.model is None
+
+
+def test_limits_that_are_none_start_at_the_top() -> None:
+    for setpoint in (SetpointStatus(), SetpointStatus(max_num_active_seqs=0, max_num_scheduled_tokens=0)):
+        assert record.resumed(TuningStatus(setpoint=setpoint), SPEC).limits == limits(128, 2048)
+
+
+def test_a_recommendation_is_resumed_before_what_is_live() -> None:
+    tuning_status = TuningStatus(
+        setpoint=record.setpoint_status(limits(128, 2048)), recommended=record.setpoint_status(limits(20, 256))
+    )
+    assert record.resumed(tuning_status, SPEC).limits == limits(20, 256)
+
+
+def progress(**changed: object) -> Progress:
+    base = {
+        "mode": Mode.AUTO,
+        "ready_pods": 2,
+        "applied_pods": 2,
+        "trusted": True,
+        "limits": "16 seqs, 256 tokens",
+        "problems": (),
+        "learning": "learning",
+    }
+    return Progress(**(base | changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, ("True", Reason.APPLIED)),
+        ({"ready_pods": 0}, ("Unknown", Reason.NO_READY_PODS)),
+        ({"applied_pods": 1}, ("Unknown", Reason.PUSHING)),
+        ({"trusted": False}, ("False", Reason.LEARNING)),
+        ({"mode": Mode.DISABLED}, ("False", Reason.DISABLED)),
+        ({"mode": Mode.RECOMMEND}, ("False", Reason.RECOMMEND_ONLY)),
+        ({"problems": ((Reason.UNREACHABLE, "p0"),)}, ("False", Reason.UNREACHABLE)),
+    ],
+)
+def test_the_tuned_condition(changed: dict[str, object], verdict: tuple[str, Reason]) -> None:
+    found = report.tuned_verdict(progress(**changed))
+    assert (found.status, found.reason) == verdict
+
+
+def test_the_metrics_condition() -> None:
+    away = Unobserved(Missing.TIMED_OUT, "no answer")
+    assert report.metrics_verdict(None, ready_pods=1).status == "True"
+    assert report.metrics_verdict(away, ready_pods=1).status == "False"
+    assert report.metrics_verdict(away, ready_pods=1, young=True).status == "Unknown"
+    assert report.metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
+
+
+@pytest.mark.parametrize(
+    ("counts", "summary", "verdict"),
+    [
+        ({TPOT.id: Outcome(999, 1), GAP.id: Outcome(10, 0)}, "2/2", ("True", Reason.MET)),
+        ({TPOT.id: Outcome(98, 2), GAP.id: Outcome(10, 0)}, "1/2", ("False", Reason.VIOLATED)),
+        ({TPOT.id: Outcome(99, 1)}, "1/2", ("True", Reason.MET)),
+        ({}, "-/2", ("Unknown", Reason.NO_REQUESTS)),
+        (Unobserved(Missing.UNREACHABLE, "away"), "-/2", ("Unknown", Reason.NOT_OBSERVED)),
+    ],
+)
+def test_objectives_are_met_by_their_targets(
+    counts: dict[str, Outcome] | Unobserved, summary: str, verdict: tuple[str, Reason]
+) -> None:
+    _, met, found = report.objectives_status((TPOT, GAP), counts, window="5m")
+    assert met == summary
+    assert (found.status, found.reason) == verdict
+
+
+def test_a_budget_says_how_many_violations_are_left() -> None:
+    rows, _, _ = report.objectives_status((TPOT,), {TPOT.id: Outcome(995, 5)}, window="5m")
+    assert (rows[0].attained, rows[0].budget_remaining) == ("99.5", "50")
+
+
+def test_figures_are_quantised_so_that_noise_writes_no_status() -> None:
+    one, other = ({TPOT.id: Outcome(9951, 49)}, {TPOT.id: Outcome(9950, 50)})
+    rows = [report.objectives_status((TPOT,), counts, window="5m")[0] for counts in (one, other)]
+    assert rows[0] == rows[1]
+
+
+def test_limits_survive_the_way_through_status() -> None:
+    for given in (limits(16, 256), Limits(max_num_active_seqs=4, max_num_scheduled_tokens=128)):
+        assert record.limits_of(record.setpoint_status(given)) == given
