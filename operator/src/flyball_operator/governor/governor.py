@@ -264,7 +264,7 @@ def explain(choice: Choice, demand: Demand) -> str:
     if choice.regime is Regime.DRAINING:
         return f"{choice.binding or 'the queue'} cannot be held at {load}: draining as fast as the engine can"
     if choice.regime is Regime.TOKEN_BOUND:
-        return f"no limits hold {choice.binding} at {load}: nearest to it"
+        return f"no limits hold {choice.binding} at {load}: first tokens as fast as the engine can"
     if choice.regime is Regime.THROUGHPUT:
         return f"no token objective: largest rate at {load}"
     return f"{choice.binding or 'the upper bound'} binds at {load}"

@@ -51,7 +51,7 @@ class Regime(StrEnum):
     DRAINING = "Draining"
     """The first-token objectives cannot be held now: the queue is drained as fast as possible."""
     TOKEN_BOUND = "TokenBound"
-    """No limits keep the token objectives: the ones that violate them least."""
+    """No limits keep the token objectives, but first tokens: the largest rate, small steps would cost both."""
     THROUGHPUT = "Throughput"
     """No token objective: the largest drain rate."""
 
@@ -197,7 +197,7 @@ def choose(situation: Situation) -> Choice:
         # The margin is gone, the objective is not: as fast as token objectives allow.
         best = max(late, key=lambda point: point.rate)
     elif prompt:
-        best, regime = min(prompt, key=lambda point: point.token_use), Regime.TOKEN_BOUND
+        best, regime = max(prompt, key=lambda point: point.rate), Regime.TOKEN_BOUND
     else:
         return _drain(situation)
     return Choice(

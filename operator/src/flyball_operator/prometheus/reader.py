@@ -46,7 +46,8 @@ class PrometheusReader:
     def __init__(self, url: str, *, timeout: float = 4.0, least_window: int = LEAST_WINDOW) -> None:
         self._timeout = timeout
         # No retries: the next tick is one, and a late answer is an old one.
-        self._client = PrometheusConnect(url=url, retry=Retry(total=0), timeout=timeout)
+        self._url = url.rstrip("/")
+        self._client = PrometheusConnect(url=self._url, retry=Retry(total=0), timeout=timeout)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
         self._busy: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
@@ -110,8 +111,10 @@ class PrometheusReader:
             return answers.figures(self._client.custom_query(text, params={"limit": MAX_SERIES}))
         except requests.Timeout as error:
             raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s") from error
+        except requests.ConnectionError as error:
+            raise PrometheusError(Missing.UNREACHABLE, f"{self._url} cannot be reached") from error
         except (requests.RequestException, PrometheusApiClientException) as error:
-            raise PrometheusError(Missing.UNREACHABLE, str(error)[:300]) from error
+            raise PrometheusError(Missing.UNREACHABLE, f"{self._url}: {str(error)[:200]}") from error
         except (BadAnswerError, KeyError, TypeError, ValueError) as error:
             raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
 
