@@ -164,6 +164,29 @@ def test_windows_are_learnt_once() -> None:
     assert learn(once, window) is once
 
 
+def test_what_contradicts_itself_is_forgotten_and_learnt_anew() -> None:
+    rng, learner = random.Random(3), Learner()
+    for number in range(8):
+        # Starved by its neighbours, now more, now less: no model explains that.
+        starved = a_busy_window(CPU, rng, start=15.0 * number, noise=0.1, load=20)
+        slower = rng.choice((1.0, 8.0, 60.0))
+        cells = {
+            key: replace(sums, seconds=slower * sums.seconds, seconds_squared=slower**2 * sums.seconds_squared)
+            for key, sums in starved.cells.items()
+        }
+        learner = learn(learner, replace(starved, cells=cells))
+    assert learner.model is None
+    for number in range(8, 16):
+        learner = learn(learner, a_busy_window(CPU, rng, start=15.0 * number, noise=0.05, load=20))
+    assert learner.model is not None
+    assert max(errors(learner, CPU, decodes=(10, 20), prefills=(0, 200, 1000))) < 0.2
+
+
+def test_a_clock_set_back_does_not_stop_learning() -> None:
+    learner = learn(Learner(), step_window(start=10_000.0, end=10_015.0))
+    assert learn(learner, step_window(start=500.0, end=515.0)).until == 515.0
+
+
 def test_memory_is_bounded() -> None:
     learner = Learner()
     for number in range(50):

@@ -47,6 +47,10 @@ ATTENTION_UNIT: Final = 3e-4
 HUBER: Final = 0.15
 #: Another κ must lower the loss by this share, else the model would flicker between equals.
 KAPPA_GAIN: Final = 0.03
+#: What is kept, in seconds, once no model explains all that is remembered: four windows.
+CONTRADICTED_SECONDS: Final = 60.0
+#: A window that starts so long before the last one was read by another clock, in seconds.
+CLOCK_SET_BACK: Final = 300.0
 #: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
 CUSUM_DRIFT: Final = 0.5
 CUSUM_ALARM: Final = 5.0
@@ -131,14 +135,32 @@ class Learner:
 def learn(learner: Learner, window: StepWindow) -> Learner:
     """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing."""
     fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
-    if window.start < learner.until - 0.5 or not fresh:
+    # Far before what was learnt is no overlap: a clock was set back.
+    if learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5 or not fresh:
         return learner
     watched = _watch(learner, list(fresh.values()), window.end)
     rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
-    merged = {**watched.rows, **rows}
-    flat = [row for kept in merged.values() for row in kept]
-    prior = watched.prior or first_guess(flat)
-    return replace(watched, rows=merged, prior=prior, fit=_fit(flat, prior, watched), until=window.end)
+    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=window.end))
+    if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
+        return _fitted(_without_contradiction(learnt))
+    return learnt
+
+
+def _fitted(learner: Learner) -> Learner:
+    rows = [row for kept in learner.rows.values() for row in kept]
+    prior = learner.prior or first_guess(rows)
+    return replace(learner, prior=prior, fit=_fit(rows, prior, learner))
+
+
+def _without_contradiction(learner: Learner) -> Learner:
+    """No model explains all that is remembered, so it comes from different times: only the latest is kept."""
+    latest = _since(learner.rows, learner.until - CONTRADICTED_SECONDS)
+    return replace(learner, rows=latest, prior=None, proven=False, fit=None, forgotten=learner.forgotten + 1)
+
+
+def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKey, tuple[Row, ...]]:
+    kept = {key: tuple(row for row in cell if row.at >= since) for key, cell in rows.items()}
+    return {key: cell for key, cell in kept.items() if cell}
 
 
 def resume(model: StepModel, *, error: float, steps: int, reach: int) -> Learner:
@@ -286,10 +308,9 @@ def _watch(learner: Learner, fresh: Sequence[Row], at: float) -> Learner:
     since = at if max(old.slower, old.faster) == 0 else old.since
     if max(slower, faster) <= CUSUM_ALARM:
         return replace(learner, cusum=Cusum(slower, faster, since))
-    rows = {key: tuple(row for row in kept if row.at >= since) for key, kept in learner.rows.items()}
     return replace(
         learner,
-        rows={key: kept for key, kept in rows.items() if kept},
+        rows=_since(learner.rows, since),
         prior=_scaled(learner.model, ratio),
         proven=True,
         cusum=Cusum(),
