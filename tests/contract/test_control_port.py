@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -27,7 +28,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.server import bind
 from support.control_port import Port, control_port
-from support.engine import SERVICE, Signer, json_body, setpoint
+from support.engine import SERVICE, ControlClient, Signer, json_body, setpoint
 from support.plain_scheduler import GovernedCore, PlainEngine
 
 
@@ -238,6 +239,33 @@ def test_cores_that_do_not_answer_are_unknown_and_may_be_asked_again(tmp_path: P
         assert port.client.refuse(setpoint(2))[1].error is Refusal.STALE_GENERATION
         engine.answers = True
         assert port.client.put(setpoint(3)).confirmed(Generation(epoch=1, generation=3))
+
+
+def test_a_write_in_flight_when_the_engine_ends_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    async def never_answers(_: object) -> None:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr("flyball_engine.control.server._GRACE_SECONDS", 0.2)
+    engine = an_engine(tmp_path)
+    monkeypatch.setattr(engine, "apply", never_answers)
+    answers: list[tuple[int, Refusal]] = []
+
+    def write(port: Port) -> None:
+        # A client of its own: the port's is closed with the port.
+        client = ControlClient(f"http://{port.address[0]}:{port.address[1]}", port.signer)
+        status, error = client.refuse(setpoint(1))
+        client.close()
+        answers.append((status, error.error))
+
+    with control_port(engine, timeout=60) as port:
+        writer = threading.Thread(target=write, args=(port,))
+        writer.start()
+        assert asked.wait(20)
+    writer.join(20)
+    assert answers == [(504, Refusal.UNKNOWN)]
 
 
 def test_a_core_that_hears_a_newer_leader_elsewhere_refuses(tmp_path: Path) -> None:

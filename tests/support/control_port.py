@@ -69,10 +69,10 @@ def control_port(
     try:
         yield Port(engine, ledger, address, client, signer)
     finally:
-        client.close()
         assert stop is not None
         loop.call_soon_threadsafe(stop.set_result, None)
         thread.join(20)
+        client.close()
         loop.close()
         assert not thread.is_alive()
 

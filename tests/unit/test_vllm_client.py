@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,19 @@ async def test_a_core_that_fails_is_unanswered(tmp_path: Path) -> None:
     engine = an_engine(tmp_path, Cores(GovernedCore(tmp_path)))
     engine._client.engine_core.core_engines[0].scheduler.flyball = None
     with pytest.raises(UnansweredError, match="without Flyball's scheduler"):
+        await engine.apply(setpoint(1))
+
+
+async def test_a_core_that_dies_meanwhile_is_unanswered(tmp_path: Path) -> None:
+    engine = an_engine(tmp_path, Cores(GovernedCore(tmp_path)))
+
+    async def never(method: str, *args: Any) -> list[Any]:
+        engine._client.errored = True
+        await asyncio.get_running_loop().create_future()
+        return []
+
+    engine._client.engine_core.call_utility_all_async = never
+    with pytest.raises(UnansweredError, match="dead"):
         await engine.apply(setpoint(1))
 
 

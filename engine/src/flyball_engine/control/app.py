@@ -38,6 +38,9 @@ def build_app(
             return _json(await _put(request))
         except Refused as refused:
             return _refused(refused)
+        except asyncio.CancelledError:
+            # Only the end of the process cancels a request: answer in the moment that is left.
+            return _refused(Refused(Refusal.UNKNOWN, "the engine is ending"))
 
     async def _put(request: Request) -> Frozen:
         parse = service.authorise(request.headers.get("authorization"))

@@ -74,6 +74,9 @@ async def serve(app: ASGIApp, sock: socket.socket) -> None:
     except asyncio.CancelledError:
         if server.started:
             await server.shutdown(sockets=[sock])
+            # What was cancelled there still has its answer to send.
+            if cancelled := set(server.server_state.tasks):
+                await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
         raise
     except Exception:  # noqa: BLE001 – see below
         # The host must not fall with its guest; the operator sees that the port is gone.

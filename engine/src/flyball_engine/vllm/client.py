@@ -13,6 +13,7 @@ from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 
 _log = logging.getLogger(__name__)
+_DEATH_CHECK_SECONDS = 0.5
 _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 
 
@@ -67,17 +68,28 @@ class VllmEngine:
             await self._call_all("flyball_read")
 
     async def _call_all(self, method: str, *args: str) -> None:
-        core = self._client.engine_core
+        call = asyncio.ensure_future(self._utility_call(method, *args))
         try:
-            if hasattr(core, "call_utility_all_async"):
-                await core.call_utility_all_async(method, *args)
-            else:
-                # Before 0.32 only calls to single engines are public.
-                await asyncio.gather(
-                    *(core._call_utility_async(method, *args, engine=engine) for engine in core.core_engines)  # noqa: SLF001
-                )
+            # vLLM never answers a call to a core that died meanwhile.
+            while not (await asyncio.wait({call}, timeout=_DEATH_CHECK_SECONDS))[0]:
+                if self._client.errored:
+                    raise UnansweredError("the engine is dead or shutting down")
+            await call
+        except UnansweredError:
+            raise
         except Exception as error:
             raise UnansweredError(f"{method}: {error}") from error
+        finally:
+            call.cancel()
+
+    async def _utility_call(self, method: str, *args: str) -> None:
+        core = self._client.engine_core
+        if hasattr(core, "call_utility_all_async"):
+            await core.call_utility_all_async(method, *args)
+        else:
+            # Before 0.32 only calls to single engines are public.
+            one_each = (core._call_utility_async(method, *args, engine=engine) for engine in core.core_engines)  # noqa: SLF001
+            await asyncio.gather(*one_each)
 
 
 def _open_all(folder: Path) -> dict[int, StateReader]:
