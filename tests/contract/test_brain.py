@@ -209,6 +209,20 @@ async def test_modes_are_switched_live() -> None:
         await until("the law's again, at once", lambda: pod.limits == tuned)
 
 
+async def test_edited_bounds_are_followed_at_once_not_at_the_next_tick() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen()), tick=3600.0):
+        await until("the first tick", lambda: world.condition(TUNED) == ("True", "Applied"))
+        for seqs in (8, 48, 16):
+            pinned = {"min": seqs, "max": seqs}
+            world.edit(tuning={"bounds": {"maxNumActiveSeqs": pinned}})
+            await until(f"{seqs} seqs", lambda: pod.limits[0] == seqs and world.tuning().applied_pods == "1/1")  # noqa: B023
+        assert [d.after.max_num_active_seqs for d in world.tuning().decisions[:3]] == [16, 48, 8]
+        assert world.tuning().decisions[0].trigger == "the bounds changed, and the limits with them"
+
+
 async def test_an_edited_objective_reaches_the_engine_without_moving_limits() -> None:
     world = World()
     pod = world.engine()
@@ -230,6 +244,22 @@ async def test_one_unreachable_pod_does_not_keep_the_others_waiting() -> None:
         await until("the other service", lambda: world.condition(TUNED, "uid-2") == ("True", "Applied"))
         await until("the reachable pod", lambda: pod.engine.applied is not None)
         await until("it says so", lambda: world.condition(TUNED) == ("False", "EngineUnreachable"))
+
+
+async def test_a_pod_that_hangs_keeps_no_other_from_coming_back() -> None:
+    world = World()
+    pod, hung = world.engine("chat-0"), world.engine("chat-1")
+    world.serve(inference_service(tuning={"mode": "Disabled"}), pod, hung)
+    async with serving(pod, hung), thinking(world, ScriptedReader(seen())):
+        await until("both hold it", lambda: world.tuning().applied_pods == "2/2")
+        hung.engine.silent = True
+        world.edit(tuning={"mode": "Auto"})
+        await until("the other is tuned", lambda: pod.limits != (128, 2048))
+        await until("it says so", lambda: world.condition(TUNED)[1] in ("Pushing", "PushFailed"))
+        await pod.restart()
+        await until("it came back meanwhile", lambda: pod.limits != (128, 2048))
+        hung.engine.silent = False
+        await until("all are well", lambda: world.condition(TUNED) == ("True", "Applied"))
 
 
 async def test_an_engine_without_the_plugin_is_named() -> None:

@@ -123,13 +123,16 @@ async def test_silent_cores_are_unknown_and_read_back() -> None:
         assert pod.limits == (16, 2048)
 
 
-async def test_each_pod_has_its_answer_or_its_error() -> None:
+async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
     world = World()
     up, down = world.engine("chat-0"), world.engine("chat-1")
     async with serving(up), client(world.key) as engines:
-        answers = await engines.write_all([address(up), address(down)], setpoint(1))
-    assert isinstance(answers[up.uid], Acknowledged)
-    assert isinstance(answers[down.uid], UnreachableError)
+        answers = [
+            await engines.timed(address(pod), lambda where: engines.write(where, setpoint(1))) for pod in (up, down)
+        ]
+    assert isinstance(answers[0], Acknowledged)
+    assert answers[0].seconds > 0
+    assert isinstance(answers[1], UnreachableError)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     for tick in range(8):
         state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
     status = TuningStatus(
-        setpoint=record.setpoint_status(state.limits), model=record.model_status(state.learner.fit), generation=7
+        setpoint=record.setpoint_status(state.limits), model=record.model_status(state.learner), generation=7
     )
     reread = TuningStatus.model_validate(status.model_dump(by_alias=True, mode="json"))
     again = record.resumed(reread, SPEC)
@@ -32,6 +32,8 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
         assert kept == pytest.approx(known, rel=0.01)
     _, decision = decide(again, signals(200.0), SPEC, 200.0)
     assert decision.choice is not None, "it decides on the first tick"
+    later, _ = decide(again, signals(200.0), SPEC, 200.0)
+    assert record.model_status(later.learner).steps >= status.model.steps, "what was learnt is counted on"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ by the contract.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import aiohttp
 from pydantic import ValidationError
@@ -43,8 +43,6 @@ READ_SECONDS: Final = 5.0
 WRITE_SECONDS: Final = 15.0
 #: Pods spoken to at once, over all services.
 CONCURRENCY: Final = 64
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,22 +110,8 @@ class EngineClient:
             raise UnknownError(f"{address.ip}: cores {list(read_back.unknown) or 'all'} have not confirmed")
         return read_back
 
-    async def read_all(self, addresses: Iterable[Address]) -> Mapping[str, Answer]:
-        """Read several engines at once; each has its answer or its error."""
-        return await self._each(addresses, self.read)
-
-    async def write_all(self, addresses: Iterable[Address], setpoint: Setpoint) -> Mapping[str, Answer]:
-        """Write one setpoint to several engines at once; each has its answer or its error."""
-        return await self._each(addresses, lambda address: self.write(address, setpoint))
-
-    async def _each(
-        self, addresses: Iterable[Address], ask: Callable[[Address], Awaitable[ReadBack]]
-    ) -> Mapping[str, Answer]:
-        targets = list(addresses)
-        answers = await asyncio.gather(*(self._timed(address, ask) for address in targets))
-        return {address.key: answer for address, answer in zip(targets, answers, strict=True)}
-
-    async def _timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
+    async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
+        """Ask one engine when its turn comes; its error is an answer, too."""
         async with self._slots:
             began = self._clock()
             try:

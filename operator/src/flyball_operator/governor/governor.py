@@ -16,7 +16,7 @@ from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import Choice, Demand, Margins, Regime, Situation, choose
-from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved
+from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.spec import Envelope, TuningSpec
 
 #: Requests whose lengths the running means remember.
@@ -96,13 +96,9 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
     if inside != state.limits:
         moved = replace(state, limits=inside, trial=None)
         return moved, _decision(state, moved, now, None, "the bounds changed, and the limits with them")
-    if isinstance(observation, Unobserved):
-        return state, _decision(state, state, now, Hold.NOT_OBSERVED, observation.detail)
-    if observation.age_seconds > STALE_SECONDS:
-        detail = f"the newest samples are {observation.age_seconds:.0f} s old"
-        return state, _decision(state, state, now, Hold.NOT_OBSERVED, detail)
-    if isinstance(observation.load, Unobserved):
-        return state, _decision(state, state, now, Hold.NOT_OBSERVED, observation.load.detail)
+    blind = blind_spot(observation, STALE_SECONDS)
+    if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
+        return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
     watched = _watch(_lived(state, spec, observation.at), observation, observation.load, spec)
     return _act(watched, observation, observation.load, spec, now)
 

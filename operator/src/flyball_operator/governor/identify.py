@@ -113,7 +113,7 @@ class Cusum:
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """All that is remembered between windows.
+    """All that is remembered between windows. `steps`: all that were ever seen.
 
     `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
     """
@@ -124,6 +124,7 @@ class Learner:
     fit: Fit | None = None
     cusum: Cusum = Cusum()
     until: float = -math.inf
+    steps: float = 0.0
     forgotten: int = 0
 
     @property
@@ -140,7 +141,8 @@ def learn(learner: Learner, window: StepWindow) -> Learner:
         return learner
     watched = _watch(learner, list(fresh.values()), window.end)
     rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
-    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=window.end))
+    seen = watched.steps + sum(row.steps for row in fresh.values())
+    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=window.end, steps=seen))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
         return _fitted(_without_contradiction(learnt))
     return learnt
@@ -166,7 +168,7 @@ def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKe
 def resume(model: StepModel, *, error: float, steps: int, reach: int) -> Learner:
     """A learner that starts from a model an earlier one identified and trusted; it is used until data speak."""
     fit = Fit(model=model, error=error, condition=1.0, steps=steps, reach=reach, doubt=None)
-    return Learner(prior=model, proven=True, fit=fit)
+    return Learner(prior=model, proven=True, fit=fit, steps=steps)
 
 
 def first_guess(rows: Sequence[Row]) -> StepModel:

@@ -6,6 +6,7 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 from flyball_engine.contract import Limits
@@ -13,9 +14,10 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import SetpointStatus, StepModelStatus, TuningStatus
 from flyball_operator.governor.governor import State, start
-from flyball_operator.governor.identify import Fit, resume
+from flyball_operator.governor.identify import Learner, resume
 from flyball_operator.governor.law import Choice
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.governor.signals import Signals, StepWindow
+from flyball_operator.governor.spec import Objective, TuningSpec
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g")
 
@@ -36,8 +38,9 @@ def limits_of(setpoint: SetpointStatus) -> Limits | None:
         return None
 
 
-def model_status(fit: Fit | None) -> StepModelStatus:
+def model_status(learner: Learner) -> StepModelStatus:
     """The model as status shows it: three digits, steps to two."""
+    fit = learner.fit
     if fit is None:
         return StepModelStatus()
     strings = {name: f"{getattr(fit.model, name):.3g}" for name in _COEFFICIENTS}
@@ -47,7 +50,7 @@ def model_status(fit: Fit | None) -> StepModelStatus:
         kappa=fit.model.kappa,
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
-        steps=int(float(f"{fit.steps:.2g}")),
+        steps=int(float(f"{learner.steps:.2g}")),
         **strings,
     )
 
@@ -95,3 +98,18 @@ def predicted(choice: Choice | None) -> str:
 def brief(seconds: float) -> str:
     """A duration to two digits; `unbounded` where the queue grows."""
     return "unbounded" if seconds > 600 else format_duration(float(f"{max(seconds, 1e-6):.2g}"))
+
+
+def came_of_it(signals: Signals, objectives: Sequence[Objective]) -> str:
+    """What a window showed, for the decision record: the decode-weighted step and the share of each objective."""
+    parts = []
+    if isinstance(signals.steps, StepWindow):
+        total = signals.steps.total()
+        if total.decodes > 0:
+            weighted = sum(s.seconds / s.steps * s.decodes for s in signals.steps.cells.values())
+            parts.append(f"token {brief(weighted / total.decodes)}")
+    for objective in objectives:
+        outcome = signals.outcomes.get(objective.id)
+        if outcome is not None and outcome.total >= 1:
+            parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")
+    return ", ".join(parts) or "no traffic"

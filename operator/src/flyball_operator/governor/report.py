@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, Literal
 
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, ObjectiveStatus
 from flyball_operator.governor.signals import Outcome, Unobserved
@@ -51,6 +52,9 @@ class Reason(StrEnum):
     """ObjectivesMet is Unknown: nothing was counted in the window."""
     NOT_OBSERVED = "NotObserved"
     """ObjectivesMet is Unknown: the counts could not be read."""
+
+
+Event = tuple[Literal["Normal", "Warning"], str]
 
 
 @dataclass(frozen=True)
@@ -155,3 +159,21 @@ def _row(objective: Objective, outcome: Outcome | None, window: str) -> Objectiv
     return ObjectiveStatus(
         name=objective.name, attained=f"{100 * (1 - share):.1f}", budget_remaining=str(max(-999, left)), window=window
     )
+
+
+#: Events of a condition that turned "True" or "False".
+_TURNS: Final[Mapping[ConditionType, Mapping[str, Event]]] = {
+    ConditionType.METRICS_AVAILABLE: {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")},
+    ConditionType.OBJECTIVES_MET: {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")},
+}
+_FAILURES: Final = (Reason.PUSH_FAILED, Reason.UNREACHABLE, Reason.UNGOVERNED, Reason.UNSUPPORTED, Reason.FENCED)
+
+
+def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+    """Type and reason of the event that a transition from `before` (status, reason) is worth, if any."""
+    if before == (verdict.status, verdict.reason):
+        return None
+    if kind is ConditionType.TUNED:
+        return ("Warning", verdict.reason) if verdict.reason in _FAILURES else None
+    turned = before is None or before[0] != verdict.status
+    return _TURNS[kind].get(verdict.status) if turned else None

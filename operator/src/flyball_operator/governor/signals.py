@@ -197,3 +197,12 @@ def steps_between(before: Reading | None, cells: Mapping[str, Cells], now: float
         for key, sums in (grown or {}).items():
             total[key] = total.get(key, Sums()).plus(sums)
     return (StepWindow(start=before.at, end=now, cells=total) if total else None), Reading(now, cells)
+
+
+def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | None:
+    """What keeps an observation from being acted on, None if nothing does."""
+    if isinstance(observation, Unobserved):
+        return observation
+    if observation.age_seconds > stale_seconds:
+        return Unobserved(Missing.STALE, f"the newest samples are {observation.age_seconds:.0f} s old")
+    return observation.load if isinstance(observation.load, Unobserved) else None

@@ -73,7 +73,7 @@ class Brain:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _tick(self, group: asyncio.TaskGroup) -> None:
-        if not self._muster():
+        if not self._muster(group):
             return
         began = self._clock()
         pods = {
@@ -91,7 +91,7 @@ class Brain:
         self._metrics.tick_seconds.observe(self._clock() - began)
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
-        if not self._muster():
+        if not self._muster(group):
             return
         for seat in self._seats.values():
             if not seat.lock.locked():
@@ -101,15 +101,18 @@ class Brain:
             self._generations = generations
             self._edited.set()
 
-    def _muster(self) -> bool:
+    def _muster(self, group: asyncio.TaskGroup) -> bool:
         """Seats for the services there are, none for those gone; all anew under another leadership."""
         if not self._leadership.may_act():
             return False
-        if self._leadership.epoch != self._epoch:
-            self._seats, self._epoch = {}, self._leadership.epoch
         present = {service.metadata.uid: service for service in self._services.all()}
-        for uid in self._seats.keys() - present.keys():
-            self._metrics.forget(*self._seats.pop(uid).labels)
+        gone = self._seats.keys() - present.keys()
+        if self._leadership.epoch != self._epoch:
+            gone, self._epoch = set(self._seats), self._leadership.epoch
+        for uid in gone:
+            dismissed = self._seats.pop(uid)
+            self._metrics.forget(*dismissed.labels)
+            group.create_task(dismissed.close())
         for uid, service in present.items():
             seat = self._seats.get(uid)
             if seat is None:

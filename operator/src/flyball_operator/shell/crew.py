@@ -7,9 +7,11 @@ now and then all the same, because an engine core can lose its limits while its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from flyball_engine.contract import Generation, Knob, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
@@ -29,6 +31,8 @@ VERIFY_SECONDS: Final = 15.0
 #: Waits after a failed write: short, because a restarted engine must have its setpoint within seconds of being Ready.
 LEAST_WAIT: Final = 1.0
 LARGEST_WAIT: Final = 10.0
+#: Seconds to wait for the answers of all pods: most land between two steps.
+PATIENCE_SECONDS: Final = 3.0
 #: A setpoint is written again after this share of its life, so that it never expires while the operator lives.
 RENEW_SHARE: Final = 0.25
 
@@ -58,6 +62,7 @@ class Crew:
     port: int
     _members: dict[str, _Member] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
+    _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def muster(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -133,63 +138,77 @@ class Crew:
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
-        now = self.clock()
-        answers = await self.client.read_all(self._addresses(self._members))
-        for uid, answer in answers.items():
-            self._heard(uid, answer, now)
+        await self._talk(self._members, self._read)
 
     async def push(self, setpoint: Setpoint) -> None:
         """Write the setpoint to every Ready pod that does not hold it."""
-        await self._write([uid for uid in self._members if self._members[uid].holds != _generation(setpoint)], setpoint)
+        wanted = _generation(setpoint)
+        due = [uid for uid, member in self._members.items() if member.holds != wanted]
+        await self._talk(due, partial(self._write, setpoint=setpoint))
 
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
         now, wanted = self.clock(), _generation(setpoint)
-        due = [
+        stale = [
             uid
             for uid, member in self._members.items()
             if member.holds == wanted and now - member.verified_at >= VERIFY_SECONDS
         ]
-        answers = await self.client.read_all(self._addresses(due))
-        for uid, answer in answers.items():
-            self._heard(uid, answer, now)
+        await self._talk(stale, self._read)
         renew = setpoint.expires_seconds * RENEW_SHARE
-        await self._write(
-            [
-                uid
-                for uid, member in self._members.items()
-                if now >= member.retry_at and (member.holds != wanted or now - member.written_at >= renew)
-            ],
-            setpoint,
-        )
+        due = [
+            uid
+            for uid, member in self._members.items()
+            if now >= member.retry_at and (member.holds != wanted or now - member.written_at >= renew)
+        ]
+        await self._talk(due, partial(self._write, setpoint=setpoint))
 
-    async def _write(self, uids: Iterable[str], setpoint: Setpoint) -> None:
-        answers = await self.client.write_all(self._addresses(uids), setpoint)
-        now = self.clock()
-        for uid, answer in answers.items():
-            self._heard(uid, answer, now)
-            member = self._members.get(uid)
-            if member is None:
-                continue
-            if isinstance(answer, Acknowledged):
-                member.written_at, member.wait = now, LEAST_WAIT
-                self.on_applied(answer)
-            else:
-                member.holds = None
-                member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
-                self.on_failed(answer)
+    async def close(self) -> None:
+        """End what is still being said."""
+        for talk in self._talks.values():
+            talk.cancel()
+        await asyncio.gather(*self._talks.values(), return_exceptions=True)
 
-    def _addresses(self, uids: Iterable[str] | Mapping[str, object]) -> list[Address]:
-        pods = [self._ready[uid] for uid in uids]
-        return [Address(key=pod.uid, ip=pod.ip, port=self.port) for pod in pods if pod.ip is not None]
+    async def _talk(self, uids: Iterable[str], say: Callable[[Address], Coroutine[Any, Any, None]]) -> None:
+        """Talk to several pods at once, and wait for most: one that hangs goes on by itself and delays no other."""
+        new = []
+        for uid in uids:
+            pod = self._ready[uid]
+            if pod.ip is not None and uid not in self._talks:
+                talk = asyncio.create_task(say(Address(key=uid, ip=pod.ip, port=self.port)))
+                self._talks[uid] = talk
+                talk.add_done_callback(lambda _, uid=uid: self._talks.pop(uid, None))  # type: ignore[misc]
+                new.append(talk)
+        if new:
+            done, _ = await asyncio.wait(new, timeout=PATIENCE_SECONDS)
+            for talk in done:
+                talk.result()
 
-    def _heard(self, uid: str, answer: Answer, now: float) -> None:
-        """Take an answer in. The pod may have gone or restarted while it was on its way."""
-        member = self._members.get(uid)
+    async def _read(self, address: Address) -> None:
+        self._heard(address.key, self._members.get(address.key), await self.client.timed(address, self.client.read))
+
+    async def _write(self, address: Address, setpoint: Setpoint) -> None:
+        member = self._members.get(address.key)
+        answer = await self.client.timed(address, lambda there: self.client.write(there, setpoint))
+        self._heard(address.key, member, answer)
         if member is None:
             return
+        now = self.clock()
         if isinstance(answer, Acknowledged):
-            member.read_back, member.problem, member.verified_at = answer.read_back, None, now
+            member.written_at, member.wait = now, LEAST_WAIT
+            self.on_applied(answer)
+        else:
+            member.holds = None
+            member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
+            self.on_failed(answer)
+
+    def _heard(self, uid: str, asked: _Member | None, answer: Answer) -> None:
+        """Take an answer in, unless the pod went or restarted while it was on its way."""
+        member = self._members.get(uid)
+        if member is None or member is not asked:
+            return
+        if isinstance(answer, Acknowledged):
+            member.read_back, member.problem, member.verified_at = answer.read_back, None, self.clock()
             member.holds = _common(answer.read_back)
         else:
             member.problem = answer

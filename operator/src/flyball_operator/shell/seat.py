@@ -35,9 +35,10 @@ from flyball_operator.governor.signals import (
     Signals,
     StepWindow,
     Unobserved,
+    blind_spot,
     steps_between,
 )
-from flyball_operator.governor.spec import Objective, tuning_spec
+from flyball_operator.governor.spec import tuning_spec
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.crew import Crew
 from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, EventType, Leadership
@@ -87,6 +88,9 @@ class Seat:
         self._came_of_it = ""
         self._trusted = self._state.learner.model is not None
         self._surveyed = False
+        self._followed = self._spec
+        self._observation: Observation = _NOT_ASKED
+        self._attainment: Mapping[str, Outcome] | Unobserved = _NOT_ASKED
         self._read_steps: Reading | None = None
         self.lock = asyncio.Lock()
         meta = service.metadata
@@ -97,6 +101,10 @@ class Seat:
         """Take note of the service and its pods as they are now."""
         self._service, self._spec = service, tuning_spec(service.spec)
         self._crew.muster(pods)
+
+    async def close(self) -> None:
+        """End what is still being said to engines."""
+        await self._crew.close()
 
     @property
     def _may_act(self) -> bool:
@@ -124,12 +132,17 @@ class Seat:
             self._state = learn_steps(self._state, window)
 
     async def keep(self) -> None:
-        """Bring the setpoint back to pods that came back; nothing else."""
-        if self._setpoint is not None and self._may_act:
-            await self._crew.keep(self._setpoint)
+        """Between ticks: give the setpoint to pods that came back, and follow an edited spec without waiting."""
+        if self._setpoint is None or not self._may_act:
+            return
+        await self._crew.keep(self._setpoint)
+        if self._followed != self._spec:
+            self._state, decision = decide(self._state, _NOT_ASKED, self._spec, self._tools.wall())
+            await self._conclude(decision)
 
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """One decision and all that follows from it."""
+        self._observation, self._attainment = observation, attainment
         await self._take_over()
         now = self._tools.wall()
         self._learn_from_read_backs(observation, now)
@@ -138,15 +151,19 @@ class Seat:
         if decision.choice is not None:
             self._binding = decision.choice.binding
         self._observe(observation)
+        await self._conclude(decision)
+
+    async def _conclude(self, decision: Decision) -> None:
+        """Make live what should be, and say how things are."""
+        self._followed = self._spec
         wanted = self._wanted()
-        verdicts = self._judge(observation, attainment)
         if self._may_act and (
             self._overtaken or self._setpoint is None or _content(wanted) != _content(self._setpoint)
         ):
-            await self._change(wanted, decision, verdicts, attainment)
-            verdicts = self._judge(observation, attainment)
+            await self._change(wanted, decision)
+        verdicts = self._judge()
         await self._announce(verdicts)
-        await self._report(verdicts, attainment)
+        await self._report(verdicts)
 
     async def _take_over(self) -> None:
         """At first, adopt what runs: numbers go on from the newest of status and echoes, limits are status's."""
@@ -181,9 +198,7 @@ class Seat:
         limits = {Mode.AUTO: self._state.limits, Mode.RECOMMEND: live, Mode.DISABLED: upper}[self._spec.mode]
         return self._numbered(limits)
 
-    async def _change(
-        self, wanted: Setpoint, decision: Decision, verdicts: Verdicts, attainment: Mapping[str, Outcome] | Unobserved
-    ) -> None:
+    async def _change(self, wanted: Setpoint, decision: Decision) -> None:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
         before, generation, epoch, decisions = self._setpoint, self._generation, self._intent_epoch, self._decisions
         newest = self._crew.newest()
@@ -195,7 +210,7 @@ class Seat:
         if left != wanted.limits:
             self._decisions = (self._record(left, wanted.limits, decision), *self._closed())[:_KEPT_DECISIONS]
         try:
-            await self._report(verdicts, attainment)
+            await self._report(self._judge())
         except BaseException:
             self._setpoint, self._generation, self._intent_epoch, self._decisions = before, generation, epoch, decisions
             raise
@@ -225,7 +240,7 @@ class Seat:
         if not isinstance(observation, Signals) or observation.age_seconds > STALE_SECONDS:
             return
         self._observed_at = self._tools.clock()
-        self._came_of_it = observed(observation, self._spec.objectives)
+        self._came_of_it = record.came_of_it(observation, self._spec.objectives)
         if not self._decisions:
             return
         taken = datetime.fromisoformat(self._decisions[0].time).timestamp()
@@ -238,7 +253,7 @@ class Seat:
             return self._decisions
         return (self._decisions[0].model_copy(update={"observed": self._came_of_it}), *self._decisions[1:])
 
-    def _judge(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> Verdicts:
+    def _judge(self) -> Verdicts:
         ready = self._crew.ready
         live = self._setpoint
         fit = self._state.learner.fit
@@ -252,15 +267,19 @@ class Seat:
             learning="start values until the step-time model is trusted"
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
-        _, _, met = report.objectives_status(self._spec.objectives, attainment, window=_WINDOW)
+        _, _, met = report.objectives_status(self._spec.objectives, self._attainment, window=_WINDOW)
         return {
-            ConditionType.METRICS_AVAILABLE: self._judge_metrics(observation, ready),
+            ConditionType.METRICS_AVAILABLE: self._judge_metrics(ready),
             ConditionType.TUNED: report.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
         }
 
-    def _judge_metrics(self, observation: Observation, ready: int) -> Verdict:
-        missing, now, grace = _missing(observation), self._tools.clock(), self._tools.grace_seconds
+    def _judge_metrics(self, ready: int) -> Verdict:
+        missing, now, grace = (
+            blind_spot(self._observation, STALE_SECONDS),
+            self._tools.clock(),
+            self._tools.grace_seconds,
+        )
         if missing is None or (self._observed_at is not None and now - self._observed_at < grace):
             return report.metrics_verdict(None, ready_pods=ready)
         young = self._observed_at is None and now - self._began_at < grace
@@ -271,7 +290,7 @@ class Seat:
         for kind, verdict in verdicts.items():
             before = self._verdicts.get(kind)
             self._verdicts[kind] = (verdict.status, verdict.reason)
-            found = _event(kind, before, verdict)
+            found = report.event(kind, before, verdict)
             if found is not None:
                 await self._post(found[0], found[1], verdict.message)
         trusted = self._state.learner.model is not None
@@ -280,11 +299,11 @@ class Seat:
             await self._post("Normal", "ModelLearned", f"the step-time model explains steps within {error:.0%}")
         self._trusted = trusted
 
-    async def _report(self, verdicts: Verdicts, attainment: Mapping[str, Outcome] | Unobserved) -> None:
+    async def _report(self, verdicts: Verdicts) -> None:
         """Hand the whole of our part to the writer, which knows what can wait."""
         if not self._tools.leadership.may_act():
             return
-        rows, met, _ = report.objectives_status(self._spec.objectives, attainment, window=_WINDOW)
+        rows, met, _ = report.objectives_status(self._spec.objectives, self._attainment, window=_WINDOW)
         generation = self._service.metadata.generation
         conditions: list[Condition] = [verdict.condition(kind, generation) for kind, verdict in verdicts.items()]
         await self._tools.writer.write(
@@ -300,7 +319,7 @@ class Seat:
             generation=self._generation,
             setpoint=record.setpoint_status(live.limits if live is not None else Limits()),
             applied_pods=f"{self._crew.applied(live) if live is not None else 0}/{self._crew.ready}",
-            model=record.model_status(self._state.learner.fit),
+            model=record.model_status(self._state.learner),
             binding_objective=self._binding[:63],
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
             decisions=self._decisions,
@@ -320,55 +339,12 @@ class Seat:
 
 
 Verdicts = dict[ConditionType, Verdict]
+_NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 _FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader; this one stopped acting"),)
-
-
-def observed(signals: Signals, objectives: Sequence[Objective]) -> str:
-    """What a window showed, for the decision record: the decode-weighted step and the share of each objective."""
-    parts = []
-    if isinstance(signals.steps, StepWindow):
-        total = signals.steps.total()
-        if total.decodes > 0:
-            weighted = sum(s.seconds / s.steps * s.decodes for s in signals.steps.cells.values())
-            parts.append(f"token {record.brief(weighted / total.decodes)}")
-    for objective in objectives:
-        outcome = signals.outcomes.get(objective.id)
-        if outcome is not None and outcome.total >= 1:
-            parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")
-    return ", ".join(parts) or "no traffic"
 
 
 def _content(setpoint: Setpoint) -> tuple[object, object]:
     return (setpoint.limits, setpoint.objectives)
-
-
-def _missing(observation: Observation) -> Unobserved | None:
-    if isinstance(observation, Unobserved):
-        return observation
-    if observation.age_seconds > STALE_SECONDS:
-        return Unobserved(Missing.STALE, f"the newest samples are {observation.age_seconds:.0f} s old")
-    return observation.load if isinstance(observation.load, Unobserved) else None
-
-
-def _event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> tuple[EventType, str] | None:
-    """The event of a transition, if it is one that people want to hear of."""
-    if before is not None and before == (verdict.status, verdict.reason):
-        return None
-    was = before[0] if before is not None else "Unknown"
-    if kind is ConditionType.METRICS_AVAILABLE and was != verdict.status:
-        return {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")}.get(verdict.status)  # type: ignore[return-value]
-    if kind is ConditionType.OBJECTIVES_MET and was != verdict.status:
-        return {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")}.get(verdict.status)  # type: ignore[return-value]
-    failures = (
-        report.Reason.PUSH_FAILED,
-        report.Reason.UNREACHABLE,
-        report.Reason.UNGOVERNED,
-        report.Reason.UNSUPPORTED,
-        report.Reason.FENCED,
-    )
-    if kind is ConditionType.TUNED and verdict.reason in failures:
-        return ("Warning", verdict.reason)
-    return None
 
 
 def _shown(limits: Limits) -> str:
