@@ -56,7 +56,7 @@ def tuning(*objectives: Objective, mode: Mode = Mode.AUTO, envelope: Envelope = 
 
 def limits(seqs: int, tokens: int) -> Limits:
     """Live limits."""
-    return Limits(max_num_active_seqs=seqs, max_num_scheduled_tokens=tokens, long_prefill_token_threshold=0)
+    return Limits(max_num_active_seqs=seqs, max_num_scheduled_tokens=tokens)
 
 
 def step_window(
