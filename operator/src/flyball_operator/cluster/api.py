@@ -3,7 +3,7 @@
 The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
 since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
 the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
-the audit log tells hands, brain and election apart.
+the audit log tells hands, brain and election apart, and the replicas.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ WRITE_SECONDS: Final = 5.0
 _PAGE: Final = 500
 
 _JSON: Final = "application/json"
+_YAML: Final = "application/yaml"
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON_PATCH: Final = "application/json-patch+json"
 
@@ -73,11 +74,11 @@ async def load_configuration() -> client.Configuration:
 class KubeApi:
     """Calls as one writer: its field manager, its user agent, its fence."""
 
-    def __init__(self, configuration: client.Configuration, manager: str, fence: Fence) -> None:
+    def __init__(self, configuration: client.Configuration, manager: str, fence: Fence, *, instance: str) -> None:
         self.manager = manager
         self._fence = fence
         self._client = client.ApiClient(configuration)
-        self._client.user_agent = f"flyball/{__version__} {manager}"
+        self._client.user_agent = f"flyball/{__version__} {manager} ({instance})"
 
     async def close(self) -> None:
         """Close all connections."""
@@ -114,9 +115,16 @@ class KubeApi:
     async def create(
         self, resource: Resource, namespace: str | None, body: Object, *, within: float = WRITE_SECONDS
     ) -> Object:
-        """POST. Raises `AlreadyExistsError` where an object of the name is there."""
-        path = resource.path(namespace)
-        return await self._write("POST", path, body=body, query={"fieldManager": self.manager}, within=within)
+        """POST. Raises `AlreadyExistsError` where an object of the name is there.
+
+        Sent as YAML, which the API server turns into its own JSON. A ControllerRevision keeps the bytes of its data as
+        they came and may not change them: in another's spelling of JSON any later patch would, the garbage collector's
+        too, so that `--cascade=orphan` would never end.
+        """
+        query = {"fieldManager": self.manager}
+        return await self._write(
+            "POST", resource.path(namespace), body=json.dumps(body), query=query, content=_YAML, within=within
+        )
 
     async def replace(
         self, resource: Resource, namespace: str, body: Object, *, within: float = WRITE_SECONDS
@@ -200,9 +208,11 @@ class KubeApi:
 
 
 @asynccontextmanager
-async def connected(configuration: client.Configuration, manager: str, fence: Fence) -> AsyncIterator[KubeApi]:
+async def connected(
+    configuration: client.Configuration, manager: str, fence: Fence, *, instance: str
+) -> AsyncIterator[KubeApi]:
     """A `KubeApi` that is closed at the end."""
-    api = KubeApi(configuration, manager, fence)
+    api = KubeApi(configuration, manager, fence, instance=instance)
     try:
         yield api
     finally:

@@ -26,7 +26,7 @@ from kubernetes.aio import client
 from pydantic import ValidationError
 
 from flyball_operator.api import names
-from flyball_operator.cluster.api import KubeApi, NeverLeading, Unfenced, connected, load_configuration
+from flyball_operator.cluster.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.cluster.cache import Cache
 from flyball_operator.cluster.election import Candidate, Elector, LeadershipLostError
 from flyball_operator.cluster.epochs import highest_epoch
@@ -103,9 +103,8 @@ class Operator:
     async def assemble(self) -> None:
         """Connect a client per writer, so that the audit log tells them apart, and make the rest around them."""
         settings = self._settings
-        enter = self._stack.enter_async_context
-        election = await enter(connected(self._configuration, MANAGER_ELECTION, Unfenced()))
-        self.reads = await enter(connected(self._configuration, MANAGER_READER, NeverLeading()))
+        election = await self._connect(MANAGER_ELECTION, Unfenced())
+        self.reads = await self._connect(MANAGER_READER, NeverLeading())
         candidate = Candidate(
             namespace=settings.own_namespace,
             lease=settings.lease_name,
@@ -118,8 +117,8 @@ class Operator:
             clock=boot_clock,
             now=utc_now,
         )
-        hands_api = await enter(connected(self._configuration, names.MANAGER_HANDS, self.elector))
-        brain_api = await enter(connected(self._configuration, names.MANAGER_BRAIN, self.elector))
+        hands_api = await self._connect(names.MANAGER_HANDS, self.elector)
+        brain_api = await self._connect(names.MANAGER_BRAIN, self.elector)
         config = Config(
             plugin_image=settings.plugin_image, public_key=self.signer.public_pem if self.signer is not None else ""
         )
@@ -144,6 +143,10 @@ class Operator:
             jitter=random.random,
         )
         self._export()
+
+    async def _connect(self, manager: str, fence: Fence) -> KubeApi:
+        made = connected(self._configuration, manager, fence, instance=self._settings.instance)
+        return await self._stack.enter_async_context(made)
 
     def _events(self, api: KubeApi) -> EventPoster:
         instance = self._settings.instance
