@@ -59,7 +59,8 @@ def happen(client: Client, event: Event, now: float) -> None:
     if event.kind in closing:
         client.closes(closing[event.kind], now)
     elif event.kind == "reaches":
-        client.reaches_engine()
+        if client.request.open or client.sequences:  # an answer that is over makes no first sequence
+            client.reaches_engine()
     elif running := [number for number, one in enumerate(client.sequences) if not one.done]:
         which = running[event.which % len(running)]
         if event.kind == "gets":
