@@ -108,7 +108,7 @@ class Knob(StrEnum):
 
 
 class Limits(Frozen):
-    """Live batch limits; an absent one is left as it is.
+    """Live batch limits; an absent one has its start value.
 
     `max_num_active_seqs`: requests that may run at once (admission stops at it; running ones drain).
     `max_num_scheduled_tokens`: tokens one step may process.
