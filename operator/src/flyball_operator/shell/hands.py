@@ -64,6 +64,8 @@ class Hands:
         self._events = events
         self._metrics = metrics
         self._now = now
+        # A process that starts does not know when the status was written last, and must not write because it started.
+        self._started = now()
         self._status_written: dict[str, datetime] = {}
 
     async def work(self, queue: KeyQueue[Key]) -> None:
@@ -109,7 +111,9 @@ class Hands:
             if seen is None:
                 return None
             uid = seen.snapshot.desire.meta.uid
-            seen = replace(seen, snapshot=replace(seen.snapshot, status_written=self._status_written.get(uid)))
+            seen = replace(
+                seen, snapshot=replace(seen.snapshot, status_written=self._status_written.get(uid, self._started))
+            )
             plan = make_plan(seen.snapshot)
             try:
                 if not await self._carry_out(key, seen, plan):

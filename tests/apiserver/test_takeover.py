@@ -1,0 +1,180 @@
+"""Two operators on the real API server: one acts, the other takes over, and their writes never interleave.
+
+Both write under user agents of their own, so the API server's audit log says who wrote when. Writes that it refused (a
+write held up on its way, and stale by then) do not count: refusing them is how they are kept apart.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball_operator.shell.main import Exit
+from support.cluster import apply, eventually, get, kubectl, namespace
+from support.operators import Audit, OperatorProcess, idle_service, proxy
+
+RESOURCE = "inferenceservices.serving.flyball.dev"
+
+
+@pytest.fixture
+def place(crd: Path) -> Iterator[str]:
+    """A namespace of the test's own."""
+    with namespace("flyball-takeover") as name:
+        yield name
+
+
+def holder(place: str) -> str:
+    """Name of the operator that holds the lease; empty while none does."""
+    lease = get("lease", "flyball-operator", namespace=place) or {}
+    identity: str = (lease.get("spec") or {}).get("holderIdentity") or ""
+    return identity.rpartition("_")[0]
+
+
+@contextmanager
+def busy(place: str) -> Iterator[None]:
+    """Somebody changes the service all the time, so that whoever leads has something to write."""
+    apply(idle_service(), namespace=place)
+    done = threading.Event()
+
+    def edit() -> None:
+        replicas = 0
+        while not done.wait(0.2):
+            replicas = 3 - replicas if replicas else 1
+            change = json.dumps({"spec": {"replicas": replicas}})
+            kubectl("patch", RESOURCE, "chat", "-n", place, "--type=merge", "-p", change)
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    try:
+        yield
+    finally:
+        done.set()
+        editor.join()
+
+
+@contextmanager
+def pair(place: str, folder: Path, **first: Any) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
+    """Two operators, the first of them leading."""
+    leader = OperatorProcess(place, folder, name="first", **first)
+    follower: OperatorProcess | None = None
+    try:
+        leader.expect_ready()
+        eventually(lambda: holder(place) == leader.name, expecting="the first to lead")
+        follower = OperatorProcess(place, folder, name="second")
+        follower.expect_ready()
+        yield leader, follower
+    finally:
+        leader.stop()
+        if follower is not None:
+            follower.stop()
+
+
+def writers(audit: Audit, place: str) -> list[str]:
+    """Who wrote, each as often as its writes were not another's."""
+    names = (write.writer.partition("(")[2].rstrip(")") for write in audit.writes(place) if write.code < 300)
+    return [name for name, _ in groupby(names)]
+
+
+def expect_writing(audit: Audit, place: str, who: OperatorProcess) -> None:
+    eventually(lambda: who.name in writers(audit, place), expecting=f"writes of {who.name}", within=90)
+
+
+def took_over(audit: Audit, place: str, who: OperatorProcess, since: float) -> float:
+    """Wait for the first write of another; seconds since then."""
+    expect_writing(audit, place, who)
+    return time.monotonic() - since
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
+def test_the_other_takes_over(
+    place: str, tmp_path: Path, how: signal.Signals, note_figure: Callable[[str], None]
+) -> None:
+    audit = Audit()
+    with pair(place, tmp_path) as (leader, follower), busy(place):
+        expect_writing(audit, place, leader)
+        began = time.monotonic()
+        leader.send(how)
+        eventually(lambda: holder(place) == follower.name, expecting="the second to lead", within=60)
+        taken = time.monotonic() - began
+        first_write = took_over(audit, place, follower, began)
+        exit_code = leader.expect_exit()
+    assert exit_code == (Exit.OK if how is signal.SIGTERM else -signal.SIGKILL)
+    assert writers(audit, place) == [leader.name, follower.name]
+    note_figure(f"another leads after {taken:.1f} s and writes after {first_write:.1f} s")
+
+
+def test_a_leader_whose_way_to_the_server_hangs_ends_and_writes_nothing_more(
+    place: str, tmp_path: Path, note_figure: Callable[[str], None]
+) -> None:
+    audit = Audit()
+    with (
+        proxy(tmp_path) as (kubeconfig, way),
+        pair(place, tmp_path, kubeconfig=kubeconfig) as (leader, follower),
+        busy(place),
+    ):
+        expect_writing(audit, place, leader)
+        began = time.monotonic()
+        way.send_signal(signal.SIGSTOP)
+        first_write = took_over(audit, place, follower, began)
+        # What was held up on its way arrives now.
+        way.send_signal(signal.SIGCONT)
+        assert leader.expect_exit() == Exit.LOST
+        before = len(audit.writes(place))
+        eventually(lambda: len(audit.writes(place)) > before + 4, expecting="more writes of the second")
+    assert writers(audit, place) == [leader.name, follower.name]
+    note_figure(f"another writes {first_write:.1f} s after the way began to hang")
+
+
+def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_more(place: str, tmp_path: Path) -> None:
+    audit = Audit()
+    with pair(place, tmp_path) as (leader, follower), busy(place):
+        expect_writing(audit, place, leader)
+        leader.send(signal.SIGSTOP)
+        expect_writing(audit, place, follower)
+        leader.send(signal.SIGCONT)
+        assert leader.expect_exit() == Exit.LOST
+        before = len(audit.writes(place))
+        eventually(lambda: len(audit.writes(place)) > before + 4, expecting="more writes of the second")
+    assert writers(audit, place) == [leader.name, follower.name]
+
+
+def test_a_worker_that_dies_ends_its_process_and_the_lease_is_given_back(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = Audit()
+    trigger = tmp_path / "crash"
+    monkeypatch.setenv("CRASH_FILE", str(trigger))
+    with pair(place, tmp_path, command=["-m", "support.crashing_operator"]) as (leader, follower), busy(place):
+        expect_writing(audit, place, leader)
+        trigger.touch()
+        assert leader.expect_exit() == Exit.FAILED
+        eventually(lambda: holder(place) in ("", follower.name), expecting="the lease given back", within=10)
+        expect_writing(audit, place, follower)
+    assert any("something died" in line for line in leader.trouble())
+    assert writers(audit, place) == [leader.name, follower.name]
+
+
+def test_a_deleted_lease_makes_no_second_leader_and_epochs_go_on_rising(place: str, tmp_path: Path) -> None:
+    audit = Audit()
+    with pair(place, tmp_path) as (leader, follower), busy(place):
+        expect_writing(audit, place, leader)
+        epoch = epoch_of(place)
+        kubectl("delete", "lease", "flyball-operator", "-n", place)
+        assert leader.expect_exit() == Exit.LOST
+        expect_writing(audit, place, follower)
+        eventually(lambda: epoch_of(place) > epoch, expecting="a higher epoch in the status")
+    assert writers(audit, place) == [leader.name, follower.name]
+
+
+def epoch_of(place: str) -> int:
+    found = get(RESOURCE, "chat", namespace=place) or {}
+    return int((found.get("status") or {}).get("epoch") or 0)

@@ -1,0 +1,33 @@
+"""An operator one of whose workers dies as soon as the file named by CRASH_FILE exists."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from flyball_operator.cluster.reader import Key
+from flyball_operator.shell.hands import Hands
+from flyball_operator.shell.main import main
+from flyball_operator.shell.queue import KeyQueue
+
+_work = Hands.work
+
+
+def _look(die: asyncio.Future[None]) -> None:
+    if Path(os.environ["CRASH_FILE"]).exists():
+        die.set_exception(RuntimeError("a worker dies"))
+    else:
+        die.get_loop().call_later(0.05, _look, die)
+
+
+async def _work_until(self: Hands, queue: KeyQueue[Key]) -> None:
+    die: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    _look(die)
+    await asyncio.gather(_work(self, queue), die)
+
+
+if __name__ == "__main__":
+    Hands.work = _work_until  # type: ignore[method-assign]
+    sys.exit(main())

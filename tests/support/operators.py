@@ -1,0 +1,298 @@
+"""Operators as processes of their own against the real API server, and what the API server saw of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from flyball_operator.api import names
+from support.cluster import KubectlError, apply, eventually, get, items, kubectl
+from support.manifests import Object, good
+
+ROOT = Path(__file__).resolve().parents[2]
+#: No node has it: pods wait for ever, and tests play the kubelet.
+NOWHERE = {"flyball.test/nowhere": "true"}
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class OperatorProcess:
+    """`python3 -m flyball_operator` in one namespace, with a log and a telemetry port."""
+
+    def __init__(
+        self,
+        namespace: str,
+        folder: Path,
+        *,
+        name: str = "one",
+        kubeconfig: str = "",
+        command: Sequence[str] = (),
+        **settings: str,
+    ) -> None:
+        self.name = f"{name}-{namespace}"
+        self.port = free_port()
+        self.log = folder / f"{self.name}-{self.port}.log"
+        key = folder / "key.pem"
+        if not key.exists():
+            made = Ed25519PrivateKey.generate()
+            key.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        environment = {
+            "FLYBALL_NAMESPACES": namespace,
+            "FLYBALL_POD_NAMESPACE": namespace,
+            "FLYBALL_POD_NAME": self.name,
+            "FLYBALL_SIGNING_KEY_FILE": str(key),
+            "FLYBALL_PLUGIN_IMAGE": "flyball.test/plugin:1",
+            "FLYBALL_METRICS_PORT": str(self.port),
+            "PYTHONPATH": f"{ROOT / 'engine/src'}:{ROOT / 'operator/src'}:{ROOT / 'tests'}",
+            "KUBECONFIG": kubeconfig or os.environ["KUBECONFIG"],
+            **{f"FLYBALL_{setting.upper()}": value for setting, value in settings.items()},
+        }
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
+        if "FLYBALL_PROMETHEUS_URL" in os.environ:
+            inherited["FLYBALL_PROMETHEUS_URL"] = os.environ["FLYBALL_PROMETHEUS_URL"]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *(command or ["-m", "flyball_operator"])], env=inherited | environment, stderr=output
+            )
+
+    def readyz(self) -> tuple[int, str]:
+        """What readiness says; 0 while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def expect_ready(self) -> None:
+        """Wait until it says it is ready."""
+        eventually(
+            lambda: self.readyz()[0] == 200, expecting=f"{self.name} ready; it says {self.readyz()[1]}", within=60
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it, and to it alone."""
+        self.process.send_signal(number)
+
+    def expect_exit(self, within: float = 60) -> int:
+        """Wait for its end; returns the exit code."""
+        return self.process.wait(timeout=within)
+
+    def stop(self) -> None:
+        """End it, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def trouble(self) -> list[str]:
+        """What it logged as an error."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line["message"] for line in lines if line["level"] in ("ERROR", "CRITICAL") or "exception" in line]
+
+
+@contextmanager
+def operator(namespace: str, folder: Path, **options: Any) -> Iterator[OperatorProcess]:
+    """A ready operator; at the end it must have logged no error."""
+    process = OperatorProcess(namespace, folder, **options)
+    try:
+        process.expect_ready()
+        yield process
+    finally:
+        process.stop()
+    assert not process.trouble()
+
+
+def idle_service(name: str = "chat", **changes: Any) -> Object:
+    """A service whose pods run nowhere: tests play its kubelet."""
+    changes.setdefault("spec__podTemplate__nodeSelector", NOWHERE)
+    changes.setdefault("spec__rollout", {"startupTimeout": "10s"})
+    return good(name, **changes)
+
+
+def play_kubelet(namespace: str, *, image: str) -> int:
+    """Make the unscheduled pods with this engine image Ready. Returns how many of them there are."""
+    mine = [
+        pod
+        for pod in items("pods", namespace=namespace, selector="app.kubernetes.io/managed-by=flyball")
+        if pod["spec"]["containers"][0]["image"] == image and not pod["metadata"].get("deletionTimestamp")
+    ]
+    for number, pod in enumerate(mine):
+        status = {
+            "phase": "Running",
+            "podIP": f"10.255.0.{number + 1}",
+            "podIPs": [{"ip": f"10.255.0.{number + 1}"}],
+            "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")],
+        }
+        try:
+            kubectl(
+                "patch", "pod", pod["metadata"]["name"], "-n", namespace, "--subresource=status", "--type=merge",
+                "-p", json.dumps({"status": status}),
+            )  # fmt: skip
+        except KubectlError as error:
+            if "not found" not in str(error):
+                raise
+    _play_endpoints(namespace, mine)
+    return len(mine)
+
+
+def _play_endpoints(namespace: str, ready: list[Object]) -> None:
+    """Kubernetes lists no endpoint of a pod without a node, so these are added to our Service beside its own."""
+    service = get("service", "chat", namespace=namespace)
+    if service is None:
+        return
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "name": "chat",
+        "uid": service["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = {
+        "kubernetes.io/service-name": "chat",
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_SERVICE: "chat",
+    }
+    apply(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "chat-played", "labels": labels, "ownerReferences": [owner]},
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": [f"10.255.0.{number + 1}"], "conditions": {"ready": True}} for number in range(len(ready))
+            ],
+        },
+        namespace=namespace,
+    )
+
+
+def condition(namespace: str, kind: str, name: str = "chat") -> tuple[str, str, str]:
+    """Status, reason and message of a condition of a service."""
+    found = get("inferenceservices.serving.flyball.dev", name, namespace=namespace) or {}
+    conditions = (found.get("status") or {}).get("conditions") or []
+    one: Object = next((item for item in conditions if item["type"] == kind), {})
+    return one.get("status", ""), one.get("reason", ""), one.get("message", "")
+
+
+def expect_condition(
+    namespace: str, kind: str, status: str, reason: str, *, within: float = 60, name: str = "chat"
+) -> str:
+    """Wait for a condition; returns its message."""
+
+    def holds() -> tuple[str, str, str] | None:
+        seen = condition(namespace, kind, name)
+        return seen if seen[:2] == (status, reason) else None
+
+    last = condition(namespace, kind, name)
+    return eventually(holds, expecting=f"{kind}={status}/{reason}, it was {last}", within=within)[2]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A write that the API server took."""
+
+    writer: str
+    verb: str
+    resource: str
+    name: str
+    code: int
+    at: str
+
+
+class Audit:
+    """The API server's audit log, from now on."""
+
+    def __init__(self) -> None:
+        self._path = Path(os.environ["FLYBALL_AUDIT_LOG"])
+        self._from = self._path.stat().st_size
+
+    def writes(self, namespace: str) -> list[Write]:
+        """Writes of operators in this namespace but to Leases and Events, in the order the API server received them."""
+        with self._path.open("rb") as log:
+            log.seek(self._from)
+            entries = [json.loads(line) for line in log.read().split(b"\n")[:-1]]
+        found = []
+        for entry in entries:
+            where = entry.get("objectRef") or {}
+            agent = entry.get("userAgent", "")
+            ours = agent.startswith("flyball/") and where.get("namespace") == namespace
+            if (
+                ours
+                and entry["verb"] in ("create", "update", "patch", "delete")
+                and entry["stage"] == "ResponseComplete"
+            ):
+                found.append(
+                    Write(
+                        writer=agent,
+                        verb=entry["verb"],
+                        resource=where["resource"],
+                        name=where.get("name", ""),
+                        code=entry["responseStatus"]["code"],
+                        at=entry["requestReceivedTimestamp"],
+                    )
+                )
+        found.sort(key=lambda write: write.at)
+        return [write for write in found if write.resource not in ("leases", "events", "selfsubjectaccessreviews")]
+
+
+def kubeconfig_through(port: int, folder: Path) -> str:
+    """A kubeconfig that reaches the API server through a proxy on the loopback."""
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path = folder / f"kubeconfig-{port}"
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+def api_address() -> tuple[str, int]:
+    """Host and port of the API server."""
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    host, _, port = config["clusters"][0]["cluster"]["server"].removeprefix("https://").partition(":")
+    return host, int(port)
+
+
+@contextmanager
+def proxy(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A TCP proxy to the API server in a process of its own, that can be stopped; and a kubeconfig through it."""
+    port = free_port()
+    host, target = api_address()
+    script = ROOT / "tests/support/tcp_proxy.py"
+    process = subprocess.Popen([sys.executable, str(script), str(port), host, str(target)])
+    try:
+        eventually(lambda: _listens(port), expecting="the proxy to listen", within=20)
+        yield kubeconfig_through(port, folder), process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
