@@ -57,46 +57,6 @@ def test_a_recreated_service_governs_and_the_old_one_does_not_act(flyball: Flyba
     delete(RESOURCE, service.name, namespace=service.namespace)
 
 
-def test_orphans_of_a_deleted_service_are_left_alone(flyball: Flyball) -> None:
-    service = Service("orphan", flyball.watched)
-    apply(small(service.name, flyball), namespace=service.namespace)
-    service.expect_governed()
-    old = service.uid
-    pod = service.pod()
-    delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
-    apply(small(service.name, flyball), namespace=service.namespace)
-    service.expect_condition("Accepted", "False", reason="NameConflict")
-    load = StreamLoad(url=service.url(), model=MODEL, concurrency=2)
-    with load.running() as totals:
-        eventually(lambda: totals.finished > 2, expecting="the orphans serve on")
-    totals.expect_nothing_lost()
-    orphan = get("pod", pod["metadata"]["name"], namespace=service.namespace)
-    assert orphan is not None
-    assert orphan["metadata"]["uid"] == pod["metadata"]["uid"]
-    for kind in ("deployments", "services", "poddisruptionbudgets"):
-        kubectl("delete", kind, service.name, "-n", service.namespace)
-    service.expect_condition("Accepted", "True")
-    service.expect_governed(within=600)
-    assert service.read_back()["service"] == service.uid != old
-    delete(RESOURCE, service.name, namespace=service.namespace)
-
-
-def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
-    pod = chat.pod()
-    epoch = chat.obeyed_epoch()
-    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
-    with load.running() as totals:
-        flyball.install(podAnnotations={"flyball.dev/upgrade": "1"})
-        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new operator leads", within=240)
-        chat.expect_governed()
-    totals.expect_nothing_lost()
-    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert (
-        chat.pod()["status"]["containerStatuses"][0]["restartCount"]
-        == (pod["status"]["containerStatuses"][0]["restartCount"])
-    )
-
-
 def test_the_charts_account_is_refused_nothing(chat: Service, flyball: Flyball) -> None:
     account = f"system:serviceaccount:{flyball.namespace}:"
     refused = [

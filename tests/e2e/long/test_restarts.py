@@ -1,0 +1,70 @@
+"""The operator killed, restarted and upgraded while its services serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.cluster import eventually, items, patch
+from support.live import MODEL, RESOURCE, Flyball, Service
+from support.node import kill_container
+from support.streams import StreamLoad
+
+pytestmark = pytest.mark.cluster
+
+
+def pin(chat: Service, seqs: int | None) -> None:
+    """Pin the active requests by the bounds, or give them free again."""
+    bounds = None if seqs is None else {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": bounds}}}, namespace=chat.namespace)
+    if seqs is not None:
+        eventually(lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"{seqs} at once")
+
+
+def test_a_killed_operator_costs_no_request_and_resumes(chat: Service, flyball: Flyball) -> None:
+    before, epoch = chat.tuning(), chat.obeyed_epoch()
+    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
+    with load.running() as totals:
+        (operator,) = flyball.operator_pods()
+        kill_container(operator, container="operator")
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the restarted operator governs", within=180)
+        pin(chat, 13)
+        pin(chat, None)
+        finished = totals.finished
+        eventually(lambda: totals.finished > finished, expecting="requests go on")
+    totals.expect_nothing_lost()
+    assert chat.tuning()["model"].get("steps", 0) >= before["model"].get("steps", 0), "the learnt model was forgotten"
+
+
+def test_an_operator_restart_writes_nothing_but_leases_and_events(chat: Service, flyball: Flyball) -> None:
+    chat.expect_condition("Ready", "True")
+    kinds = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods")
+
+    def versions() -> dict[str, str]:
+        return {
+            f"{kind}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            for kind in kinds
+            for one in items(kind, namespace=chat.namespace)
+        }
+
+    before = versions()
+    (operator,) = flyball.operator_pods()
+    epoch = chat.obeyed_epoch()
+    kill_container(operator, container="operator")
+    eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the restarted operator leads", within=180)
+    assert versions() == before
+
+
+def test_helm_upgrade_keeps_serving(chat: Service, flyball: Flyball) -> None:
+    pod = chat.pod()
+    epoch = chat.obeyed_epoch()
+    load = StreamLoad(url=chat.url(), model=MODEL, concurrency=8)
+    with load.running() as totals:
+        flyball.install(podAnnotations={"flyball.dev/upgrade": "1"})
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new operator leads", within=240)
+        chat.expect_governed()
+    totals.expect_nothing_lost()
+    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert (
+        chat.pod()["status"]["containerStatuses"][0]["restartCount"]
+        == (pod["status"]["containerStatuses"][0]["restartCount"])
+    )
