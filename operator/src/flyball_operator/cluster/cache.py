@@ -33,11 +33,12 @@ class Store(Generic[T]):
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry[T]] = {}
+        self._listed = 0
 
     def put(self, uid: str, version: int, value: T) -> None:
-        """Keep this version, unless a newer one is kept."""
+        """Keep this version, unless a newer one is kept, or a later list shows that the object is gone."""
         before = self._entries.get(uid)
-        if before is not None and before.version > version:
+        if version < (before.version if before is not None else self._listed):
             return
         if before is None and len(self._entries) >= _MAX_ENTRIES:
             raise MemoryError(f"more than {_MAX_ENTRIES} objects of one kind")
@@ -59,6 +60,7 @@ class Store(Generic[T]):
             else:
                 missed.append(entry.value)
         self._entries = fresh
+        self._listed = version
         return missed
 
     def __iter__(self) -> Iterator[T]:

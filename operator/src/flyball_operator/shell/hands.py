@@ -37,6 +37,8 @@ from flyball_operator.shell.telemetry import Metrics
 ROUNDS: Final = 8
 #: Seconds one service may take; longer is a fault, and is tried again.
 RECONCILE_SECONDS: Final = 60.0
+#: Services whose last status write is remembered.
+_REMEMBERED: Final = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +143,9 @@ class Hands:
             return
         meta = seen.snapshot.desire.meta
         await apply_status(self._api, seen.raw["metadata"], plan.status)
+        self._status_written.pop(meta.uid, None)
         self._status_written[meta.uid] = seen.snapshot.now
+        if len(self._status_written) > _REMEMBERED:
+            del self._status_written[next(iter(self._status_written))]
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
-
-    def forget_all_but(self, uids: set[str]) -> None:
-        """Drop what is remembered of services that are gone."""
-        self._status_written = {uid: when for uid, when in self._status_written.items() if uid in uids}
