@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from flyball_operator.governor.signals import (
     Sums,
     Unobserved,
 )
+from support import virtual_time
 from support.brains import ScriptedReader, World, inference_service, thinking, until
 from support.engines import PlantEngine, objective, serving
 from support.plant import CPU
@@ -221,6 +223,22 @@ async def test_edited_bounds_are_followed_at_once_not_at_the_next_tick() -> None
             await until(f"{seqs} seqs", lambda: pod.limits[0] == seqs and world.tuning().applied_pods == "1/1")  # noqa: B023
         assert [d.after.max_num_active_seqs for d in world.tuning().decisions[:3]] == [16, 48, 8]
         assert world.tuning().decisions[0].trigger == "the bounds changed, and the limits with them"
+
+
+def test_many_edits_in_a_row_do_not_put_off_the_ticks_after_them() -> None:
+    reader = ScriptedReader(AWAY)
+
+    async def story() -> None:
+        world = World()
+        async with thinking(world, reader, tick=5.0, clock=asyncio.get_running_loop().time):
+            for generation in range(1, 101):
+                world.serve(inference_service(generation=generation))
+                await asyncio.sleep(1.1)
+            edited = reader.reads
+            await asyncio.sleep(60)
+            assert 11 <= reader.reads - edited <= 13
+
+    virtual_time.run(story())
 
 
 async def test_an_edited_objective_reaches_the_engine_without_moving_limits() -> None:

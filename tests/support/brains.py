@@ -165,13 +165,18 @@ class Thinking:
 
 @asynccontextmanager
 async def thinking(
-    world: World, reader: SignalReader, *, tick: float = 0.1, grace: float = 20.0
+    world: World,
+    reader: SignalReader,
+    *,
+    tick: float = 0.1,
+    grace: float = 20.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Thinking]:
     """Run a brain over a world; what it raises, the test raises."""
     registry = CollectorRegistry()
     async with aiohttp.ClientSession() as session:
-        client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=time.monotonic)
-        tools = Tools(client, world, world, world, BrainMetrics(registry), time.time, time.monotonic, world.port, grace)
+        client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=clock)
+        tools = Tools(client, world, world, world, BrainMetrics(registry), time.time, clock, world.port, grace)
         task = asyncio.create_task(Brain(services=world, reader=reader, tools=tools, tick_seconds=tick).run())
         try:
             yield Thinking(registry, task)

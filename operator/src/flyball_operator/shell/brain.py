@@ -62,8 +62,10 @@ class Brain:
         due = self._clock()
         while True:
             self._edited.clear()
+            # A tick brought forward by an edit moves the rhythm with it; else many edits would put off the next one.
+            due = min(due, self._clock()) + self._tick_seconds
             await self._tick(group)
-            due = max(due + self._tick_seconds, self._clock())
+            due = max(due, self._clock())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._edited.wait(), due - self._clock())
 
