@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from typing import Any
 import pytest
 
 from flyball_operator.shell.main import Exit
-from support.cluster import apply, eventually, get, kubectl, namespace
-from support.operators import Audit, OperatorProcess, idle_service, proxy
+from support.cluster import apply, eventually, get, kubectl, namespace, throughout
+from support.operators import Audit, OperatorProcess, WallClock, idle_service, proxy
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 
@@ -145,6 +146,41 @@ def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_more(place: str, t
         before = len(audit.writes(place))
         eventually(lambda: len(audit.writes(place)) > before + 4, expecting="more writes of the second")
     assert writers(audit, place) == [leader.name, follower.name]
+
+
+#: Seconds that a clock is stepped: four times what a lease lasts.
+STEP = 60
+
+
+@pytest.mark.parametrize("seconds", [STEP, -STEP])
+def test_a_leader_whose_wall_clock_is_stepped_leads_on_alone(place: str, tmp_path: Path, seconds: int) -> None:
+    audit = Audit()
+    clock = WallClock(tmp_path)
+    # Before that, the server's certificate is not valid yet by a clock that is stepped back.
+    eventually(lambda: cluster_age() > 2 * STEP, expecting="a cluster old enough", within=3 * STEP)
+    with pair(place, tmp_path, clock=clock) as (leader, _), busy(place):
+        expect_writing(audit, place, leader)
+        clock.step(seconds)
+        eventually(lambda: abs(ahead(renewed(place))) > STEP / 2, expecting="the lease renewed by the stepped clock")
+        before = len(audit.writes(place))
+        # Longer than the lease lasts: who judged it by its timestamps would have taken over.
+        throughout(lambda: holder(place) == leader.name, expecting="the first to lead on", seconds=20)
+        eventually(lambda: len(audit.writes(place)) > before, expecting="more writes")
+    assert writers(audit, place) == [leader.name]
+
+
+def renewed(place: str) -> str:
+    lease = get("lease", "flyball-operator", namespace=place) or {}
+    return str(lease["spec"]["renewTime"])
+
+
+def cluster_age() -> float:
+    return -ahead(json.loads(kubectl("get", "namespace", "kube-system", "-o", "json"))["metadata"]["creationTimestamp"])
+
+
+def ahead(timestamp: str) -> float:
+    """Seconds from now to a timestamp."""
+    return (datetime.fromisoformat(timestamp) - datetime.now(UTC)).total_seconds()
 
 
 def test_a_worker_that_dies_ends_its_process_and_the_lease_is_given_back(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
 from support.cluster import eventually, kubectl, patch, throughout
@@ -23,7 +26,7 @@ def unpinned(chat: Service) -> None:
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
 
 
-def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
+def test_a_killed_engine_gets_its_setpoint_back(chat: Service, note_figure: Callable[[str], None]) -> None:
     pinned(chat, 11)
     before = chat.pod()
     restarts = before["status"]["containerStatuses"][0]["restartCount"]
@@ -36,7 +39,9 @@ def test_a_killed_engine_gets_its_setpoint_back(chat: Service) -> None:
         return bool(status["ready"] and status["restartCount"] > restarts)
 
     eventually(back, expecting="the engine container restarted and is ready", within=420)
+    ready = time.monotonic()
     eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
+    note_figure(f"the setpoint was back {time.monotonic() - ready:.1f} s after the engine was seen Ready again")
     assert chat.pod()["metadata"]["uid"] == before["metadata"]["uid"]
     assert chat.read_back()["cores"][0]["applied"]["generation"] >= generation
     chat.expect_governed()

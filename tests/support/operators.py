@@ -36,6 +36,30 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+class WallClock:
+    """The wall clock of one process, which a test can step; its other clocks go on (libfaketime)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offset = folder / "wall-clock-offset"
+        self.step(0)
+
+    def step(self, seconds: int) -> None:
+        """Set the clock so many seconds ahead of everybody else's; behind, where negative."""
+        fresh = self._offset.with_suffix(".new")
+        fresh.write_text(f"{seconds:+d}")
+        fresh.replace(self._offset)
+
+    def environment(self) -> dict[str, str]:
+        """What a process needs to live by this clock."""
+        (library,) = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+
 class OperatorProcess:
     """`python3 -m flyball_operator` in one namespace, with a log and a telemetry port."""
 
@@ -47,6 +71,7 @@ class OperatorProcess:
         name: str = "one",
         kubeconfig: str = "",
         command: Sequence[str] = (),
+        clock: WallClock | None = None,
         **settings: str,
     ) -> None:
         self.name = f"{name}-{namespace}"
@@ -65,6 +90,7 @@ class OperatorProcess:
             "FLYBALL_METRICS_PORT": str(self.port),
             "PYTHONPATH": f"{ROOT / 'engine/src'}:{ROOT / 'operator/src'}:{ROOT / 'tests'}",
             "KUBECONFIG": kubeconfig or os.environ["KUBECONFIG"],
+            **(clock.environment() if clock is not None else {}),
             **{f"FLYBALL_{setting.upper()}": value for setting, value in settings.items()},
         }
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}

@@ -7,6 +7,7 @@ the time between tokens), by nearest rank.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,11 @@ class Request(BaseModel):
     def failed(self) -> bool:
         """Refused, broken off, or without a single token."""
         return bool(self.error) or self.ttft <= 0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in a line."""
+        return self.error.strip().rpartition("\n")[2] or "ended without a token"
 
     @property
     def truncated(self) -> bool:
@@ -93,11 +99,14 @@ class Percentiles(BaseModel):
 
 
 class Measured(BaseModel):
-    """Figures of one run. `met`: percentage by objective; `good`: percentage of requests that met all objectives."""
+    """Figures of one run. `met`: percentage by objective; `good`: percentage of requests that met all objectives;
+    `errors`: how often each error ended a request, by the last line of what the generator said of it.
+    """
 
     requests: int
     failed: int
     truncated: int
+    errors: dict[str, int]
     seconds: float
     met: dict[str, float | None]
     good: float
@@ -118,6 +127,7 @@ def measure(requests: Sequence[Request], objectives: Sequence[Objective]) -> Mea
         requests=len(requests),
         failed=len(requests) - len(served),
         truncated=sum(request.truncated for request in requests),
+        errors=Counter(request.reason for request in requests if request.failed),
         seconds=round(seconds, 1),
         met={objective.name: _met(requests, objective) for objective in objectives},
         good=percentage(good, len(requests)) or 0.0,

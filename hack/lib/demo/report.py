@@ -157,6 +157,9 @@ def closing_lines(results: Results) -> Iterator[str]:
     failed = sum(run.measured.failed + run.measured.truncated for run in results.runs)
     total = sum(run.measured.requests for run in results.runs)
     yield f"Requests failed or truncated: {failed} of {total}."
+    for run in results.runs:
+        for reason, times in run.measured.errors.items():
+            yield f"  {run.phase}, {run.mode.value}: {times} × {reason}"
     before, after = results.pod_before, results.pod_after
     if after == before:
         yield f"Same pod throughout: {after.name}, UID {after.uid}, {after.restarts} restarts; retuned live."
