@@ -136,6 +136,19 @@ def test_a_new_process_finds_its_part_written_and_writes_nothing() -> None:
     assert len(api.sent) == 1
 
 
+def test_a_write_that_failed_but_landed_is_put_right() -> None:
+    api = Recorder()
+    status = writer(api)
+    write(status)
+    (sent,) = api.sent
+    api.refusals = [UnavailableError("timed out")]
+    with pytest.raises(UnavailableError):
+        write(status, seqs=9)
+    landed = {**sent["status"]["tuning"], "generation": 9, "setpoint": {"maxNumActiveSeqs": 9}}
+    write(status, found=service(**sent["status"] | {"tuning": landed}))
+    assert [item["status"]["tuning"]["generation"] for item in api.sent] == [8, 8]
+
+
 def test_a_conflict_with_the_hands_is_written_again_to_what_is_there_now() -> None:
     api = Recorder()
     api.refusals = [ConflictError("moved on"), ConflictError("moved on")]

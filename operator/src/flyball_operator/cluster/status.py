@@ -16,7 +16,7 @@ from typing import Any, Final
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
 from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.errors import ConflictError
+from flyball_operator.cluster.errors import ClusterError, ConflictError
 from flyball_operator.cluster.resources import INFERENCE_SERVICES
 from flyball_operator.plan.objects import Object, digest, timestamp
 
@@ -78,7 +78,12 @@ class BrainStatus:
         quiet = written.at - before.at < QUIET_SECONDS
         if written.whole == before.whole or (written.urgent == before.urgent and quiet):
             return
-        await self._apply(service, part)
+        try:
+            await self._apply(service, part)
+        except ClusterError:
+            # It may have landed all the same: the next write is held against what is seen then.
+            self._written.pop(service.metadata.uid, None)
+            raise
         self._remember(service.metadata.uid, written)
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -137,8 +137,9 @@ class Seat:
             return
         await self._crew.keep(self._setpoint)
         if self._followed != self._spec:
-            self._state, decision = decide(self._state, _NOT_ASKED, self._spec, self._tools.wall())
-            await self._conclude(decision)
+            before = self._state
+            self._state, decision = decide(before, _NOT_ASKED, self._spec, self._tools.wall())
+            await self._conclude(decision, before)
 
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """One decision and all that follows from it."""
@@ -146,24 +147,33 @@ class Seat:
         await self._take_over()
         now = self._tools.wall()
         self._learn_from_read_backs(observation, now)
-        self._state, decision = decide(self._state, observation, self._spec, now)
+        before = self._state
+        self._state, decision = decide(before, observation, self._spec, now)
         self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
         if decision.choice is not None:
             self._binding = decision.choice.binding
         self._observe(observation)
-        await self._conclude(decision)
+        await self._conclude(decision, before)
 
-    async def _conclude(self, decision: Decision) -> None:
-        """Make live what should be, and say how things are."""
+    async def _conclude(self, decision: Decision, before: State) -> None:
+        """Make live what should be, and say how things are. `before` is the state that was decided from."""
         self._followed = self._spec
         wanted = self._wanted()
-        if self._may_act and (
-            self._overtaken or self._setpoint is None or _content(wanted) != _content(self._setpoint)
-        ):
-            await self._change(wanted, decision)
+        if self._overtaken or self._setpoint is None or _content(wanted) != _content(self._setpoint):
+            if not self._may_act:
+                self._take_back(before)
+            else:
+                await self._change(wanted, decision, before)
         verdicts = self._judge()
         await self._announce(verdicts)
         await self._report(verdicts)
+
+    def _take_back(self, before: State) -> None:
+        """Unmake a decision that went nowhere.
+
+        Left standing it would be made live later, maybe when nothing is observed any more.
+        """
+        self._state = replace(before, learner=self._state.learner)
 
     async def _take_over(self) -> None:
         """At first, adopt what runs: numbers go on from the newest of status and echoes, limits are status's."""
@@ -198,7 +208,7 @@ class Seat:
         limits = {Mode.AUTO: self._state.limits, Mode.RECOMMEND: live, Mode.DISABLED: upper}[self._spec.mode]
         return self._numbered(limits)
 
-    async def _change(self, wanted: Setpoint, decision: Decision) -> None:
+    async def _change(self, wanted: Setpoint, decision: Decision, decided_from: State) -> None:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
         before, generation, epoch, decisions = self._setpoint, self._generation, self._intent_epoch, self._decisions
         newest = self._crew.newest()
@@ -213,6 +223,7 @@ class Seat:
             await self._report(self._judge())
         except BaseException:
             self._setpoint, self._generation, self._intent_epoch, self._decisions = before, generation, epoch, decisions
+            self._take_back(decided_from)
             raise
         await self._crew.push(self._setpoint)
         self._tools.metrics.limits(*self.labels, wanted.limits)

@@ -1,0 +1,164 @@
+"""One seat with its surroundings in memory and in virtual time: engines, leadership, and the status as it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from flyball_engine.contract import Ceilings, CoreState, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
+from flyball_operator.api.parse import parse_service
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.cluster.api import KubeApi
+from flyball_operator.cluster.errors import UnavailableError
+from flyball_operator.cluster.status import BrainStatus
+from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
+from flyball_operator.engines.errors import EngineError, RefusedError
+from flyball_operator.governor.signals import Missing, Observation, Outcome, Unobserved
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.shell.ports import EnginePod, EventType
+from flyball_operator.shell.seat import Seat, Tools
+from support.manifests import Object, good
+
+START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048)
+AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
+
+
+class Engines:
+    """Pods of one core each, as `EngineClient` would reach them, by UID of the pod."""
+
+    def __init__(self, *uids: str, unsupported: Mapping[Knob, str] | None = None) -> None:
+        self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
+        self.unsupported = dict(unsupported or {})
+
+    def limits(self, uid: str = "pod-1") -> tuple[int | None, int | None]:
+        """What an engine runs under."""
+        held = self.held[uid]
+        given = START.model_copy(update=held.limits.model_dump(exclude_none=True)) if held is not None else START
+        return given.max_num_active_seqs, given.max_num_scheduled_tokens
+
+    async def read(self, address: Address) -> ReadBack:
+        held = self.held[address.key]
+        core = CoreState(
+            engine=0,
+            applied=Generation(epoch=held.epoch, generation=held.generation) if held is not None else None,
+            effective=START,
+            start=START,
+            ceilings=Ceilings(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
+            running=0,
+            waiting=0,
+            kv_cache_usage=0.0,
+            kv_cache_tokens=100_000,
+            watchdog_trips=0,
+            longest_step_seconds=0.0,
+        )
+        return ReadBack(
+            service="s1",
+            plugin_version="1",
+            engine_version="1",
+            governed=True,
+            accepted=held,
+            cores=(core,),
+            unsupported=self.unsupported,
+        )
+
+    async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        if named := [knob.value for knob in setpoint.limits.given() if knob in self.unsupported]:
+            raise RefusedError(Refusal.UNSUPPORTED, ", ".join(named), None)
+        self.held[address.key] = setpoint
+        return await self.read(address)
+
+    async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
+        try:
+            return Acknowledged(await ask(address), 0.0)
+        except EngineError as error:
+            return error
+
+
+@dataclass
+class Desk:
+    """What a seat works with (implements its ports, and of `KubeApi` what the status writer uses)."""
+
+    engines: Engines = field(default_factory=lambda: Engines("pod-1"))
+    raw: Object = field(default_factory=dict)
+    epoch: int = 1
+    leading: bool = True
+    api_away: bool = False
+    written: list[Object] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.raw = good(metadata__namespace="ns", spec__batching={"maxNumSeqs": 128, "maxNumBatchedTokens": 2048})
+        self.raw["spec"]["objectives"] = [
+            {"name": "tpot", "metric": "TimePerOutputToken", "threshold": "60ms"},
+            {"name": "itl", "metric": "InterTokenLatency", "threshold": "250ms"},
+        ]
+        self.raw["metadata"] |= {"uid": "s1", "resourceVersion": "1", "generation": 1}
+
+    # Leadership, status and events.
+
+    def may_act(self) -> bool:
+        return self.leading
+
+    async def apply(self, resource: object, body: Object, *, subresource: str) -> Object:
+        if self.api_away:
+            raise UnavailableError("the API server is away")
+        self.written.append(body["status"])
+        self.raw = {**self.raw, "status": body["status"]}
+        return body
+
+    async def post(self, service: InferenceService, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        self.events.append(reason)
+
+    # What tests say and ask.
+
+    @property
+    def service(self) -> InferenceService:
+        return parse_service(self.raw)
+
+    def edit(self, **spec: Any) -> None:
+        """The user changes the spec."""
+        self.raw = {**self.raw, "spec": {**self.raw["spec"], **spec}}
+
+    def seat(self) -> Seat:
+        """A seat as the brain makes it: of an operator that just started, as far as it knows."""
+        clock = asyncio.get_running_loop().time
+        status = BrainStatus(cast("KubeApi", self), clock=clock, now=lambda: datetime.fromtimestamp(clock(), UTC))
+        tools = Tools(
+            client=cast("EngineClient", self.engines),
+            leadership=self,
+            writer=status,
+            events=self,
+            metrics=BrainMetrics(CollectorRegistry()),
+            wall=clock,
+            clock=clock,
+        )
+        return Seat(self.service, tools)
+
+    def muster(self, seat: Seat) -> None:
+        """Tell a seat of the service and its pods as they are."""
+        pods = [
+            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, host="ns")
+            for uid in self.engines.held
+        ]
+        seat.update(self.service, pods)
+
+    async def tick(
+        self, seat: Seat, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None
+    ) -> None:
+        """One tick of the brain and the watches up to the next one."""
+        self.muster(seat)
+        await seat.tick(observation, {} if counts is None else counts)
+        for _ in range(5):
+            await asyncio.sleep(1.0)
+            self.muster(seat)
+            await seat.keep()
+
+    def condition(self, kind: ConditionType) -> tuple[str, str]:
+        """Status and reason of a condition as written last; empty if it never was."""
+        found = [c for c in self.service.status.conditions if c.type == kind]
+        return (found[0].status, found[0].reason) if found else ("", "")

@@ -1,0 +1,78 @@
+"""One service in the brain, second by second: what is held in the dark, and what is not written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.cluster.errors import UnavailableError
+from flyball_operator.governor.signals import Outcome, Signals
+from support.seats import AWAY, Desk
+from support.tuning import signals
+from support.virtual_time import run
+
+OBSERVED, TUNED, MET = ConditionType.METRICS_AVAILABLE, ConditionType.TUNED, ConditionType.OBJECTIVES_MET
+COUNTS = {"TimePerOutputToken/0.06": Outcome(999, 1), "InterTokenLatency/0.25": Outcome(9999, 1)}
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(story)
+    def told(*args: Any, **kwargs: Any) -> None:
+        run(story(*args, **kwargs))
+
+    return told
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def busy() -> Signals:
+    """Long prompts among chat: the law shortens steps."""
+    return signals(now(), waiting=0.0)
+
+
+async def settled(desk: Desk) -> Any:
+    """A seat that has nothing left to change."""
+    seat = desk.seat()
+    for _ in range(30):
+        await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) == ("True", "Applied")
+    return seat
+
+
+@in_virtual_time
+async def test_a_decision_that_could_not_be_written_is_not_made_live_in_an_outage() -> None:
+    desk = Desk()
+    seat = desk.seat()
+    await desk.tick(seat, AWAY)
+    held = desk.engines.limits()
+    desk.api_away = True
+    desk.muster(seat)
+    with pytest.raises(UnavailableError):
+        await seat.tick(busy(), COUNTS)
+    desk.api_away = False
+    for _ in range(20):
+        await desk.tick(seat, AWAY, AWAY)
+    assert desk.engines.limits() == held
+    await desk.tick(seat, busy(), COUNTS)
+    assert desk.engines.limits() != held
+
+
+@in_virtual_time
+async def test_a_decision_taken_while_the_lease_was_not_sure_is_not_made_live_in_an_outage() -> None:
+    desk = Desk()
+    seat = desk.seat()
+    await desk.tick(seat, AWAY)
+    held = desk.engines.limits()
+    desk.leading = False
+    await desk.tick(seat, busy(), COUNTS)
+    desk.leading = True
+    for _ in range(20):
+        await desk.tick(seat, AWAY, AWAY)
+    assert desk.engines.limits() == held
