@@ -47,6 +47,33 @@ async def settled(desk: Desk) -> Any:
 
 
 @in_virtual_time
+async def test_an_operator_that_starts_in_an_outage_says_nothing_new() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    for _ in range(20):
+        await desk.tick(seat, AWAY, AWAY)
+    assert desk.condition(OBSERVED) == ("False", "PrometheusUnreachable")
+    before, desk.epoch = len(desk.written), 2
+    again = desk.seat()
+    for _ in range(12):
+        await desk.tick(again, AWAY, AWAY)
+    assert [s["conditions"] for s in desk.written[before:]] == []
+    assert desk.events.count("MetricsLost") == 1
+
+
+@in_virtual_time
+async def test_an_operator_that_starts_writes_nothing() -> None:
+    desk = Desk()
+    await settled(desk)
+    before, desk.epoch = len(desk.written), 2
+    again = desk.seat()
+    for _ in range(3):
+        await desk.tick(again, signals(now(), arrivals=0, running=0), COUNTS)
+    assert [held.epoch for held in desk.engines.held.values() if held is not None] == [2]
+    assert [(s["conditions"], s["tuning"]) for s in desk.written[before:]] == []
+
+
+@in_virtual_time
 async def test_a_decision_that_could_not_be_written_is_not_made_live_in_an_outage() -> None:
     desk = Desk()
     seat = desk.seat()

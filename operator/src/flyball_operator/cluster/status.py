@@ -74,7 +74,11 @@ class BrainStatus:
             "conditions": [self._dated(service, condition) for condition in conditions],
         }
         written = _Written(digest(part), digest(_urgent(part)), self._clock())
-        before = self._written.get(service.metadata.uid) or self._found(service, conditions)
+        uid = service.metadata.uid
+        if uid not in self._written:
+            # A process that starts does not know when this was written, and must not write because it started.
+            self._remember(uid, self._found(service, conditions))
+        before = self._written[uid]
         quiet = written.at - before.at < QUIET_SECONDS
         if written.whole == before.whole or (written.urgent == before.urgent and quiet):
             return
@@ -82,9 +86,9 @@ class BrainStatus:
             await self._apply(service, part)
         except ClusterError:
             # It may have landed all the same: the next write is held against what is seen then.
-            self._written.pop(service.metadata.uid, None)
+            self._written.pop(uid, None)
             raise
-        self._remember(service.metadata.uid, written)
+        self._remember(uid, written)
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
         """What an earlier process left there: equal to it, nothing needs writing."""
@@ -96,7 +100,7 @@ class BrainStatus:
             "objectivesMet": status.objectives_met,
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
         }
-        return _Written(digest(part), digest(_urgent(part)), self._clock() - QUIET_SECONDS)
+        return _Written(digest(part), digest(_urgent(part)), self._clock())
 
     def _remember(self, uid: str, written: _Written) -> None:
         self._written.pop(uid, None)

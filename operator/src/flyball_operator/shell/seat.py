@@ -186,8 +186,10 @@ class Seat:
             self._generation = max(self._generation, newest.generation)
         limits = record.limits_of(self._service.status.tuning.setpoint)
         if limits is not None:
-            # Same intent, our epoch: engines learn who leads, status says nothing new.
+            # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
             self._setpoint = self._numbered(limits)
+            if self._may_act:
+                await self._crew.push(self._setpoint)
 
     def _numbered(self, limits: Limits) -> Setpoint:
         objectives = {objective.id: objective.contract for objective in self._spec.objectives}
@@ -293,7 +295,9 @@ class Seat:
         )
         if missing is None or (self._observed_at is not None and now - self._observed_at < grace):
             return report.metrics_verdict(None, ready_pods=ready)
-        young = self._observed_at is None and now - self._began_at < grace
+        # What the status says already, by an earlier leader, is not taken back for our being new.
+        known = self._verdicts.get(ConditionType.METRICS_AVAILABLE, ("Unknown", ""))[0] == "False"
+        young = self._observed_at is None and not known and now - self._began_at < grace
         return report.metrics_verdict(missing, ready_pods=ready, young=young)
 
     async def _announce(self, verdicts: Verdicts) -> None:
