@@ -11,7 +11,7 @@ import pytest
 
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
-from flyball_operator.governor.signals import Outcome, Signals
+from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
 from support.seats import AWAY, Desk
 from support.tuning import signals
 from support.virtual_time import run
@@ -71,6 +71,18 @@ async def test_an_operator_that_starts_writes_nothing() -> None:
         await desk.tick(again, signals(now(), arrivals=0, running=0), COUNTS)
     assert [held.epoch for held in desk.engines.held.values() if held is not None] == [2]
     assert [(s["conditions"], s["tuning"]) for s in desk.written[before:]] == []
+
+
+@in_virtual_time
+async def test_one_late_answer_of_prometheus_changes_no_condition() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    assert desk.condition(MET) == ("True", "Met")
+    before = len(desk.written)
+    late = Unobserved(Missing.TIMED_OUT, "Prometheus did not answer in 4 s")
+    await desk.tick(seat, late, late)
+    await desk.tick(seat, busy(), COUNTS)
+    assert [s["conditions"] for s in desk.written[before:]] == []
 
 
 @in_virtual_time

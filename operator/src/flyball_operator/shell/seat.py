@@ -91,6 +91,7 @@ class Seat:
         self._followed = self._spec
         self._observation: Observation = _NOT_ASKED
         self._attainment: Mapping[str, Outcome] | Unobserved = _NOT_ASKED
+        self._counted_at: float | None = None
         self._read_steps: Reading | None = None
         self.lock = asyncio.Lock()
         meta = service.metadata
@@ -143,7 +144,8 @@ class Seat:
 
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """One decision and all that follows from it."""
-        self._observation, self._attainment = observation, attainment
+        self._observation = observation
+        self._note_counts(attainment)
         await self._take_over()
         now = self._tools.wall()
         self._learn_from_read_backs(observation, now)
@@ -154,6 +156,15 @@ class Seat:
             self._binding = decision.choice.binding
         self._observe(observation)
         await self._conclude(decision, before)
+
+    def _note_counts(self, attainment: Mapping[str, Outcome] | Unobserved) -> None:
+        """Keep the last counts for as long as it takes to call it an outage: they are over minutes."""
+        now = self._tools.clock()
+        if not isinstance(attainment, Unobserved):
+            self._counted_at = now
+        elif self._counted_at is not None and now - self._counted_at < self._tools.grace_seconds:
+            return
+        self._attainment = attainment
 
     async def _conclude(self, decision: Decision, before: State) -> None:
         """Make live what should be, and say how things are. `before` is the state that was decided from."""
