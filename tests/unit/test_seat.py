@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.contract import Knob
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
-from support.seats import AWAY, Desk
+from support.seats import AWAY, Desk, Engines
 from support.tuning import signals
 from support.virtual_time import run
 
@@ -114,4 +115,31 @@ async def test_a_decision_taken_while_the_lease_was_not_sure_is_not_made_live_in
     desk.leading = True
     for _ in range(20):
         await desk.tick(seat, AWAY, AWAY)
+    assert desk.engines.limits() == held
+
+
+@in_virtual_time
+async def test_a_pod_that_comes_later_tells_which_limit_it_cannot_move() -> None:
+    desk = Desk(engines=Engines(unsupported={Knob.MAX_NUM_ACTIVE_SEQS: "this engine has none"}))
+    seat = desk.seat()
+    await desk.tick(seat, busy(), COUNTS)
+    desk.engines.held["pod-1"] = None
+    for _ in range(30):
+        await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) == ("False", "KnobUnsupported")
+    assert desk.engines.limits()[1] != 2048
+
+
+@in_virtual_time
+async def test_limits_hold_over_a_restart_where_one_of_them_cannot_be_moved() -> None:
+    desk = Desk(engines=Engines("pod-1", unsupported={Knob.MAX_NUM_ACTIVE_SEQS: "this engine has none"}))
+    seat = desk.seat()
+    for _ in range(30):
+        await desk.tick(seat, busy(), COUNTS)
+    held, desk.epoch = desk.engines.limits(), 2
+    assert held[1] != 2048
+    again = desk.seat()
+    for _ in range(5):
+        await desk.tick(again, AWAY, AWAY)
+    assert [held.epoch for held in desk.engines.held.values() if held is not None] == [2]
     assert desk.engines.limits() == held

@@ -28,9 +28,10 @@ def setpoint_status(limits: Limits) -> SetpointStatus:
 
 
 def limits_of(setpoint: SetpointStatus) -> Limits | None:
-    """Limits from status; None if none were written yet, or what is there are no limits."""
+    """Limits from status, one or both; None if none were written yet, or what is there are no limits."""
     given = {name: value for name, value in setpoint.model_dump().items() if value is not None}
-    if not given.get("max_num_active_seqs") or not given.get("max_num_scheduled_tokens"):
+    # A limit that the engines cannot move was left out of what they were given.
+    if not given.get("max_num_active_seqs") and not given.get("max_num_scheduled_tokens"):
         return None
     try:
         return Limits(**given)
@@ -61,7 +62,7 @@ def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
     limits = limits_of(tuning.recommended or tuning.setpoint)
     model = _model(tuning.model)
     if limits is not None:
-        state = State(limits=limits)
+        state = State(limits=state.limits.model_copy(update=limits.model_dump(exclude_none=True)))
     if model is not None:
         reach = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
         learner = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)

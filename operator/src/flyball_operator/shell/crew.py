@@ -201,6 +201,9 @@ class Crew:
             member.holds = None
             member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
             self.on_failed(answer)
+            if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
+                # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
+                await self._read(address)
 
     def _heard(self, uid: str, asked: _Member | None, answer: Answer) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
