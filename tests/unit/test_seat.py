@@ -143,3 +143,16 @@ async def test_limits_hold_over_a_restart_where_one_of_them_cannot_be_moved() ->
         await desk.tick(again, AWAY, AWAY)
     assert [held.epoch for held in desk.engines.held.values() if held is not None] == [2]
     assert desk.engines.limits() == held
+
+
+@in_virtual_time
+async def test_an_outage_that_goes_on_is_told_once() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    for tick in range(6):
+        await desk.tick(seat, signals(now(), age=21 + 5 * tick), COUNTS)
+    assert desk.condition(OBSERVED) == ("False", "StaleMetrics")
+    before = len(desk.written)
+    for tick in range(30):
+        await desk.tick(seat, signals(now(), age=51 + 5 * tick), COUNTS)
+    assert [s["conditions"] for s in desk.written[before:]] == []

@@ -204,5 +204,6 @@ def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | N
     if isinstance(observation, Unobserved):
         return observation
     if observation.age_seconds > stale_seconds:
-        return Unobserved(Missing.STALE, f"the newest samples are {observation.age_seconds:.0f} s old")
+        # Not how old: the words go into a condition and its event, and would be new ones at every tick.
+        return Unobserved(Missing.STALE, f"the newest samples are more than {stale_seconds:g} s old")
     return observation.load if isinstance(observation.load, Unobserved) else None
