@@ -6,7 +6,8 @@ The client library's own let two leaders act when the API server hung. The rules
 - A leader may act for 10 s from the moment it *sent* its last successful renewal; another takes the lease 15 s after it
   *saw* the record change last. Any error is a failed renewal: not seeing is not holding.
 - The epoch is the Lease's transitions. It never falls, also when the Lease was deleted: whoever takes or makes the
-  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones.
+  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones; who makes it
+  goes far above, since engines may have heard of leaders that changed nothing and are in no status.
 - The lease is given back only after this process has stopped writing.
 """
 
@@ -30,6 +31,8 @@ LEASE_SECONDS: Final = 15
 RENEW_DEADLINE: Final = 10.0
 RETRY_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 2.0
+#: Leaders in a row, at most, that wrote no status: what a new Lease begins above the last epoch that any status has.
+UNTOLD_LEADERS: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +180,9 @@ class Elector:
             "kind": "Lease",
             "metadata": {"name": self._candidate.lease, "namespace": self._candidate.namespace},
         }
+        epoch = floor + UNTOLD_LEADERS if floor > 0 else 1
         sent = self._clock()
-        body = self._record(lease, holder=self._candidate.identity, seconds=LEASE_SECONDS, transitions=floor + 1)
+        body = self._record(lease, holder=self._candidate.identity, seconds=LEASE_SECONDS, transitions=epoch)
         made = await self._api.create(LEASES, self._candidate.namespace, body, within=REQUEST_SECONDS)
         # Somebody led before, so the Lease was deleted, maybe under a leader that does not know yet: outwait it.
         self._acts_from = sent + RENEW_DEADLINE + REQUEST_SECONDS if floor > 0 else 0.0
