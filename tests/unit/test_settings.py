@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from kubernetes.aio import client
 
 from flyball_operator.shell.main import Exit, main
 from flyball_operator.shell.settings import Settings
@@ -39,3 +42,19 @@ def test_a_wrong_setting_ends_the_process_and_is_named(
     monkeypatch.setenv(f"FLYBALL_{name.upper()}", value)
     assert main() == Exit.MISCONFIGURED
     assert f"FLYBALL_{name.upper()}" in capsys.readouterr().err
+
+
+def test_a_signing_key_that_is_none_ends_the_process_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def reachable() -> client.Configuration:
+        return client.Configuration()
+
+    monkeypatch.setattr("flyball_operator.shell.main.load_configuration", reachable)
+    monkeypatch.setattr("flyball_operator.shell.main.configure_logging", lambda *_: None)
+    key = tmp_path / "key.pem"
+    key.write_text("no key")
+    monkeypatch.setenv("FLYBALL_SIGNING_KEY_FILE", str(key))
+    assert main() == Exit.MISCONFIGURED
+    assert str(key) in caplog.text
+    assert "Traceback" not in caplog.text

@@ -35,7 +35,7 @@ from flyball_operator.cluster.events import EventPoster
 from flyball_operator.cluster.reader import Key, Reader
 from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.engines.errors import EngineError
+from flyball_operator.engines.errors import EnginesError
 from flyball_operator.engines.sign import Signer
 from flyball_operator.plan.snapshot import Config
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -328,7 +328,7 @@ def _outcome(running: Callable[[], None]) -> Exit:
     except* LeadershipLostError as lost:
         log.error("ending: %s", _first(lost))
         outcome = Exit.LOST
-    except* (EngineError, ClusterError) as wrong:
+    except* (EnginesError, ClusterError) as wrong:
         log.error("ending: %s", _first(wrong))
         outcome = Exit.MISCONFIGURED
     except* Exception:
