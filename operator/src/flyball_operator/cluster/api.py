@@ -200,11 +200,19 @@ class KubeApi:
             )
             response = await self._client.call_api(*request, _request_timeout=float(within))
             answer = await response.read()  # type: ignore[no-untyped-call]
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException) as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.status >= 300:
             raise from_response(response.status, answer)
+        return _object(answer, f"{method} {path}")
+
+
+def _object(answer: bytes, call: str) -> Object:
+    """The JSON object in an answer; what stands between us and the API server may have answered for it."""
+    try:
         return dict(json.loads(answer))
+    except (ValueError, TypeError) as error:
+        raise UnavailableError(f"{call}: the answer is no JSON object: {answer[:100]!r}") from error
 
 
 @asynccontextmanager

@@ -1,0 +1,85 @@
+"""Calls to the API server: whatever comes back, or does not, is one of our errors. Another would end the process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from kubernetes.aio import client, config
+
+from flyball_operator.cluster.api import KubeApi, NeverLeading, Unfenced
+from flyball_operator.cluster.errors import ClusterError, NotLeadingError, UnavailableError
+from flyball_operator.cluster.resources import LEASES
+
+
+@dataclass
+class Answer:
+    """What a server, or something before it, says (the client's response)."""
+
+    body: bytes
+    status: int = 200
+
+    async def read(self) -> bytes:
+        return self.body
+
+
+class Client:
+    """`ApiClient` without a network: one answer, or an error where the token or the connection would be made."""
+
+    def __init__(self, answer: Answer | Exception, *, login: Exception | None = None) -> None:
+        self.answer = answer
+        self.login = login
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def param_serialize(self, *call: Any, **_: Any) -> tuple[Any, ...]:
+        if self.login is not None:
+            raise self.login
+        return call
+
+    async def call_api(self, *call: Any, _request_timeout: float) -> Answer:
+        self.calls.append((*call, _request_timeout))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def api(monkeypatch: pytest.MonkeyPatch, made: Client, *, leading: bool = True) -> KubeApi:
+    monkeypatch.setattr(client, "ApiClient", lambda _: made)
+    fence = Unfenced() if leading else NeverLeading()
+    return KubeApi(client.Configuration(), "flyball-test", fence, instance="pod-1")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Client(Answer(b"<html>a proxy's page</html>")),
+        Client(Answer(b"")),
+        Client(Answer(b"[1]")),
+        Client(Answer(b"null")),
+        Client(Answer(b"\xff{}")),
+        Client(Answer(b"<html>bad gateway</html>", 502)),
+        Client(aiohttp.ClientPayloadError("cut off")),
+        Client(TimeoutError()),
+        Client(Answer(b"{}"), login=config.ConfigException("Token file exists but empty.")),
+        Client(Answer(b"{}"), login=FileNotFoundError("no token")),
+    ],
+)
+def test_whatever_goes_wrong_is_an_unavailable_server(monkeypatch: pytest.MonkeyPatch, answer: Client) -> None:
+    with pytest.raises(UnavailableError):
+        asyncio.run(api(monkeypatch, answer).get(LEASES, "ns", "lease"))
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 504])
+def test_every_refusal_is_one_of_our_errors(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    with pytest.raises(ClusterError):
+        asyncio.run(api(monkeypatch, Client(Answer(b'{"message": "no"}', status))).get(LEASES, "ns", "lease"))
+
+
+def test_without_the_lease_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Client(Answer(b"{}"))
+    with pytest.raises(NotLeadingError):
+        asyncio.run(api(monkeypatch, made, leading=False).create(LEASES, "ns", {}))
+    assert made.calls == []
