@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from flyball_operator.api import names
 from flyball_operator.cluster.resources import (
     DEPLOYMENTS,
@@ -249,3 +251,12 @@ def test_available_is_not_the_deployments_word() -> None:
     world = World()
     world.apply(service(spec__replicas=0))
     assert world.condition("Available") == ("False", "ScaledToZero")
+
+
+def test_a_clock_that_is_set_back_holds_no_figures_back() -> None:
+    world = World()
+    world.apply(service())
+    world.now -= timedelta(hours=3)
+    world.api.edit(INFERENCE_SERVICES, "chat", lambda found: found["status"].update(replicas=7))
+    world.settle()
+    assert world.api.one(INFERENCE_SERVICES, "chat")["status"]["replicas"] == 1

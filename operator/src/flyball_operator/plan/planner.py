@@ -42,10 +42,9 @@ def plan(snapshot: Snapshot) -> Plan:
     wanted_service = snapshot.desire.service
     if wanted_service is None:
         return _with_status(snapshot, verdict, None, Plan())
-    rollout = decide(wanted_service, snapshot)
     if not verdict.accepted:
-        kept = replace(rollout, outdated=snapshot.desire.status.revision_outdated)
-        return _with_status(snapshot, verdict, kept, Plan(requeue_after=_patience(verdict)))
+        return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
+    rollout = decide(wanted_service, snapshot)
     intents = tuple(_intents(wanted_service, snapshot, rollout))
     waiting = any(being_deleted(found) for found in snapshot.objects.values())
     return _with_status(snapshot, verdict, rollout, Plan(intents, requeue_after=_LEAVING_SECONDS if waiting else None))
@@ -117,8 +116,7 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
 
 
 def _with_status(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None, so_far: Plan) -> Plan:
-    shown = rollout if verdict.accepted else None
-    wanted = status.render(snapshot, verdict, shown)
+    wanted = status.render(snapshot, verdict, rollout)
     change = status.difference(snapshot, wanted)
     if not change.any:
         return so_far
@@ -132,4 +130,6 @@ def _quiet_seconds(snapshot: Snapshot) -> float:
     """Seconds for which only urgent changes of the status are written."""
     if snapshot.status_written is None:
         return 0.0
-    return status.QUIET_SECONDS - (snapshot.now - snapshot.status_written).total_seconds()
+    passed = (snapshot.now - snapshot.status_written).total_seconds()
+    # Before the last write is no time to wait from: the clock was set back.
+    return status.QUIET_SECONDS - passed if passed >= 0 else 0.0
