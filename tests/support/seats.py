@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -114,6 +114,17 @@ class Desk:
     async def post(self, service: InferenceService, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
         self.events.append(reason)
 
+    # Services, one.
+
+    def all(self) -> Sequence[InferenceService]:
+        return [self.service]
+
+    def pods(self, service_uid: str) -> Sequence[EnginePod]:
+        return [
+            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, host="ns")
+            for uid in self.engines.held
+        ]
+
     # What tests say and ask.
 
     @property
@@ -124,11 +135,11 @@ class Desk:
         """The user changes the spec."""
         self.raw = {**self.raw, "spec": {**self.raw["spec"], **spec}}
 
-    def seat(self) -> Seat:
-        """A seat as the brain makes it: of an operator that just started, as far as it knows."""
+    def tools(self) -> Tools:
+        """What an operator that just started works with."""
         clock = asyncio.get_running_loop().time
         status = BrainStatus(cast("KubeApi", self), clock=clock, now=lambda: datetime.fromtimestamp(clock(), UTC))
-        tools = Tools(
+        return Tools(
             client=cast("EngineClient", self.engines),
             leadership=self,
             writer=status,
@@ -137,15 +148,14 @@ class Desk:
             wall=clock,
             clock=clock,
         )
-        return Seat(self.service, tools)
+
+    def seat(self) -> Seat:
+        """A seat as the brain of an operator that just started makes it."""
+        return Seat(self.service, self.tools())
 
     def muster(self, seat: Seat) -> None:
         """Tell a seat of the service and its pods as they are."""
-        pods = [
-            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, host="ns")
-            for uid in self.engines.held
-        ]
-        seat.update(self.service, pods)
+        seat.update(self.service, self.pods("s1"))
 
     async def tick(
         self, seat: Seat, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None

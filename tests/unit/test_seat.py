@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
@@ -13,6 +14,8 @@ from flyball_engine.contract import Knob
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
+from flyball_operator.shell.brain import Brain
+from support.brains import ScriptedReader
 from support.seats import AWAY, Desk, Engines
 from support.tuning import signals
 from support.virtual_time import run
@@ -156,3 +159,17 @@ async def test_an_outage_that_goes_on_is_told_once() -> None:
     for tick in range(30):
         await desk.tick(seat, signals(now(), age=51 + 5 * tick), COUNTS)
     assert [s["conditions"] for s in desk.written[before:]] == []
+
+
+@in_virtual_time
+async def test_an_api_server_that_is_away_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(api_away=True)
+    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(busy()), tools=desk.tools()).run())
+    await asyncio.sleep(30)
+    assert "the API server is away" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    desk.api_away = False
+    await asyncio.sleep(10)
+    assert desk.written
+    brain.cancel()
+    await asyncio.gather(brain, return_exceptions=True)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+from flyball_operator.cluster.errors import ClusterError
 from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.ports import Services
@@ -127,6 +128,10 @@ class Brain:
         try:
             async with seat.lock:
                 await work()
+        except ClusterError as error:
+            # The API server is away or somebody else was faster; the next tick is another try.
+            self._metrics.failed(*seat.labels)
+            _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
         except Exception:  # noqa: BLE001 - whatever one service does, the others go on
             self._metrics.failed(*seat.labels)
             _log.exception("%s/%s: this tick failed", *seat.labels)
