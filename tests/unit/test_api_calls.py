@@ -83,3 +83,57 @@ def test_without_the_lease_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(NotLeadingError):
         asyncio.run(api(monkeypatch, made, leading=False).create(LEASES, "ns", {}))
     assert made.calls == []
+
+
+class Hanging(Client):
+    """A server that answers when told to."""
+
+    def __init__(self) -> None:
+        super().__init__(Answer(b"{}"))
+        self.told = asyncio.Event()
+
+    async def call_api(self, *call: Any, _request_timeout: float) -> Answer:
+        await self.told.wait()
+        return await super().call_api(*call, _request_timeout=_request_timeout)
+
+
+def test_settled_means_that_no_write_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        server = Hanging()
+        made = api(monkeypatch, server)
+        await made.settled()
+        write = asyncio.create_task(made.create(LEASES, "ns", {}))
+        await asyncio.sleep(0)
+        settled = asyncio.create_task(made.settled())
+        await asyncio.sleep(0)
+        assert not settled.done()
+        server.told.set()
+        await asyncio.gather(write, settled)
+        assert not made.cut_off
+
+    asyncio.run(story())
+
+
+def test_a_write_cut_off_on_its_way_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        made = api(monkeypatch, Hanging())
+        write = asyncio.create_task(made.create(LEASES, "ns", {}))
+        await asyncio.sleep(0)
+        write.cancel()
+        await asyncio.gather(write, return_exceptions=True)
+        await made.settled()
+        assert made.cut_off
+
+    asyncio.run(story())
+
+
+def test_a_read_cut_off_is_nothing_to_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        made = api(monkeypatch, Hanging())
+        read = asyncio.create_task(made.get(LEASES, "ns", "lease"))
+        await asyncio.sleep(0)
+        read.cancel()
+        await asyncio.gather(read, return_exceptions=True)
+        assert not made.cut_off
+
+    asyncio.run(story())

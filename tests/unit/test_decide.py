@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.governor.governor import Decision, State, decide, start
+from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
 from flyball_operator.governor.guard import Hold
-from flyball_operator.governor.signals import Missing, Observation, Unobserved
+from flyball_operator.governor.signals import Missing, Observation, Unobserved, blind_spot
 from flyball_operator.governor.spec import Envelope, Span, TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
@@ -43,6 +43,12 @@ def test_what_was_not_observed_is_not_acted_on(reason: Missing) -> None:
     after, decision = ticks(before, Unobserved(reason, "away"), now=500.0)
     assert after == before
     assert decision.hold is Hold.NOT_OBSERVED
+
+
+@pytest.mark.parametrize(("age", "fresh"), [(100.0, True), (130.0, False)])
+def test_samples_of_a_prometheus_that_scrapes_once_a_minute_are_fresh_for_two(age: float, fresh: bool) -> None:
+    seldom = replace(signals(1000.0, age=age), window_seconds=180.0)
+    assert (blind_spot(seldom, STALE_SECONDS) is None) is fresh
 
 
 def test_stale_samples_are_not_acted_on() -> None:

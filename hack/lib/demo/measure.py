@@ -99,8 +99,10 @@ class Percentiles(BaseModel):
 
 
 class Measured(BaseModel):
-    """Figures of one run. `met`: percentage by objective; `good`: percentage of requests that met all objectives;
-    `errors`: how often each error ended a request, by the last line of what the generator said of it.
+    """Figures of one run.
+
+    `met`: percentage by objective. `good`: percentage of requests that met all objectives. `errors`: how often each
+    error ended a request, by the last line of what the generator said of it.
     """
 
     requests: int

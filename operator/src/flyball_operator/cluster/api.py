@@ -8,6 +8,7 @@ the audit log tells hands, brain and election apart, and the replicas.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -77,6 +78,11 @@ class KubeApi:
     def __init__(self, configuration: client.Configuration, manager: str, fence: Fence, *, instance: str) -> None:
         self.manager = manager
         self._fence = fence
+        self._under_way = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.cut_off = False
+        """Whether a write was cancelled on its way, so that nobody knows whether it arrives."""
         self._client = client.ApiClient(configuration)
         self._client.user_agent = f"flyball/{__version__} {manager} ({instance})"
 
@@ -176,7 +182,21 @@ class KubeApi:
         left = self._fence.seconds_left()
         if left <= 0:
             raise NotLeadingError(f"{method} {path} was not sent: this process does not lead")
-        return await self._call(method, path, body=body, query=query, content=content, within=min(within, left))
+        self._under_way += 1
+        self._settled.clear()
+        try:
+            return await self._call(method, path, body=body, query=query, content=content, within=min(within, left))
+        except asyncio.CancelledError:
+            self.cut_off = True
+            raise
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._settled.set()
+
+    async def settled(self) -> None:
+        """Return once no write is under way."""
+        await self._settled.wait()
 
     async def ask(self, resource: Resource, body: Object) -> Object:
         """POST a review: an answer, nothing is stored, so no lease is needed."""

@@ -203,6 +203,8 @@ def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | N
     """What keeps an observation from being acted on, None if nothing does."""
     if isinstance(observation, Unobserved):
         return observation
+    # A Prometheus that scrapes seldom is not away: a window spans three of its scrapes, and one may be missed.
+    stale_seconds = max(stale_seconds, observation.window_seconds * 2 / 3)
     if observation.age_seconds > stale_seconds:
         # Not how old: the words go into a condition and its event, and would be new ones at every tick.
         return Unobserved(Missing.STALE, f"the newest samples are more than {stale_seconds:g} s old")

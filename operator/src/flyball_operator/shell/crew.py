@@ -116,7 +116,7 @@ class Crew:
             name = self._ready[uid].name
             if member.read_back is not None and not member.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif member.problem is not None:
+            elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
                 found.append((_reason(member.problem), f"{name}: {member.problem}"))
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {why}") for knob, why in self.unsupported().items()]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
@@ -253,8 +253,6 @@ def _refused(member: _Member) -> Generation | None:
 def _reason(problem: EngineError) -> Reason:
     if isinstance(problem, UnreachableError | BadAnswerError):
         return Reason.UNREACHABLE
-    if isinstance(problem, NotLeadingError):
-        return Reason.FENCED
     if isinstance(problem, RefusedError) and problem.refusal is Refusal.STALE_EPOCH:
         return Reason.FENCED
     if isinstance(problem, RefusedError) and problem.refusal is Refusal.UNSUPPORTED:

@@ -119,6 +119,7 @@ class Operator:
         )
         hands_api = await self._connect(names.MANAGER_HANDS, self.elector)
         brain_api = await self._connect(names.MANAGER_BRAIN, self.elector)
+        self.writers = (hands_api, brain_api)
         config = Config(
             plugin_image=settings.plugin_image, public_key=self.signer.public_pem if self.signer is not None else ""
         )
@@ -255,7 +256,11 @@ class Operator:
         except* _AskedToEndError:
             pass
         finally:
-            await self.elector.release()
+            if any(api.cut_off for api in self.writers):
+                # It may still arrive: nobody else may write before our lease has run out.
+                log.warning("a write was cut off on its way: the lease is kept until it runs out")
+            else:
+                await self.elector.release()
 
     async def _end_when_asked(self) -> None:
         await self._stop.wait()
@@ -263,15 +268,20 @@ class Operator:
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self.queue.idle()
+                for api in self.writers:
+                    await api.settled()
         except TimeoutError:
-            log.warning("a write is cut off: it was still under way after %g s", DRAIN_SECONDS)
+            log.warning("still writing after %g s", DRAIN_SECONDS)
         raise _AskedToEndError
 
     async def _lead(self) -> None:
-        """What begins with leadership: look at everything, and tune."""
-        await self.sweeper.synced.wait()
+        """What begins with leadership: look at everything, and tune.
+
+        Everything is listed anew: what the last leader wrote must be known before anything is done under a newer epoch,
+        and a watch can be silent for a minute.
+        """
         await self.elector.leading.wait()
-        self.sweeper.look_at_all()
+        await self.sweeper.until_swept()
         # Without a key no governed service is accepted, so there is nothing to tune.
         if self.signer is not None:
             await self._tune(self.signer)

@@ -261,7 +261,7 @@ class Seat:
 
     def _observe(self, observation: Observation) -> None:
         """Note when signals were last good, and what came of the last decision one window after it."""
-        if not isinstance(observation, Signals) or observation.age_seconds > STALE_SECONDS:
+        if not isinstance(observation, Signals) or blind_spot(observation, STALE_SECONDS) is not None:
             return
         self._observed_at = self._tools.clock()
         self._came_of_it = record.came_of_it(observation, self._spec.objectives)

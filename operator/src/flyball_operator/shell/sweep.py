@@ -43,6 +43,7 @@ class Sweeper:
         self._clock = clock
         self._jitter = jitter
         self._last: float | None = None
+        self._sweeping = asyncio.Lock()
         self.synced = asyncio.Event()
 
     def age(self) -> float:
@@ -52,13 +53,20 @@ class Sweeper:
     async def run(self, every: float) -> None:
         """Sweep for ever, every so many seconds ± 10 %."""
         while True:
+            await self.until_swept()
+            await asyncio.sleep(every * (0.9 + 0.2 * self._jitter()))
+
+    async def until_swept(self) -> None:
+        """Sweep, again and again until the API server lets us."""
+        while True:
             try:
-                await self.sweep()
-                delay = every * (0.9 + 0.2 * self._jitter())
+                async with self._sweeping:
+                    await self.sweep()
             except ClusterError as error:
                 log.warning("the services could not be listed: %s", error)
-                delay = _RETRY_SECONDS
-            await asyncio.sleep(delay)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     async def sweep(self) -> None:
         """List services and pods, replace the cache, and have every service looked at. Raises `ClusterError`."""
