@@ -10,6 +10,14 @@ mkdir -p "$FLYBALL_CACHE"
 log() { printf '[%4ds] %s\n' "$SECONDS" "$*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+# use_cluster: the cluster's kubeconfig and tools for what follows, or the end. `eval "$(hack/cluster env)"` by itself succeeds with
+# nothing when that fails, and everything after it would reach whatever cluster the user's own kubeconfig names.
+use_cluster() {
+  local exports
+  exports=$("$FLYBALL_ROOT/hack/cluster" env) || exit
+  eval "$exports"
+}
+
 # hash_of FILE...: 16 hex digits over names-in-order and contents; "-" is standard input.
 hash_of() { sha256sum -- "$@" | sed "s#  $FLYBALL_ROOT/#  #" | sha256sum | cut -c1-16; }
 
