@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +32,34 @@ class Machine:
         tool.write_text(f'#!/bin/sh\necho "{name} $*" >>"{self.folder}/calls"\n{script}\n')
         tool.chmod(0o755)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        theirs = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        return {**theirs, "HOME": str(self.folder), "PATH": path, "FLYBALL_CACHE": f"{self.folder}/cache"}
+
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        ours = {"HOME": str(self.folder), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
-        plain: Mapping[str, str] = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
         return subprocess.run(
             [HACK / command[0], *command[1:]],
-            env={**plain, **ours, "FLYBALL_CACHE": f"{self.folder}/cache", **variables},
-            capture_output=True, text=True, timeout=120, check=False,
+            env={**self.environment, **variables}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
+
+    def has_environment(self, name: str, script: str) -> None:
+        """The Python of a virtual environment that hack/ would otherwise install."""
+        ask = f'source "{HACK}/lib/env.sh"; _venv() {{ echo "$FLYBALL_CACHE/venv/$1-$2/bin/python"; }}; {name}_venv'
+        asked = subprocess.run(["bash", "-c", ask], env=self.environment, capture_output=True, text=True, check=True)
+        python = Path(asked.stdout.strip())
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+
+
+def eventually(happened: Callable[[], bool], *, expecting: str) -> None:
+    """Wait for it; the limit is generous."""
+    limit = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < limit, f"expected {expecting}"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -62,3 +84,40 @@ def test_removing_the_demo_from_a_context_there_is_none_of_touches_none(machine:
     assert "there is no context 'nowhere'" in ended.stderr
     assert "delete" not in machine.calls
     assert "helm" not in machine.calls
+
+
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_what_the_tests_build_in_the_background_ends_with_them(machine: Machine, how: signal.Signals) -> None:
+    machine.has_environment("dev", "exit 0")
+    building = machine.folder / "building"
+    machine.tool(
+        "go", f'case "$1" in build) echo $$ >"{building}.new"; mv "{building}.new" "{building}"; exec sleep 100 ;; esac'
+    )
+    # Whoever runs us in the background ignores interrupts, and that is inherited.
+    command = ["env", "--default-signal=INT", str(HACK / "test"), "pure"]
+    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.DEVNULL, process_group=0) as tests:
+        eventually(building.exists, expecting="a build began")
+        # To the whole group, as a terminal does; a kill meets the script alone.
+        (os.killpg if how is signal.SIGINT else os.kill)(tests.pid, how)
+        assert tests.wait(60) == (130 if how is signal.SIGINT else -signal.SIGKILL)
+    eventually(lambda: is_gone(int(building.read_text())), expecting="the build ended")
+
+
+def test_arguments_that_choose_no_test_are_not_a_failure_of_the_level_but_of_the_run(machine: Machine) -> None:
+    machine.tool("dpkg-query", "echo ii")
+    machine.tool("go")
+    machine.has_environment("dev", "exit 5")  # as pytest does then
+    machine.has_environment("vllm", "")
+    ended = machine.run("test", "engine", "--", "-k", "nothing")
+    assert ended.returncode == 1
+    assert "no test of engine is chosen by: -k nothing" in ended.stderr
+    assert "failed" not in ended.stderr
+    assert "go " not in machine.calls, "vLLM's tests need none of the cluster's binaries"
