@@ -2,13 +2,16 @@
 # shellcheck shell=bash
 # Nothing here writes into the checkout.
 
-FLYBALL_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-export FLYBALL_CACHE="${FLYBALL_CACHE:-$HOME/.cache/flyball}"
-mkdir -p "$FLYBALL_CACHE"
-
 # log MESSAGE...: one progress line, with the seconds since the script began. On stderr, so that results can go to stdout.
 log() { printf '[%4ds] %s\n' "$SECONDS" "$*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+FLYBALL_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export FLYBALL_CACHE="${FLYBALL_CACHE:-$HOME/.cache/flyball}"
+# A mistyped one would otherwise mean the local cluster, and a relative folder another one after each cd.
+case ${FLYBALL_CLUSTER:-} in '' | external) ;; *) die "FLYBALL_CLUSTER must be external or empty, is '$FLYBALL_CLUSTER'" ;; esac
+[[ $FLYBALL_CACHE == /* ]] || die "FLYBALL_CACHE must be an absolute path, is '$FLYBALL_CACHE'"
+mkdir -p "$FLYBALL_CACHE"
 
 # use_cluster: the cluster's kubeconfig and tools for what follows, or the end. `eval "$(hack/cluster env)"` by itself succeeds with
 # nothing when that fails, and everything after it would reach whatever cluster the user's own kubeconfig names.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ class Machine:
     """A user's shell: a cache of its own, and tools in front of the real ones that only note how they are called."""
 
     folder: Path
+    cluster: Path
 
     @property
     def calls(self) -> str:
@@ -36,7 +39,8 @@ class Machine:
     def environment(self) -> dict[str, str]:
         theirs = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        return {**theirs, "HOME": str(self.folder), "PATH": path, "FLYBALL_CACHE": f"{self.folder}/cache"}
+        ours = {"FLYBALL_CACHE": f"{self.folder}/cache", "FLYBALL_CLUSTER_DIR": str(self.cluster)}
+        return {**theirs, **ours, "HOME": str(self.folder), "PATH": path}
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -63,8 +67,9 @@ def eventually(happened: Callable[[], bool], *, expecting: str) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory(prefix="fly-") as cluster:  # a cluster's path must be short
+        yield Machine(tmp_path, Path(cluster))
 
 
 def test_removing_the_demo_from_a_cluster_that_is_not_named_touches_none(machine: Machine) -> None:
@@ -121,3 +126,58 @@ def test_arguments_that_choose_no_test_are_not_a_failure_of_the_level_but_of_the
     assert "no test of engine is chosen by: -k nothing" in ended.stderr
     assert "failed" not in ended.stderr
     assert "go " not in machine.calls, "vLLM's tests need none of the cluster's binaries"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"FLYBALL_CLUSTER": "extern"}, "FLYBALL_CLUSTER must be external or empty, is 'extern'"),
+        ({"FLYBALL_CACHE": "cache"}, "FLYBALL_CACHE must be an absolute path, is 'cache'"),
+        ({"FLYBALL_CLUSTER_INDEX": "12"}, "FLYBALL_CLUSTER_INDEX must be one digit, is '12'"),
+        ({"FLYBALL_CLUSTER_DIR": "relative"}, "FLYBALL_CLUSTER_DIR must be an absolute path"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(f"{k}={v}" for k, v in value.items()),
+)
+def test_an_odd_variable_is_refused_in_words(machine: Machine, variables: dict[str, str], said: str) -> None:
+    ended = machine.run("cluster", "status", **variables)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("cluster", 2, "Usage: hack/cluster"),
+        ("cluster up --fake-nodes many", 2, "Usage: hack/cluster"),
+        ("cluster down --purg", 2, "Usage: hack/cluster"),
+        ("cluster exec", 2, "Usage: hack/cluster"),
+        ("cluster restart", 1, "unknown daemon ''; there are: etcd"),
+        ("cluster pause kublet", 1, "unknown daemon 'kublet'; there are: etcd"),
+        ("cluster pause kubelet", 1, "the cluster does not run"),
+        ("check --fixx", 1, "unknown option '--fixx'"),
+        ("demo --fast", 2, "unknown option '--fast'"),
+        ("gen --all", 1, "unknown option '--all'"),
+        ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
+        ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_is_accepted(
+    machine: Machine, arguments: str, code: int, said: str
+) -> None:
+    ended = machine.run(*arguments.split())
+    assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
+def test_a_cluster_in_another_folder_with_the_same_addresses_is_left_alone(machine: Machine) -> None:
+    ready = machine.folder / "ready"
+    script = f'ip link add flyball9b type veth peer name other && touch "{ready}" && read -r _'
+    command = ["unshare", "--net", "sh", "-c", script, "flyball-cluster=/var/lib/the-other"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as other:
+        try:
+            eventually(ready.exists, expecting="another cluster")
+            ended = machine.run("cluster", "down", FLYBALL_CLUSTER_INDEX="9")
+            assert ended.returncode == 1
+            assert "the cluster in /var/lib/the-other has index 9 too" in ended.stderr
+        finally:
+            other.kill()

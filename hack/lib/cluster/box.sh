@@ -19,6 +19,18 @@ box_init() {
   return 1
 }
 
+# The folder of a cluster in another one that runs with our addresses, if there is one.
+box_elsewhere() {
+  local pid folder
+  for pid in $({ grep -lz "^${marker%%=*}=/" /proc/[0-9]*/cmdline 2>/dev/null || true; } | cut -d/ -f3); do
+    folder=$({ tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | sed -n "s#^${marker%%=*}=##p" | head -n 1)
+    if [[ -n $folder && $folder != "$dir" ]] && nsenter -t "$pid" -n ip link show "$link_box" >/dev/null 2>&1; then
+      echo "$folder"
+      return
+    fi
+  done
+}
+
 # box COMMAND...: runs it in the box with a clean environment.
 box() {
   local init

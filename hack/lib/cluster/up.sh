@@ -5,10 +5,13 @@ preconditions() {
   ((EUID == 0)) || die "needs root: it makes namespaces, links and cgroups (or set FLYBALL_CLUSTER=external and FLYBALL_CONTEXT)"
   [[ -d /sys/fs/cgroup/cpu && -d /sys/fs/cgroup/memory ]] ||
     die "needs cgroup v1 (or hybrid) controllers in /sys/fs/cgroup; on a pure v2 host use another cluster with FLYBALL_CLUSTER=external"
-  mkdir -p "$dir"
-  local free
+}
+
+space_check() { # what an earlier cluster has imported needs no room again
+  local free held=0
   free=$(df --output=avail -BG "$dir" | tail -n 1 | tr -dc 0-9)
-  ((free >= 15)) || die "needs 15 GB free below $dir, has $free GB"
+  [[ ! -d $images ]] || held=$(du -sBG "$images" | cut -dG -f1)
+  ((free + held >= 15)) || die "needs $((15 - held)) GB free below $dir, has $free GB"
 }
 
 foreign_check() { # after remnants are gone, what still holds our names is not ours
@@ -126,6 +129,7 @@ cluster_up() { # FAKE-NODES
     if [[ -n $(box_pids) || -e $dir/pki ]]; then log "cluster: removing what an earlier run left"; fi
     box_remove
     foreign_check
+    space_check
     cluster_start
     configuration >"$dir/ready"
   fi
