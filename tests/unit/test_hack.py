@@ -155,6 +155,8 @@ def test_an_odd_variable_is_refused_in_words(machine: Machine, variables: dict[s
         ("cluster pause kublet", 1, "unknown daemon 'kublet'; there are: etcd"),
         ("cluster pause kubelet", 1, "the cluster does not run"),
         ("check --fixx", 1, "unknown option '--fixx'"),
+        ("demo --load-cpu half", 1, "--load-cpu needs a limit such as 500m or 2, not 'half'"),
+        ("demo --load-cpu", 1, "--load-cpu needs a limit such as 500m or 2, not ''"),
         ("demo --fast", 2, "unknown option '--fast'"),
         ("gen --all", 1, "unknown option '--all'"),
         ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
