@@ -45,6 +45,13 @@ with_progress() {
   log "$what: done in $((SECONDS - began)) s"
 }
 
+# lock_wait DESCRIPTOR WHAT: the lock on an open file, waited for aloud and not for ever.
+lock_wait() {
+  flock -n "$1" && return
+  log "$2: waiting for another run"
+  flock -w 3600 "$1" || die "$2: another run has held its lock for an hour"
+}
+
 # ensure_apt PACKAGE...: installs those that are missing; touches apt only if one is.
 ensure_apt() {
   local missing=() package
@@ -52,12 +59,14 @@ ensure_apt() {
     dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
   done
   ((${#missing[@]})) || return 0
+  command -v apt-get >/dev/null || die "needs Debian's packages: ${missing[*]}"
   ((EUID == 0)) || die "needs root to install: ${missing[*]}"
   (
-    flock 8
+    lock_wait 8 apt
     export DEBIAN_FRONTEND=noninteractive
     with_progress "apt: package lists" "$FLYBALL_CACHE/apt.log" apt-get update
-    with_progress "apt: ${missing[*]}" "$FLYBALL_CACHE/apt.log" apt-get install -y --no-install-recommends "${missing[@]}"
+    with_progress "apt: ${missing[*]}" "$FLYBALL_CACHE/apt.log" \
+      apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}"
   ) 8>"$FLYBALL_CACHE/apt.lock"
 }
 
@@ -67,6 +76,7 @@ ensure_uv() {
   if command -v uv >/dev/null; then command -v uv; return; fi
   if [[ ! -x $own ]]; then
     log "uv: installing"
+    python3 -c 'import ensurepip' 2>/dev/null || ensure_apt python3-venv
     python3 -m venv "$FLYBALL_CACHE/uv" >&2
     "$FLYBALL_CACHE/uv/bin/pip" install --quiet uv >&2
   fi
@@ -79,7 +89,7 @@ _venv() {
   local name=$1 key=$2 path=$3 requirements=$4 finish=${5:-} uv
   local target="$FLYBALL_CACHE/venv/$name-$key"
   (
-    flock 8
+    lock_wait 8 "venv: $name"
     [[ -x $target/bin/python ]] && exit 0
     uv=$(ensure_uv)
     rm -rf "$target.partial"

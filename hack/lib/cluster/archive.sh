@@ -12,7 +12,8 @@ archive_import() {
   local ref work layer
   ref=$(archive_ref "$1")
   if grep -qxF "$ref" <<<"$imported"; then return; fi
-  work=$(mktemp -d "$FLYBALL_CACHE/archive.XXXXXX")
+  # Below the cluster's folder: what a kill leaves goes with the cluster.
+  work=$(mktemp -d "$dir/archive.XXXXXX")
   mkdir "$work/root"
   cp -L "$bin/$1" "$work/root/$1"
   tar -C "$work/root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" .

@@ -24,9 +24,11 @@ base_make() {
   ensure_apt debootstrap
   # shellcheck disable=SC2016 # apt's own syntax
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' 2>/dev/null | head -n 1)
+  # What a killed run left. Its mounts went with it: debootstrap mounts /proc below its target, and undoes that only if it lives.
+  rm -rf --one-file-system "$FLYBALL_CACHE"/base.?????? || true
   work=$(mktemp -d "$FLYBALL_CACHE/base.XXXXXX")
   with_progress "images: base" "$FLYBALL_CACHE/images-base.log" \
-    debootstrap --variant=minbase --include="$base_packages" bookworm "$work/root" ${mirror:+"$mirror"}
+    unshare --mount -- debootstrap --variant=minbase --include="$base_packages" bookworm "$work/root" ${mirror:+"$mirror"}
   rm -rf "$work"/root/var/{cache/apt,lib/apt/lists}/* "$work/root/dev"/*
   container=$(buildah_do from scratch)
   buildah_do add --quiet "$container" "$work/root" / >/dev/null
