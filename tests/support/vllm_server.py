@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import tomllib
 
 from flyball_engine.contract import Env, launch_command
 from support.engine import SERVICE, Signer

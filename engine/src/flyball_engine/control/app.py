@@ -46,7 +46,7 @@ def build_app(
         parse = service.authorise(request.headers.get("authorization"))
         try:
             body = await asyncio.wait_for(_bounded_body(request), body_timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Refused(Refusal.INVALID, f"the body took longer than {body_timeout:g} s", status=408) from None
         return await service.put(parse(body))
 

@@ -110,7 +110,7 @@ class ControlService:
     async def _apply(self, offered: Setpoint) -> None:
         try:
             await asyncio.wait_for(self.engine.apply(offered), self._timeout)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise Refused(Refusal.UNKNOWN, f"the cores did not answer within {self._timeout:g} s") from error
         except EngineError as error:
             raise Refused(Refusal.UNKNOWN, str(error)) from error
@@ -124,7 +124,7 @@ class ControlService:
         await asyncio.sleep(seconds)
         try:
             await asyncio.wait_for(self.engine.touch(), self._timeout)
-        except (EngineError, asyncio.TimeoutError):
+        except (TimeoutError, EngineError):
             # A busy core sees the expiry by itself at its next step.
             _log.warning("Flyball: no core answered when the setpoint expired")
 
