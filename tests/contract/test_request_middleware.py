@@ -73,6 +73,12 @@ class Engine:
         self.running.discard(self.start().request)
         yield b"error"
 
+    async def answer_too_early(self, _: object, receive: counting.Receive, send: counting.Send) -> None:
+        """An application that has answered in full while a sequence goes on."""
+        self.start()
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body"})
+
     def expect(self, **outcomes: int) -> None:
         assert {name: number for name, number in self.ledger.collect().requests.items() if number} == outcomes
 
@@ -128,6 +134,25 @@ async def test_each_answer_has_its_outcome(path: str, behaviour: str, outcomes: 
     async with served(engine) as client:
         await client.post(path, content=behaviour)
     engine.expect(**outcomes)
+
+
+async def test_a_fault_of_ours_is_counted_and_the_answer_stands() -> None:
+    def unable(_: OpenRequest) -> bool:
+        raise RuntimeError("a fault of ours")
+
+    engine = Engine()
+    app = counting.RequestMiddleware(engine.answer_too_early, ledger=engine.ledger, clock=lambda: 0.0, running=unable)
+    sent: list[str] = []
+
+    async def send(message: counting.Message) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> counting.Message:
+        return {"type": "http.request"}
+
+    await app({"type": "http", "method": "POST", "path": PATH}, receive, send)
+    assert sent == ["http.response.start", "http.response.body"]
+    engine.expect(uncounted=1)
 
 
 async def test_a_stream_read_to_its_end_is_finished() -> None:

@@ -206,7 +206,11 @@ class RequestMiddleware:
             exchange.returned = True
         finally:
             _current.reset(token)
-            self._end(request, exchange, scope.get("path", ""))
+            try:
+                self._end(request, exchange, scope.get("path", ""))
+            except Exception:  # noqa: BLE001  see the module's docstring
+                _log.debug("counting requests failed", exc_info=True)
+                self._ledger.lost(request)
 
     def _end(self, request: OpenRequest, exchange: _Exchange, path: str) -> None:
         if not request.sequences and (path not in GENERATING_PATHS or exchange.status in _NOT_REFUSALS):
