@@ -184,6 +184,20 @@ def test_a_fault_of_ours_leaves_plain_scheduling(core: GovernedCore, caplog: pyt
         core.governor.apply(setpoint(2))
 
 
+def test_a_fault_in_what_restores_the_start_values_ends_no_step_either(
+    core: GovernedCore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unable(*_: Any, **__: Any) -> None:
+        raise AttributeError("max_num_scheduled_tokens")
+
+    fill(core, 3, output=3)
+    monkeypatch.setattr(core.governor._surface, "write", unable)
+    while core.scheduler.requests:
+        core.step()
+    assert "could not be restored" in caplog.text
+    assert not core.report().governed
+
+
 def test_without_the_admission_gate_the_slot_count_is_a_ratchet(core: GovernedCore) -> None:
     class Older(PlainScheduler):
         """vLLM before 0.31: one limit for slots and admission."""

@@ -136,14 +136,17 @@ class Governor:
         self._publish()
 
     def give_up(self) -> None:
-        """Restore the start values and govern no more; the engine goes on as plain vLLM."""
+        """Restore the start values and govern no more; the engine goes on as plain vLLM. Never raises."""
         self.governing = False
         self._set_applied(None)
-        start = self._surface.start
-        self._surface.write(start, step_threshold=start.threshold)
-        for knob in Knob:
-            self._show(knob, Limited(_value(start, knob)))
         self._state.numbers[Slot.GOVERNED] = 0
+        start = self._surface.start
+        try:
+            self._surface.write(start, step_threshold=start.threshold)
+            for knob in Knob:
+                self._show(knob, Limited(_value(start, knob)))
+        except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
+            _log.exception("Flyball: the start values could not be restored")
         self._state.publish()
 
     def _hold_limits(self) -> None:
