@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,13 +19,11 @@ import aiohttp
 
 @dataclass
 class StreamTotals:
-    """What a client saw. Times are seconds, one entry per finished request."""
+    """What the clients saw."""
 
     finished: int = 0
     failures: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
-    first_token: list[float] = field(default_factory=list)
-    per_token: list[float] = field(default_factory=list)
 
     def expect_nothing_lost(self) -> None:
         """Assert that requests ran and that every one of them got all it asked for."""
@@ -86,8 +83,6 @@ class StreamLoad:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        started = time.monotonic()
-        first = last = 0.0
         tokens = 0
         done = False
         async with session.post(f"{self._url}/v1/completions", json=body) as response:
@@ -100,13 +95,7 @@ class StreamLoad:
                     done = True
                     continue
                 event = json.loads(line[6:])
-                if event.get("choices"):
-                    last = time.monotonic()
-                    first = first or last
                 tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
         self.totals.finished += 1
         if not done or tokens != self._max_tokens:
             self.totals.truncated.append(f"request {number}: {tokens} of {self._max_tokens} tokens, done={done}")
-            return
-        self.totals.first_token.append(first - started)
-        self.totals.per_token.append((last - first) / (tokens - 1))
