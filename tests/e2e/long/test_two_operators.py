@@ -64,10 +64,11 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
     (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)
     epoch = chat.obeyed_epoch()
     began = time.monotonic()
-    if how == "KILL":
-        # The pod too, or the kubelet starts the killed container again while its lease still runs.
-        kubectl("delete", "pod", first, "-n", pair.namespace, "--wait=false", "--grace-period=30")
     kill_container(leader, container="operator", signal=how)
+    if how == "KILL":
+        # The pod too, or the kubelet starts the killed container again while its lease still runs. Not before the kill:
+        # deleting sends a SIGTERM, upon which the leader hands over in order.
+        kubectl("delete", "pod", first, "-n", pair.namespace, "--wait=false", "--grace-period=1")
     eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
     taken = time.monotonic() - began
     eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch in the status", within=60)
