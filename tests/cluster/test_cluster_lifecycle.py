@@ -40,8 +40,10 @@ class Second:
 
     def signal_up_at(self, line: str, what: signal.Signals) -> int:
         """`up`, sent a signal as soon as it logs `line`."""
+        # Whoever runs the tests in the background ignores interrupts; a shell script inherits that and cannot undo it.
+        command = ["env", "--default-signal=INT", str(CLUSTER), "up"]
         with subprocess.Popen(
-            [CLUSTER, "up"], env=self.environment(), stderr=subprocess.PIPE, text=True, process_group=0
+            command, env=self.environment(), stderr=subprocess.PIPE, text=True, process_group=0
         ) as up:
             assert up.stderr is not None
             for written in up.stderr:

@@ -48,10 +48,12 @@ def test_a_hundred_retunes_under_streaming_load_lose_no_request(
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=32)
     targets = itertools.cycle([(8, 512), (48, 2048), (16, 256), (32, 1024)])
     with load.running() as totals:
-        for seqs, tokens in itertools.islice(targets, RETUNES):
-            pin(chat, seqs=seqs, tokens=tokens)
-            expect_limits(chat, {"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
-        unpin(chat)
+        try:
+            for seqs, tokens in itertools.islice(targets, RETUNES):
+                pin(chat, seqs=seqs, tokens=tokens)
+                expect_limits(chat, {"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
+        finally:
+            unpin(chat)  # the scenarios behind this one share the service
     totals.expect_nothing_lost()
     after = chat.pod()
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]

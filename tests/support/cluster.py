@@ -70,14 +70,14 @@ def eventually(probe: Callable[[], T | None], *, expecting: str, within: float =
     """Wait until `probe` returns something true, and return it.
 
     `within` is a generous limit in seconds, not an expectation of speed. Raises `AssertionError` that says what was
-    expected and what was seen last.
+    expected and what was seen last. Not to be answered (kubectl failed, a port refused or timed out) is to see nothing.
     """
     limit = time.monotonic() + within
     while True:
         error: Exception | None = None
         try:
             seen = probe()
-        except KubectlError as caught:
+        except (KubectlError, OSError, subprocess.TimeoutExpired) as caught:
             seen, error = None, caught
         if seen:
             return seen
