@@ -25,12 +25,13 @@ use_cluster() {
 hash_of() { sha256sum -- "$@" | sed "s#  $FLYBALL_ROOT/#  #" | sha256sum | cut -c1-16; }
 
 # with_progress WHAT LOGFILE COMMAND...: runs it niced with its output in LOGFILE, a line every 15 s, the log's end on failure.
-# The command dies with this shell, however that ends: a build must not outlive the `kill -9` of who asked for it.
+# The command dies with this shell, however that ends: a build must not outlive the `kill -9` of who asked for it. With
+# `deathsig=clear` before it, it does not.
 with_progress() {
   local what=$1 logfile=$2 began=$SECONDS pid rc=0 slept=0
   shift 2
   log "$what"
-  setpriv --pdeathsig KILL -- nice -n "${FLYBALL_NICE:-10}" "$@" >"$logfile" 2>&1 </dev/null &
+  setpriv --pdeathsig "${deathsig:-KILL}" -- nice -n "${FLYBALL_NICE:-10}" "$@" >"$logfile" 2>&1 </dev/null &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 0.5
@@ -64,6 +65,8 @@ ensure_apt() {
   (
     lock_wait 8 apt
     export DEBIAN_FRONTEND=noninteractive
+    # Never killed half-way: that leaves packages for a person to put right.
+    deathsig=clear
     with_progress "apt: package lists" "$FLYBALL_CACHE/apt.log" apt-get update
     with_progress "apt: ${missing[*]}" "$FLYBALL_CACHE/apt.log" \
       apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=600 "${missing[@]}"

@@ -183,3 +183,15 @@ def test_a_cluster_in_another_folder_with_the_same_addresses_is_left_alone(machi
             assert "the cluster in /var/lib/the-other has index 9 too" in ended.stderr
         finally:
             other.kill()
+
+
+def test_a_cluster_that_answers_late_is_not_taken_for_a_dead_one(machine: Machine) -> None:
+    # The second question is answered: on a busy machine the first may time out.
+    machine.tool(
+        "kubectl", f'case "$*" in *readyz) [ $(grep -c readyz "{machine.folder}/calls") -gt 1 ] ;; *) echo True ;; esac'
+    )
+    script = f'source "{HACK}/lib/env.sh"; source "{HACK}/lib/cluster/up.sh"; node=node-1; cluster_answers'
+    asked = subprocess.run(
+        ["bash", "-euc", script], env=machine.environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (asked.returncode, machine.calls.count("readyz")) == (0, 2), asked.stderr

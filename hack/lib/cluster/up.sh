@@ -59,6 +59,8 @@ containerd_forget_pods() {
   daemon_stop containerd-bare
 }
 
+default_account() { kubectl get serviceaccount default -o name >/dev/null 2>&1; }
+
 node_ready() {
   [[ $(kubectl get node "$node" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == True ]]
 }
@@ -89,7 +91,18 @@ cluster_start() {
   kubectl -n monitoring rollout status deployment/prometheus --timeout=90s >/dev/null ||
     die "Prometheus did not start, logs in $dir/log"
   wait_for "the default service account" 30 "$dir/log/kube-controller-manager.log" \
-    kubectl get serviceaccount default -o name >/dev/null 2>&1
+    default_account
+}
+
+# A busy machine may answer late, and a cluster that does not answer is made anew, with nothing left of what is in it.
+cluster_answers() {
+  local end=$((SECONDS + 60))
+  if api_ready && node_ready; then return; fi
+  log "cluster: waiting for the one that runs to answer"
+  until api_ready && node_ready; do
+    ((SECONDS < end)) || return 1
+    sleep 1
+  done
 }
 
 # fake_nodes COUNT: nodes that kwok plays, each with eight GPUs and a taint; only what is missing.
@@ -121,17 +134,19 @@ cluster_up() { # FAKE-NODES
   bin=$(exec setpriv --pdeathsig KILL -- "$FLYBALL_ROOT/hack/lib/binaries" dir {lock}>&-)
   PATH=$bin:$PATH
   export KUBECONFIG=$kubeconfig
-  if [[ -e $dir/ready ]] && box_init >/dev/null && api_ready && node_ready; then
+  if [[ -e $dir/ready ]] && box_init >/dev/null && cluster_answers; then
     log "cluster: already up"
     [[ $(cat "$dir/ready") == "$(configuration)" ]] ||
       log "cluster: it runs an earlier configuration of these scripts; hack/cluster down && hack/cluster up renews it"
   else
+    trap interrupted INT TERM # not before: a cluster that was up is not ours to remove
     if [[ -n $(box_pids) || -e $dir/pki ]]; then log "cluster: removing what an earlier run left"; fi
     box_remove
     foreign_check
     space_check
     cluster_start
     configuration >"$dir/ready"
+    trap - INT TERM
   fi
   (($1 == 0)) || fake_nodes "$1"
   log "cluster: up; eval \"\$(hack/cluster env)\" gives kubectl and helm"
