@@ -39,7 +39,7 @@ from flyball_operator.governor.spec import Objective
 from flyball_operator.shell.ports import EnginePod
 from support.plant import CPU, Phase, Plant, Request, arrivals
 
-_ADDRESSES = itertools.count(1)
+_ADDRESSES = itertools.cycle(range(1, 255))
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048, long_prefill_token_threshold=0)
 
 
