@@ -53,7 +53,7 @@ class Second:
             else:
                 pytest.fail(f"up never said {line!r}")
             up.stderr.close()  # as if the terminal went too
-            return up.wait(60)
+            return up.wait(180)
 
     def traces(self) -> list[str]:
         """Whatever of it this machine still shows."""

@@ -17,7 +17,7 @@ cluster_status() {
   export KUBECONFIG=$kubeconfig
   for name in "${daemons[@]}"; do check "$name" daemon_alive "$name"; done
   if [[ -e $dir/pid/kwok ]]; then check kwok daemon_alive kwok; fi
-  check "API server" api_ready
+  check "API server" api_ready 10
   check version server_version
   check "node $node" node_ready
   check CoreDNS deployment_served kube-system coredns
@@ -32,7 +32,7 @@ cluster_status() {
 }
 
 deployment_served() { # NAMESPACE NAME
-  [[ $(kubectl -n "$1" get deployment "$2" -o 'jsonpath={.status.readyReplicas}') -ge 1 ]]
+  [[ $(kubectl --request-timeout=10s -n "$1" get deployment "$2" -o 'jsonpath={.status.readyReplicas}') -ge 1 ]]
 }
 
-server_version() { kubectl get --raw /version | jq -er .gitVersion; }
+server_version() { kubectl --request-timeout=10s get --raw /version | jq -er .gitVersion; }

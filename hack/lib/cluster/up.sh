@@ -23,7 +23,8 @@ foreign_check() { # after remnants are gone, what still holds our names is not o
   done
 }
 
-api_ready() { kubectl --request-timeout=2s get --raw /readyz >/dev/null 2>&1; }
+# Every question has an end: a paused API server takes connections and says nothing.
+api_ready() { kubectl --request-timeout="${1:-2}s" get --raw /readyz >/dev/null 2>&1; } # [SECONDS]
 
 # wait_for WHAT SECONDS LOG COMMAND...: polls; on time-out the log's end and a failure.
 wait_for() {
@@ -59,10 +60,10 @@ containerd_forget_pods() {
   daemon_stop containerd-bare
 }
 
-default_account() { kubectl get serviceaccount default -o name >/dev/null 2>&1; }
+default_account() { kubectl --request-timeout=10s get serviceaccount default -o name >/dev/null 2>&1; }
 
 node_ready() {
-  [[ $(kubectl get node "$node" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == True ]]
+  [[ $(kubectl --request-timeout=10s get node "$node" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == True ]]
 }
 
 cluster_start() {
