@@ -46,7 +46,7 @@ box_start() {
   local tries=0
   until [[ -e $dir/box.ready ]]; do
     sleep 0.05
-    ((++tries < 200)) || { cat "$dir/log/box.log" >&2; die "the box did not start"; }
+    ((++tries < 1200)) || { cat "$dir/log/box.log" >&2; die "the box did not start"; }
   done
   box_pid=$(box_init)
 

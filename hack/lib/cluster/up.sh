@@ -52,7 +52,7 @@ containerd_forget_pods() {
   command_write containerd-bare containerd --config "$dir/conf/containerd-bare.toml"
   rm -rf "$images/io.containerd.grpc.v1.cri" "$images/io.containerd.runtime.v2.task"
   daemon_start containerd-bare
-  wait_for "containerd" 30 "$dir/log/containerd-bare.log" containerd_ready
+  wait_for "containerd" 90 "$dir/log/containerd-bare.log" containerd_ready
   local ids
   ids=$(box ctr -n k8s.io containers ls -q)
   # shellcheck disable=SC2086
@@ -76,22 +76,22 @@ cluster_start() {
   daemon_start kube-apiserver
   containerd_forget_pods
   daemon_start containerd
-  wait_for containerd 30 "$dir/log/containerd.log" containerd_ready
+  wait_for containerd 90 "$dir/log/containerd.log" containerd_ready
   imported=$(box ctr -n k8s.io images ls -q)
   local tool
   for tool in pause coredns prometheus; do archive_import "$tool"; done
-  wait_for "the API server" 90 "$dir/log/kube-apiserver.log" api_ready
+  wait_for "the API server" 180 "$dir/log/kube-apiserver.log" api_ready
   log "cluster: API server ready"
   # Not earlier: the controller-manager exits when the API server has not made its bootstrap objects yet.
   for tool in kube-controller-manager kube-scheduler kubelet kube-proxy; do daemon_start "$tool"; done
   for tool in base coredns prometheus; do rendered "$tool"; echo ---; done | kubectl apply --server-side -f - >"$dir/log/manifests.log"
-  wait_for "node $node" 60 "$dir/log/kubelet.log" node_ready
+  wait_for "node $node" 180 "$dir/log/kubelet.log" node_ready
   log "cluster: node ready"
-  kubectl -n kube-system rollout status deployment/coredns --timeout=90s >/dev/null ||
+  kubectl -n kube-system rollout status deployment/coredns --timeout=180s >/dev/null ||
     die "CoreDNS did not start: hack/cluster exec kubectl, logs in $dir/log"
-  kubectl -n monitoring rollout status deployment/prometheus --timeout=90s >/dev/null ||
+  kubectl -n monitoring rollout status deployment/prometheus --timeout=180s >/dev/null ||
     die "Prometheus did not start, logs in $dir/log"
-  wait_for "the default service account" 30 "$dir/log/kube-controller-manager.log" \
+  wait_for "the default service account" 90 "$dir/log/kube-controller-manager.log" \
     default_account
 }
 
@@ -125,7 +125,7 @@ status:
   allocatable: *resources
 YAML
   done | kubectl create -f - >>"$dir/log/fake-nodes.log" 2>&1 || grep -q AlreadyExists "$dir/log/fake-nodes.log"
-  kubectl wait --for=condition=Ready node -l type=kwok --timeout=60s >/dev/null
+  kubectl wait --for=condition=Ready node -l type=kwok --timeout=180s >/dev/null
   log "cluster: $(kubectl get nodes -l type=kwok -o name | wc -l) fake nodes ready"
 }
 
