@@ -2,6 +2,7 @@
 
 DemoError              anything below; the message is all that is shown
 ├── UnreachableError   the API server, or the pod behind its proxy, gave no good answer
+│   └── GoneError      the API server says that there is no such thing
 └── WaitError          a wait that ended without what it waited for
 """
 
@@ -18,3 +19,7 @@ class WaitError(DemoError):
 
 class UnreachableError(DemoError):
     """The API server, or the pod behind its proxy, gave no good answer."""
+
+
+class GoneError(UnreachableError):
+    """The API server says that there is no such thing."""

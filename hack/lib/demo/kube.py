@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import client, config
 
-from demo.errors import DemoError, UnreachableError
+from demo.errors import DemoError, GoneError, UnreachableError
 
 #: No answer of the API server may take longer, in seconds: the poll after it would be late.
 READ_TIMEOUT = 10.0
@@ -52,7 +52,7 @@ class Reader:
         await self._api.close()  # type: ignore[no-untyped-call]  # ships no types
 
     async def text(self, path: str, query: Sequence[tuple[str, str]] = ()) -> str:
-        """Body of a GET. Raises `UnreachableError` for any other answer than 200."""
+        """Body of a GET. Raises `GoneError` for 404 and `UnreachableError` for any other answer than 200."""
         method, url, headers, *_ = await self._api.param_serialize(
             method="GET", resource_path=path, query_params=list(query), auth_settings=["BearerToken"]
         )
@@ -62,7 +62,8 @@ class Reader:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"GET {path}: {error or type(error).__name__}") from error
         if response.status != 200:
-            raise UnreachableError(f"GET {path}: {response.status} {body[:200]!r}")
+            kind = GoneError if response.status == 404 else UnreachableError
+            raise kind(f"GET {path}: {response.status} {body[:200]!r}")
         return body.decode()
 
     async def json(self, path: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def arguments(stream: Stream, *, run: Run, url: str, model: str, tokenizer: str)
         f"--random-output-len={stream.output_tokens}",
         f"--random-range-ratio={json.dumps(lengths)}",
         f"--request-rate={stream.rate}",
+        f"--burstiness={stream.burstiness}",
         f"--num-prompts={stream.count(run.seconds)}",
         f"--seed={run.seed}",
         "--temperature=0",

@@ -251,7 +251,7 @@ def parse(arguments: list[str]) -> Settings:
     parser = argparse.ArgumentParser(prog="demo")
     parser.add_argument("--engine-image", required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--load-cpu", default="500m")
+    parser.add_argument("--load-cpu", default="800m")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     return Settings(

@@ -1,7 +1,7 @@
 """What the demo does, as data: the loads, in what order and for how long.
 
-Rates and lengths suit the CPU engine and the model of the local cluster on two cores: a step costs about 10 ms and
-0.2 ms per token, so that a full step of 2048 tokens stops every stream for half a second.
+Rates and lengths suit the CPU engine and the model of the local cluster on one core: a step costs about 10 ms and 0.3 ms
+per token, so that a full step of 2048 tokens stops every stream for most of a second.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ SEED = 20_26
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Requests of one kind, arriving as a Poisson process at `rate` per second, whatever the engine does (open loop).
+    """Requests of one kind, arriving at `rate` per second, whatever the engine does (open loop).
 
-    Prompts have `prompt_tokens` give or take the share `spread`; every answer has `output_tokens`.
+    Times between arrivals are gamma-distributed with the shape `burstiness`: 1 is a Poisson process, below it requests
+    come in bursts. Prompts have `prompt_tokens` give or take the share `spread`; every answer has `output_tokens`.
     """
 
     name: str
@@ -27,13 +28,15 @@ class Stream:
     prompt_tokens: int
     output_tokens: int
     spread: float = 0.3
+    burstiness: float = 1.0
 
     def count(self, seconds: float) -> int:
         """Requests that arrive in `seconds`."""
         return max(1, round(self.rate * seconds))
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.rate:g}/s, {self.prompt_tokens} in, {self.output_tokens} out"
+        bursts = ", in bursts" if self.burstiness < 1 else ""
+        return f"{self.name}: {self.rate:g}/s{bursts}, {self.prompt_tokens} in, {self.output_tokens} out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +52,19 @@ PHASES = (
     Phase(
         name="light",
         title="light chat",
-        streams=(Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=40),),
+        streams=(Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=24),),
     ),
     Phase(
         name="heavy",
         title="heavy chat",
-        streams=(Stream(name="chat", rate=7.0, prompt_tokens=120, output_tokens=40),),
+        streams=(Stream(name="chat", rate=4.5, prompt_tokens=240, output_tokens=24, burstiness=0.2),),
     ),
     Phase(
         name="long",
         title="long prompts",
         streams=(
-            Stream(name="chat", rate=2.5, prompt_tokens=120, output_tokens=40),
-            Stream(name="long", rate=0.5, prompt_tokens=1750, output_tokens=16, spread=0.4),
+            Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=24),
+            Stream(name="long", rate=0.4, prompt_tokens=1750, output_tokens=16, spread=0.4),
         ),
     ),
 )
@@ -71,7 +74,7 @@ WARM_UP = Phase(
     name="warm-up",
     title="warm-up",
     streams=(
-        Stream(name="chat", rate=4.0, prompt_tokens=120, output_tokens=40),
+        Stream(name="chat", rate=4.0, prompt_tokens=120, output_tokens=24),
         Stream(name="long", rate=0.3, prompt_tokens=1500, output_tokens=16, spread=0.4),
     ),
 )
@@ -112,10 +115,9 @@ QUICK = Length(warm_up_seconds=25, run_seconds=18, rounds=1)
 
 
 def schedule(length: Length) -> Iterator[Run]:
-    """All runs in order: the warm-up, then each phase in both modes; the one that goes first changes by the round."""
+    """All runs in order: the warm-up, then each phase in both modes; they take turns at going first."""
     yield Run(phase=WARM_UP, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds, measured=False)
     for number in range(1, length.rounds + 1):
-        order = (Mode.DISABLED, Mode.AUTO) if number % 2 else (Mode.AUTO, Mode.DISABLED)
-        for phase in PHASES:
-            for mode in order:
+        for place, phase in enumerate(PHASES, start=number):
+            for mode in (Mode.DISABLED, Mode.AUTO) if place % 2 else (Mode.AUTO, Mode.DISABLED):
                 yield Run(phase=phase, mode=mode, round=number, seconds=length.run_seconds)

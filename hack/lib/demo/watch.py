@@ -16,13 +16,15 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from demo.errors import DemoError, UnreachableError, WaitError
+from demo.errors import DemoError, GoneError, UnreachableError, WaitError
 from demo.kube import Reader
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH, SETPOINT_PATH, CoreState, Limits, MetricName, ReadBack
 from flyball_operator.api.names import API_VERSION, CONTAINER_ENGINE, KIND, LABEL_SERVICE, PLURAL
 from flyball_operator.api.v1alpha1 import Condition, DecisionStatus, InferenceService
 
 POLL_SECONDS = 1.0
+#: A busy engine's front end answers late; one that says nothing for so long is not there.
+FRESH_SECONDS = 60.0
 #: Events are asked for less often; they stay for an hour.
 POLLS_PER_EVENTS = 5
 
@@ -117,21 +119,22 @@ class Watcher:
         """Read once a second until cancelled."""
         while True:
             began = time.monotonic()
-            with contextlib.suppress(
-                UnreachableError
-            ):  # the next reading may succeed; waits have their own time limits
+            # The next reading may succeed, and until then the last one stands; waits have their own time limits.
+            with contextlib.suppress(UnreachableError):
                 await self._read()
-            async with self._turn:
-                self._reads += 1
-                self._turn.notify_all()
+                async with self._turn:
+                    self._reads += 1
+                    self._turn.notify_all()
             await asyncio.sleep(max(0.1, began + POLL_SECONDS - time.monotonic()))
 
     async def fresh(self) -> Snapshot:
-        """A snapshot that was begun after this call."""
-        async with self._turn:
-            reads = self._reads
-            await self._turn.wait_for(lambda: self._reads >= reads + 2)
-        return self.latest
+        """A snapshot that was begun after this call, with what the engine says. Raises `WaitError`."""
+        reads = self._reads
+        return await self.until(
+            lambda snapshot: self._reads >= reads + 2 and snapshot.engine is not None,
+            limit=FRESH_SECONDS,
+            what="an answer of the engine's control port",
+        )
 
     async def until(self, holds: Callable[[Snapshot], bool], *, limit: float, what: str) -> Snapshot:
         """The first snapshot for which `holds`; raises `WaitError`, naming `what`, after `limit` seconds."""
@@ -155,7 +158,7 @@ class Watcher:
         path = f"/apis/{API_VERSION}/namespaces/{self._namespace}/{PLURAL}/{self._name}"
         try:
             return InferenceService.model_validate(await self._reader.json(path))
-        except UnreachableError:
+        except GoneError:
             return None
         except ValidationError as error:
             raise DemoError(f"the {KIND} reads otherwise than expected: {error}") from error
