@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,38 +15,37 @@ from support.node import kill_container
 pytestmark = pytest.mark.cluster
 
 
-def pinned(chat: Service, seqs: int) -> None:
+@contextmanager
+def pinned(chat: Service, seqs: int) -> Iterator[None]:
+    """The number of active requests pinned by the bounds, for as long as the block lasts."""
     bounds = {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"mode": "Auto", "bounds": bounds}}}, namespace=chat.namespace)
-    eventually(
-        lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"the engine runs {seqs} requests at once"
-    )
-
-
-def unpinned(chat: Service) -> None:
-    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
+    try:
+        eventually(lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"{seqs} requests at once")
+        yield
+    finally:
+        patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
 
 
 def test_a_killed_engine_gets_its_setpoint_back(chat: Service, note_figure: Callable[[str], None]) -> None:
-    pinned(chat, 11)
-    before = chat.pod()
-    restarts = before["status"]["containerStatuses"][0]["restartCount"]
-    generation = chat.tuning()["generation"]
-    kill_container(before, container="engine")
+    with pinned(chat, 11):
+        before = chat.pod()
+        restarts = before["status"]["containerStatuses"][0]["restartCount"]
+        generation = chat.tuning()["generation"]
+        kill_container(before, container="engine")
 
-    def back() -> bool:
-        pod = chat.pod()
-        status = pod["status"]["containerStatuses"][0]
-        return bool(status["ready"] and status["restartCount"] > restarts)
+        def back() -> bool:
+            pod = chat.pod()
+            status = pod["status"]["containerStatuses"][0]
+            return bool(status["ready"] and status["restartCount"] > restarts)
 
-    eventually(back, expecting="the engine container restarted and is ready", within=420)
-    ready = time.monotonic()
-    eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
-    note_figure(f"the setpoint was back {time.monotonic() - ready:.1f} s after the engine was seen Ready again")
-    assert chat.pod()["metadata"]["uid"] == before["metadata"]["uid"]
-    assert chat.read_back()["cores"][0]["applied"]["generation"] >= generation
-    chat.expect_governed()
-    unpinned(chat)
+        eventually(back, expecting="the engine container restarted and is ready", within=420)
+        ready = time.monotonic()
+        eventually(lambda: chat.effective()["max_num_active_seqs"] == 11, expecting="the setpoint is back", within=60)
+        note_figure(f"the setpoint was back {time.monotonic() - ready:.1f} s after the engine was seen Ready again")
+        assert chat.pod()["metadata"]["uid"] == before["metadata"]["uid"]
+        assert chat.read_back()["cores"][0]["applied"]["generation"] >= generation
+        chat.expect_governed()
 
 
 def test_limits_hold_while_prometheus_is_away(chat: Service) -> None:

@@ -1,7 +1,7 @@
 """What the demo does, as data: the loads, in what order and for how long.
 
-Rates and lengths suit the CPU engine and the model of the local cluster on one core: a step costs about 10 ms and 0.3 ms
-per token, so that a full step of 2048 tokens stops every stream for most of a second.
+Rates and lengths suit the CPU engine and the model of the local cluster on one core: a step costs about 10 ms and
+0.3 ms per token, so that a full step of 2048 tokens stops every stream for most of a second.
 """
 
 from __future__ import annotations
