@@ -162,8 +162,8 @@ class Operator:
 
     def _standing_still(self) -> tuple[str, ...]:
         limit = 3 * self._settings.resync_seconds + 60
-        age = self.sweeper.age()
-        return (f"nothing has been listed for {age:.0f} s",) if age > limit else ()
+        idle = self.sweeper.idle()
+        return (f"nothing has been tried to list for {idle:.0f} s",) if idle > limit else ()
 
     # Running
 

@@ -43,12 +43,17 @@ class Sweeper:
         self._clock = clock
         self._jitter = jitter
         self._last: float | None = None
+        self._tried: float | None = None
         self._sweeping = asyncio.Lock()
         self.synced = asyncio.Event()
 
     def age(self) -> float:
         """Seconds since the last whole sweep; 0 before the first."""
         return 0.0 if self._last is None else self._clock() - self._last
+
+    def idle(self) -> float:
+        """Seconds since a sweep last began; 0 before the first. An API server that is away leaves it small."""
+        return 0.0 if self._tried is None else self._clock() - self._tried
 
     async def run(self, every: float) -> None:
         """Sweep for ever, every so many seconds ± 10 %."""
@@ -59,6 +64,7 @@ class Sweeper:
     async def until_swept(self) -> None:
         """Sweep, again and again until the API server lets us."""
         while True:
+            self._tried = self._clock()
             try:
                 async with self._sweeping:
                     await self.sweep()
