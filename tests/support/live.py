@@ -124,7 +124,11 @@ def inference_service(name: str = "chat", *, image: str, **spec: Any) -> Object:
         "engine": {
             "image": image,
             "args": ["--max-model-len=2048", "--enforce-eager", "--kv-cache-memory-bytes=256M"],
-            "env": [{"name": "OMP_NUM_THREADS", "value": "2"}],
+            # One core, whichever is free: engines beside each other would all bind their threads to the same ones.
+            "env": [
+                {"name": "OMP_NUM_THREADS", "value": "1"},
+                {"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"},
+            ],
         },
         "replicas": 1,
         "objectives": [

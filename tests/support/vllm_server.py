@@ -121,7 +121,8 @@ def started(
         VLLM_NO_USAGE_STATS="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         **{
-            "OMP_NUM_THREADS": str(min(2, os.cpu_count() or 1)),
+            # The other core is for the clients, which measure.
+            "OMP_NUM_THREADS": "1",
             Env.SERVICE_UID.value: SERVICE,
             Env.PUBLIC_KEY.value: signer.public_pem,
             Env.CONTROL_PORT.value: str(control),
