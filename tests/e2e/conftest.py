@@ -16,9 +16,10 @@ _ERRORS = re.compile(r'"level": ?"(ERROR|CRITICAL)"|Traceback|\b(ERROR|CRITICAL)
 
 @pytest.fixture(scope="session")
 def flyball() -> Iterator[Flyball]:
-    """Flyball installed by its chart."""
+    """Flyball installed by its chart; in the end, nothing it asked for was refused to its account."""
     with installed() as release:
         yield release
+        assert not release.refused(), f"the chart's account lacks rights: {release.refused()[:5]}"
 
 
 @pytest.fixture(scope="session")

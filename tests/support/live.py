@@ -27,6 +27,11 @@ RELEASE = "flyball-e2e"
 ENGINE_START_SECONDS = 420.0
 
 
+def audit_log() -> Path:
+    """Where the API server writes who asked what."""
+    return Path(os.environ["FLYBALL_AUDIT_LOG"])
+
+
 def images() -> dict[str, str]:
     """References of the images by name (`operator`, `plugin`, `engine-cpu`), built and imported if they are not yet."""
     done = subprocess.run([ROOT / "hack/images", "all"], stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
@@ -48,6 +53,7 @@ class Flyball:
     watched: str
     refs: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
+    audited_from: int = field(default_factory=lambda: audit_log().stat().st_size)
 
     def install(self, **changes: Any) -> None:
         """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
@@ -76,6 +82,18 @@ class Flyball:
         leases = items("leases.coordination.k8s.io", namespace=self.namespace)
         holders = [(lease["spec"].get("holderIdentity") or "") for lease in leases]
         return next((holder.split("_")[0] for holder in holders if holder), "")
+
+    def refused(self) -> list[str]:
+        """What the API server refused to the operator's account for want of rights, reads too, by the audit log."""
+        account = f"system:serviceaccount:{self.namespace}:"
+        with audit_log().open("rb") as log:
+            log.seek(self.audited_from)
+            lines = log.read().split(b"\n")[:-1]  # the last one may be half written
+        return [
+            f"{line['verb']} {line['requestURI']}"
+            for line in map(json.loads, lines)
+            if line["user"]["username"].startswith(account) and line.get("responseStatus", {}).get("code") == 403
+        ]
 
     def logs(self) -> str:
         """Everything the operator's running pods logged."""

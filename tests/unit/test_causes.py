@@ -46,6 +46,7 @@ UNSCHEDULABLE: Object = {
         (ended(64, message="--max-num-seqs is owned"), CauseReason.ARGUMENT_REFUSED, "--max-num-seqs is owned"),
         (ended(137, reason="OOMKilled"), CauseReason.OUT_OF_MEMORY, "memory limit"),
         (ended(1, message="no such\n  model"), CauseReason.ENGINE_FAILED, "exit code 1: no such model"),
+        (ended(143), CauseReason.NOT_READY_IN_TIME, "startupTimeout"),
         (UNSCHEDULABLE, CauseReason.UNSCHEDULABLE, "0/3 nodes"),
     ],
 )

@@ -47,6 +47,9 @@ PERMANENT: Final = frozenset({CauseReason.ARGUMENT_REFUSED})
 #: From the surest to the vaguest: of several causes the first is told.
 _ORDER: Final = tuple(CauseReason)
 
+#: Exit code of a container that SIGTERM ended.
+_TERMINATED: Final = 143
+
 _WAITING: Final[Mapping[str, CauseReason]] = {
     "ErrImagePull": CauseReason.IMAGE_PULL_FAILED,
     "ImagePullBackOff": CauseReason.IMAGE_PULL_FAILED,
@@ -123,4 +126,8 @@ def _of_end(ended: Mapping[str, Any], where: str) -> Cause:
         return _cause(CauseReason.ARGUMENT_REFUSED, where, message)
     if ended.get("reason") == "OOMKilled":
         return _cause(CauseReason.OUT_OF_MEMORY, where, "killed at its memory limit")
+    if code == _TERMINATED:
+        # Not of its own: its last lines, if any, are about something else.
+        told = "ended by the kubelet, as one that was not ready within spec.rollout.startupTimeout"
+        return _cause(CauseReason.NOT_READY_IN_TIME, where, told)
     return _cause(CauseReason.ENGINE_FAILED, where, f"exit code {code}: {message}")
