@@ -57,7 +57,7 @@ PHASES = (
     Phase(
         name="heavy",
         title="heavy chat",
-        streams=(Stream(name="chat", rate=4.5, prompt_tokens=240, output_tokens=24, burstiness=0.2),),
+        streams=(Stream(name="chat", rate=5.5, prompt_tokens=240, output_tokens=24, burstiness=0.2),),
     ),
     Phase(
         name="long",
