@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-import urllib.request
 from collections.abc import Callable
 
 import pytest
 
 from support.cluster import Object, eventually, patch
-from support.live import MODEL, RESOURCE, Flyball, Service
+from support.live import MODEL, RESOURCE, Flyball, Service, scrape
 from support.streams import StreamLoad
 
 pytestmark = pytest.mark.cluster
@@ -66,8 +65,7 @@ def push_times(flyball: Flyball) -> str:
     """The operator's push-to-acknowledged times and the longest step in flight, as it exports them."""
     lines = []
     for pod in flyball.operator_pods():
-        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/metrics", timeout=30) as response:
-            lines += response.read().decode().splitlines()
+        lines += scrape(pod, 8080).splitlines()
     wanted = re.compile(r"(flyball_operator_(?:push_acknowledged|longest_step)\w*)\{.*?(le=\"[^\"]*\")?.*\} (\S+)")
     found = [match for line in lines if (match := wanted.match(line)) and "created" not in line]
     return ", ".join(f"{match[1].removeprefix('flyball_operator_')} {match[2] or ''} {match[3]}" for match in found)

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from support.cluster import eventually, kubectl, patch
 from support.live import RESOURCE, Flyball, Service
-from support.node import kill_container
+from support.node import container_pid, kill_container, signal_process
 
 pytestmark = pytest.mark.cluster
 
@@ -75,4 +76,38 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
     exercise(chat, 19)
     expect_successions(pair, since, leaders=2)
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
-    note_figure(f"SIG{how}: another leader after {taken:.1f} s")
+    note_figure(
+        f"SIG{how}: another leader after {taken:.1f} s; the engine refused {chat.refused_setpoints()} setpoints"
+    )
+
+
+def test_a_leader_that_stands_still_and_goes_on_moves_no_engine(
+    chat: Service, pair: Flyball, note_figure: Callable[[str], None]
+) -> None:
+    eventually(lambda: len(pair.operator_pods()) == 2 and pair.leader(), expecting="a leader and a standby")
+    since = len(writes(pair))
+    exercise(chat, 17)
+    first, epoch = pair.leader(), chat.obeyed_epoch()
+    (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)
+    pid = container_pid(leader, container="operator")
+    signal_process(pid, "STOP")
+    try:
+        eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch", within=60)
+        exercise(chat, 19)
+        epoch = chat.obeyed_epoch()
+    finally:
+        with suppress(AssertionError):  # the kubelet may have ended it: it answered no probe
+            signal_process(pid, "CONT")
+    eventually(lambda: restarts(pair, first) > 0, expecting="the one that stood still ends", within=120)
+    assert chat.effective()["max_num_active_seqs"] == 19
+    assert chat.obeyed_epoch() == epoch
+    expect_successions(pair, since, leaders=2)
+    patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
+    note_figure(f"the engine refused {chat.refused_setpoints()} setpoints")
+
+
+def restarts(flyball: Flyball, name: str) -> int:
+    """How often a pod's operator was started again."""
+    (pod,) = (pod for pod in flyball.operator_pods() if pod["metadata"]["name"] == name)
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball_engine.contract import MetricName, Refusal
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
 from support.cluster import Object, condition, eventually, get, items, kubectl
 
@@ -100,6 +102,13 @@ class Flyball:
         return "\n".join(
             kubectl("logs", pod["metadata"]["name"], "-n", self.namespace, "--tail=-1") for pod in self.operator_pods()
         )
+
+
+def scrape(pod: Object, port: int) -> str:
+    """The metrics of a pod, as Prometheus would read them."""
+    with urllib.request.urlopen(f"http://{pod['status']['podIP']}:{port}/metrics", timeout=30) as response:
+        text: str = response.read().decode()
+    return text
 
 
 def _split(ref: str) -> dict[str, str]:
@@ -208,6 +217,13 @@ class Service:
         """The live limits of the one pod's one engine core."""
         limits: dict[str, int] = self.read_back()["cores"][0]["effective"]
         return limits
+
+    def refused_setpoints(self) -> int:
+        """How many setpoints the one pod's engine refused, such as those of a leader that no longer leads."""
+        text = scrape(self.pod(), 8001)
+        refusals = "|".join(Refusal)
+        found = re.findall(rf'^{MetricName.RETUNES}{{.*outcome="(?:{refusals})".*}} (\S+)$', text, flags=re.MULTILINE)
+        return int(sum(map(float, found)))
 
     def obeyed_epoch(self) -> int:
         """Epoch of the leader whose setpoint the engine runs under: it rises with each, also when no limit changes."""

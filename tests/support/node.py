@@ -29,4 +29,9 @@ def container_pid(pod: Object, *, container: str) -> int:
 
 def kill_container(pod: Object, *, container: str, signal: str = "KILL") -> None:
     """Signal a container's first process from outside: a container cannot kill its own pid 1 with -9."""
-    on_node("kill", f"-{signal}", str(container_pid(pod, container=container)))
+    signal_process(container_pid(pod, container=container), signal)
+
+
+def signal_process(pid: int, signal: str) -> None:
+    """Signal a process by its pid on the node."""
+    on_node("kill", f"-{signal}", str(pid))
