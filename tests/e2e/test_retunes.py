@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from support.cluster import Object, eventually, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, scrape
@@ -62,10 +63,23 @@ def test_a_hundred_retunes_under_streaming_load_lose_no_request(
 
 
 def push_times(flyball: Flyball) -> str:
-    """The operator's push-to-acknowledged times and the longest step in flight, as it exports them."""
-    lines = []
-    for pod in flyball.operator_pods():
-        lines += scrape(pod, 8080).splitlines()
-    wanted = re.compile(r"(flyball_operator_(?:push_acknowledged|longest_step)\w*)\{.*?(le=\"[^\"]*\")?.*\} (\S+)")
-    found = [match for line in lines if (match := wanted.match(line)) and "created" not in line]
-    return ", ".join(f"{match[1].removeprefix('flyball_operator_')} {match[2] or ''} {match[3]}" for match in found)
+    """The operator's push-to-acknowledged times beside the longest steps in flight, as it exports them."""
+    (operator,) = flyball.operator_pods()
+    families = {family.name: family for family in text_string_to_metric_families(scrape(operator, 8080))}
+    return "; ".join(
+        f"{words}: half within {upper_bound(families[name], 0.5)}, 99 % within {upper_bound(families[name], 0.99)}"
+        for name, words in (
+            ("flyball_operator_push_acknowledged_seconds", "push to acknowledged"),
+            ("flyball_operator_longest_step_seconds", "longest step up to a push"),
+        )
+    )
+
+
+def upper_bound(histogram: Metric, share: float) -> str:
+    """The least bucket that holds this share of all observations, over all services."""
+    counts: dict[float, float] = {}
+    for sample in histogram.samples:
+        if sample.name.endswith("_bucket"):
+            bound = float(sample.labels["le"])
+            counts[bound] = counts.get(bound, 0.0) + sample.value
+    return f"{min(bound for bound, count in counts.items() if count >= share * max(counts.values())):g} s"
