@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import yaml
 
 from flyball_operator.api import crd
+from flyball_operator.cli import size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
     show.set_defaults(run=_crd)
+    size.add_to(commands)
     return parser
 
 
