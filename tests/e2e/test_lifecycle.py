@@ -61,8 +61,10 @@ def test_a_recreated_service_governs_and_the_old_one_does_not_act(service: Servi
         eventually(lambda: get(RESOURCE, service.name, namespace=service.namespace) is None, expecting="gone")
         apply(small(service, flyball), namespace=service.namespace)
         service.expect_governed(within=600)
-        finished = totals.finished
-        eventually(lambda: totals.finished > finished, expecting="the new pods serve")
+    anew = StreamLoad(url=service.url(), model=MODEL, concurrency=2)  # another cluster IP
+    with anew.running() as served:
+        eventually(lambda: served.finished > 2, expecting="the new pods serve")
+    served.expect_nothing_lost()
     assert service.uid != old
     assert service.read_back()["service"] == service.uid
     eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)

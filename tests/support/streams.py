@@ -59,7 +59,8 @@ class StreamLoad:
             thread.join()
 
     async def _run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=600)
+        # Nobody answers at the address of a Service that is gone.
+        timeout = aiohttp.ClientTimeout(total=600, sock_connect=30)
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             await asyncio.gather(*(self._stream(session) for _ in range(self._concurrency)))
