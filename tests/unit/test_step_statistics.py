@@ -30,6 +30,15 @@ def test_a_step_lasts_from_its_schedule_to_its_update() -> None:
     assert statistics.longest_seconds == 0.25
 
 
+def test_the_longest_step_is_that_of_this_period_and_the_one_before() -> None:
+    statistics = StepStatistics()
+    for key, (began, ended) in enumerate([(0.0, 0.5), (1.0, 1.25), (2.0, 2.1)]):
+        statistics.scheduled(key, a_step(3), now=began)
+        statistics.finished(key, now=ended)
+        assert statistics.longest_seconds == (0.5, 0.5, 0.25)[key]
+        statistics.new_period()
+
+
 def test_with_two_steps_in_flight_the_second_begins_when_the_first_ends() -> None:
     statistics = StepStatistics()
     statistics.scheduled(1, a_step(8), now=0.0)

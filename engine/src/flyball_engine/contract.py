@@ -242,7 +242,8 @@ class CoreState(Frozen):
 
     `applied` is checked in the core; None until the first setpoint and after an expiry. `effective` has every knob the
     core supports. `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because requests
-    stood still. `longest_step_seconds` is the longest step since the previous setpoint was applied.
+    stood still. `longest_step_seconds` is the longest step since the setpoint before the present one was applied: the
+    step that the present one had to wait for is among them.
     """
 
     engine: Count

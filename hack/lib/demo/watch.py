@@ -151,7 +151,7 @@ class Watcher:
         service = await self._service()
         pod = await self._pod() if service else None
         self.latest = replace(await self._engine(pod) if pod else Snapshot(), service=service, pod=pod)
-        # The engine forgets its longest step at every retune.
+        # The engine forgets its longest step at the next retune but one.
         step = self.latest.core.longest_step_seconds if self.latest.core else 0.0
         self.longest_step = max(self.longest_step, step)
         if service:

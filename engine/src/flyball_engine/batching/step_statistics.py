@@ -41,9 +41,19 @@ class StepStatistics:
 
     def __init__(self, sums: MutableSequence[float] | None = None) -> None:
         self.sums: MutableSequence[float] = array("d", bytes(8 * SUMS_LENGTH)) if sums is None else sums
-        self.longest_seconds = 0.0
+        self._longest = 0.0
+        self._longest_before = 0.0
         self._in_flight: deque[tuple[int, float, Step]] = deque(maxlen=_MOST_IN_FLIGHT)
         self._updated = float("-inf")
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest step of this period and the one before: a change waits for a step that ends before it."""
+        return max(self._longest, self._longest_before)
+
+    def new_period(self) -> None:
+        """A change was made: steps from now on are under it."""
+        self._longest, self._longest_before = 0.0, self._longest
 
     def scheduled(self, key: int, step: Step, *, now: float) -> None:
         """A step began to be scheduled at `now`; `key` names it until `finished`."""
@@ -60,7 +70,7 @@ class StepStatistics:
                 return
 
     def _add(self, step: Step, seconds: float) -> None:
-        self.longest_seconds = max(self.longest_seconds, seconds)
+        self._longest = max(self._longest, seconds)
         start = row(step)
         added = (
             1,

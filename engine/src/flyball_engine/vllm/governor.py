@@ -91,7 +91,7 @@ class Governor:
             return
         if newest is None or setpoint.order() > newest.order():
             self._tripped = False
-            self._statistics.longest_seconds = 0.0
+            self._statistics.new_period()
             self._watchdog.reset()
         self._newest = setpoint
         self._expires = self._clock() + setpoint.expires_seconds
