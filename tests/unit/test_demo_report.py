@@ -165,7 +165,6 @@ def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.Ru
         measured=measured(requests),
         counted={"first": counted},
         limits=Limits(max_num_active_seqs=16, max_num_scheduled_tokens=256),
-        longest_step=0.5,
     )
 
 

@@ -135,7 +135,6 @@ class Demo:
         before = (await self.watcher.fresh()).counters
         await load.start(run)
         began = time.time()
-        self.watcher.longest_step = 0.0
         self.view.now = Now(run=run, counters=before)
         streams = await load.finish(limit=run.seconds + DRAIN_SECONDS)
         after = await self.watcher.fresh()
@@ -150,7 +149,6 @@ class Demo:
                 objective.name: attained(after.counters, before, objective) for objective in service.spec.objectives
             },
             limits=after.limits,
-            longest_step=self.watcher.longest_step,
         )
 
     async def _set_mode(self, mode: Mode) -> None:

@@ -27,7 +27,6 @@ class RunResult(BaseModel):
     measured: Measured
     counted: dict[str, float | None]
     limits: Limits | None
-    longest_step: float
 
 
 class PodIdentity(BaseModel):
@@ -96,14 +95,13 @@ def objectives_table(results: Results) -> Table:
 
 def latencies_table(results: Results) -> Table:
     """Percentiles of each run and the limits it ended under."""
-    table = _by_run("Latencies in ms: p50 / p99", ("TTFT", "TPOT", "ITL", "longest step", "limits at the end"))
+    table = _by_run("Latencies in ms: p50 / p99", ("TTFT", "TPOT", "ITL", "limits at the end"))
     for run in results.runs:
         figures = run.measured
         table.add_row(
             run.phase,
             run.mode.value,
             *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
-            f"{run.longest_step * 1000:.0f}",
             limits_text(run.limits),
             end_section=_ends_section(results, run),
         )

@@ -108,8 +108,6 @@ class Watcher:
         self.latest = Snapshot()
         self.decisions: dict[tuple[str, str], DecisionStatus] = {}
         self.events: dict[str, Happening] = {}
-        self.longest_step = 0.0
-        """Longest step of the engine in seconds, of all readings since somebody set this to 0."""
         self._old: set[tuple[str, str]] | None = None
         self._reader = reader
         self._namespace = namespace
@@ -151,9 +149,6 @@ class Watcher:
         service = await self._service()
         pod = await self._pod() if service else None
         self.latest = replace(await self._engine(pod) if pod else Snapshot(), service=service, pod=pod)
-        # The engine forgets its longest step at the next retune but one.
-        step = self.latest.core.longest_step_seconds if self.latest.core else 0.0
-        self.longest_step = max(self.longest_step, step)
         if service:
             self._keep_decisions(service)
             if self._reads % POLLS_PER_EVENTS == 0:
