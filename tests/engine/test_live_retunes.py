@@ -264,7 +264,9 @@ def totals(core: CoreState) -> Totals:
 
 def test_requests_that_stand_still_bring_the_start_values_back(engine: Governed) -> None:
     trips = engine.core().watchdog_trips
-    with engine.under_load(8, output=400):
+    # One token a step goes to the first request until it ends: the last waits for seven, however fast the steps are
+    # for longer than the watchdog's patience.
+    with engine.under_load(8, output=1500):
         eventually(lambda: engine.core().running == 8, expecting="all run", within=60)
         engine.floors_flag.touch()
         try:
