@@ -27,9 +27,21 @@ from flyball_engine.contract import (
     Refusal,
 )
 from flyball_engine.control.server import bind
+from flyball_engine.model import StepModel
 from support.control_port import Port, control_port
 from support.engine import SERVICE, ControlClient, Signer, json_body, setpoint
 from support.plain_scheduler import GovernedCore, PlainEngine
+from support.reflexes import a_budget
+
+MODEL = StepModel(t0=0.01, h=0.0, c1=1e-4, c2=1e-4, beta=0.0, g=0.0, kappa=1)
+
+
+def a_step(**changes: object) -> dict[str, object]:
+    return a_budget(0.05, MODEL).model_dump(mode="json") | changes
+
+
+def a_model(**changes: object) -> dict[str, object]:
+    return a_budget(0.05, MODEL).model.model_dump(mode="json") | changes
 
 
 def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
@@ -100,6 +112,13 @@ def test_another_service_is_refused_although_its_token_is_ours(port: Port) -> No
     assert (status, error.error) == (409, Refusal.OTHER_SERVICE)
 
 
+def test_a_step_budget_is_refused_where_steps_cannot_be_fitted(port: Port) -> None:
+    port.engine.unsupported = {Knob.MAX_NUM_SCHEDULED_TOKENS: "every rank schedules for itself"}
+    status, error = port.client.refuse(setpoint(1, step=a_budget(0.05, MODEL)))
+    assert (status, error.error) == (422, Refusal.UNSUPPORTED)
+    assert error.message == "step: every rank schedules for itself"
+
+
 def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
     port.engine.unsupported = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
     status, error = port.client.refuse(setpoint(1, limits={"long_prefill_token_threshold": 64}))
@@ -117,6 +136,14 @@ def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
         (json_body(service=SERVICE, epoch=1), "generation"),
         (json_body(service=SERVICE, epoch=1, generation=-1), "generation"),
         (json_body(service=SERVICE, epoch="1", generation=1), "epoch"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step={"seconds": 0.1}), "step.model"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=0)), "step.seconds"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=61)), "step.seconds"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(least_prefill_chunk=0)), "least_prefill_chunk"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(c1=-1e-9))), "step.model.c1"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(kappa=0))), "step.model.kappa"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(c3=1.0))), "step.model.c3"),
+        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(trusted="yes"))), "trusted"),
         (
             json_body(service=SERVICE, epoch=1, generation=1, limits={"num_speculative_tokens": 2}),
             "num_speculative_tokens",

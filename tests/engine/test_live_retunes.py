@@ -14,16 +14,20 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball_engine.contract import CoreState, Generation, ReadBack, Refusal, StepKind
+from flyball_engine.contract import CoreState, Generation, ReadBack, Refusal, StepBudget, StepKind
+from flyball_engine.model import StepModel
 from support import vllm_test_plugin
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.greedy import greedy, some_prompts
+from support.reflexes import a_budget
 from support.streams import StreamLoad
 from support.vllm_server import MODEL_NAME, VllmServer, eventually, make_plugin, started
 
 pytestmark = pytest.mark.engine
 
 SLOTS, TOKENS = 64, 512
+#: Somewhat like this machine; what the budgets in here need of it is its shape.
+A_GUESS = StepModel(t0=2e-3, h=0.0, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=64)
 #: Two layers without the model's weights: these tests need many steps, not their cost. float32: answers are exact.
 SMALL = [
     "--dtype=float32",
@@ -44,10 +48,10 @@ class Governed:
     asynchronous: bool
     retunes: list[ReadBack] = field(default_factory=list)
 
-    def retune(self, **limits: int) -> ReadBack:
-        """Apply limits; the answer must confirm them."""
+    def retune(self, *, step: StepBudget | None = None, **limits: int) -> ReadBack:
+        """Apply limits, and a step budget; the answer must confirm them."""
         generation = next(_generations)
-        answer = self.control.put(setpoint(generation, limits=limits))
+        answer = self.control.put(setpoint(generation, limits=limits, step=step))
         assert answer.confirmed(Generation(epoch=1, generation=generation))
         self.retunes.append(answer)
         return answer
@@ -74,7 +78,7 @@ class Governed:
 
         def meddle() -> None:
             while not stop.wait(every):
-                self.retune(**random_limits())
+                self.retune(step=random_budget(), **random_limits())
 
         thread = threading.Thread(target=meddle)
         thread.start()
@@ -91,6 +95,10 @@ def random_limits() -> dict[str, int]:
         "max_num_scheduled_tokens": random.choice([1, 20, 100, 512, 9000]),
         "long_prefill_token_threshold": random.choice([0, 1, 32, 300, 9000]),
     }
+
+
+def random_budget() -> StepBudget | None:
+    return random.choice([None, a_budget(random.choice([1e-6, 0.01, 0.1, 60.0]), A_GUESS)])
 
 
 @pytest.fixture(scope="module", params=["synchronous", "asynchronous"])
@@ -154,7 +162,7 @@ def test_a_hundred_retunes_under_32_streams_lose_nothing(engine: Governed) -> No
     before, trips = len(engine.retunes), engine.core().watchdog_trips
     with engine.under_load(32):
         while len(engine.retunes) < before + 110:
-            engine.retune(**random_limits())
+            engine.retune(step=random_budget(), **random_limits())
         engine.retune()
     assert engine.core().watchdog_trips == trips
 
@@ -227,6 +235,28 @@ class LoggedStep:
     generation_requests: int
     generation_tokens: int
     seconds: float
+
+
+def test_steps_get_the_tokens_that_fit_into_their_time(engine: Governed) -> None:
+    # Steps take far less than this says: the bias goes to its end, 0.5, and a step gets 200 tokens.
+    slow = StepModel(t0=0.0, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
+    with engine.under_load(8, prompt=900):
+        eventually(lambda: largest_since(engine, 0) > 400, expecting="steps of many tokens", within=60)
+        engine.retune(step=a_budget(0.1, slow))
+        eventually(lambda: (engine.core().local_bias or 1) < 0.51, expecting="the bias is learnt", within=60)
+        before = len(logged_steps(engine.server))
+        eventually(lambda: len(logged_steps(engine.server)) > before + 100, expecting="steps", within=60)
+        assert 150 < largest_since(engine, before) <= 200
+        assert 'flyball_step_budget_seconds{engine="0"} 0.1' in engine.control.metrics()
+        engine.retune()
+        before = len(logged_steps(engine.server))
+        eventually(lambda: largest_since(engine, before) > 400, expecting="steps of many tokens", within=60)
+
+
+def largest_since(engine: Governed, position: int) -> int:
+    return max(
+        (step.context_tokens + step.generation_tokens for step in logged_steps(engine.server)[position:]), default=0
+    )
 
 
 def logged_steps(server: VllmServer) -> list[LoggedStep]:

@@ -70,6 +70,11 @@ def test_no_decode_is_left_out_of_a_step(story: dict[str, Any]) -> None:
     assert story["starved_decodes"] == 0
 
 
+def test_every_step_fits_its_budget_or_is_the_least_there_is(story: dict[str, Any]) -> None:
+    assert story["budgeted"] > 100
+    assert story["over_budget"] == 0
+
+
 def test_published_sums_are_those_added_up_by_hand(story: dict[str, Any]) -> None:
     assert story["published"].keys() == story["by_hand"].keys()
     for row, sums in story["by_hand"].items():

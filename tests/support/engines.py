@@ -120,7 +120,10 @@ class PlantEngine:
                 for key, sums in plant.cells.items()
             ),
         )
-        return Reports(cores=(CoreReport(state=state, governed=self.governed, running_kv_tokens=held, expiries=0),))
+        report = CoreReport(
+            state=state, governed=self.governed, running_kv_tokens=held, expiries=0, step_budget_seconds=0.0
+        )
+        return Reports(cores=(report,))
 
     def counts(self) -> _Counts:
         counts = self.plant.counts

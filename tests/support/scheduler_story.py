@@ -27,7 +27,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Limits, Setpoint
+from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Limits, ModelSpec, Setpoint, StepBudget
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm import governor
 from flyball_engine.vllm.governor import Governor
@@ -35,6 +35,9 @@ from flyball_engine.vllm.plugin import failure, register
 from flyball_engine.vllm.scheduler import governed_class
 
 BLOCK = 32
+#: What the made-up model takes, synchronously: see `Engine._schedule` and `_update`.
+FIXED_SECONDS, SECONDS_PER_TOKEN = 0.003, 0.0001
+LEAST_CHUNK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +73,17 @@ class Tally:
     starved_decodes: int = 0
     over_cap: int = 0
     over_tokens: int = 0
+    over_budget: int = 0
+    budgeted: int = 0
     unfinished: int = 0
     most_running: int = 0
     overlapped: int = 0
     sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * len(STEP_FIELDS)))
+
+
+def a_model(fixed: float, per_token: float) -> ModelSpec:
+    """A trusted model with a cost per step and per token."""
+    return ModelSpec(id="made up", trusted=True, t0=fixed, h=0.0, c1=per_token, c2=per_token, beta=0.0, g=0.0, kappa=1)
 
 
 def token_of(request_id: str, position: int) -> int:
@@ -102,6 +112,7 @@ class Engine:
         self.updated = 0.0
         self.added = 0
         self.generation = 0
+        self.honest = False
         self.hasher = get_request_block_hasher(BLOCK, _hash)
 
     def add(self) -> None:
@@ -119,13 +130,18 @@ class Engine:
         )
         self.scheduler.add_request(request)
 
-    def retune(self, **limits: int) -> None:
-        """Apply a setpoint with these limits."""
+    def retune(self, *, limits: dict[str, int], step: StepBudget | None = None) -> None:
+        """Apply a setpoint with these limits, and a step budget."""
         self.generation += 1
         self.tally.retunes += 1
         self.governor.apply(
             Setpoint(
-                service="s", epoch=1, generation=self.generation, limits=Limits(**limits), expires_seconds=100_000.0
+                service="s",
+                epoch=1,
+                generation=self.generation,
+                limits=Limits(**limits),
+                step=step,
+                expires_seconds=100_000.0,
             )
         )
 
@@ -136,7 +152,17 @@ class Engine:
             "max_num_scheduled_tokens": self.random.choice([1, 4, 16, 33, 100, 512, 100_000]),
             "long_prefill_token_threshold": self.random.choice([0, 1, 16, 64, 5000]),
         }
-        self.retune(**dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3))))
+        chosen = dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3)))
+        self.retune(limits=chosen, step=self._budget_at_random())
+
+    def _budget_at_random(self) -> StepBudget | None:
+        """None, one with the truth about the made-up model, or one with a model far from it."""
+        seconds = self.random.choice([1e-6, 0.004, 0.01, 0.03, 60.0])
+        honest = StepBudget(seconds=seconds, model=a_model(FIXED_SECONDS, SECONDS_PER_TOKEN))
+        wrong = StepBudget(seconds=seconds, model=a_model(0.0, self.random.choice([0.0, 1e-9, 10.0])))
+        chosen = self.random.choice([None, honest, wrong])
+        self.honest = chosen is honest
+        return chosen
 
     def step(self) -> None:
         """One turn of the core's loop."""
@@ -162,13 +188,29 @@ class Engine:
         effective = self._effective()
         tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
         tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
+        step = _by_hand(output, scheduler, running)
+        begun = sum(prefilling for _, prefilling, _ in running.values())
+        self._judge_budget(output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
         if not new_preemptions:
             tally.starved_decodes += sum(
                 request.request_id not in output.num_scheduled_tokens and not _is_ending(request)
                 for request, prefilling, _ in running.values()
                 if not prefilling
             )
-        self.in_flight.append((output, began, _by_hand(output, scheduler, running)))
+        self.in_flight.append((output, began, step))
+
+    def _judge_budget(self, tokens: int, *, decodes: int, begun: int) -> None:
+        """Does the step fit into its time, or is it the least there is? Its time is what it takes here, so biased."""
+        report = self.reader.read()
+        assert report is not None
+        if not report.step_budget_seconds or not self.honest:
+            return
+        bias = report.state.local_bias
+        predicted = (1.0 if bias is None else bias) * (FIXED_SECONDS + SECONDS_PER_TOKEN * tokens)
+        # Decodes whose last token is in flight leave theirs to the prompts.
+        least = decodes + LEAST_CHUNK * max(1, begun)
+        self.tally.budgeted += 1
+        self.tally.over_budget += predicted > report.step_budget_seconds + 1e-9 and tokens > least
 
     def _effective(self) -> dict[str, int]:
         report = self.reader.read()
@@ -332,7 +374,7 @@ def _meddle(engine: Engine, story: Story) -> None:
     if engine.random.random() < story.aborts:
         engine.abort_one()
     if story.once and engine.generation == 0 and len(engine.scheduler.running) > 20:
-        engine.retune(**story.once)
+        engine.retune(limits=story.once)
 
 
 def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:

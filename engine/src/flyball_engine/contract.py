@@ -97,6 +97,7 @@ class Frozen(BaseModel):
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Coefficient = Annotated[float, Field(ge=0, le=60)]
 
 
 class Knob(StrEnum):
@@ -148,6 +149,35 @@ class ObjectiveSpec(Frozen):
         return f"{self.metric.value}/{self.threshold_seconds:g}"
 
 
+class ModelSpec(Frozen):
+    """The step-time model as a setpoint carries it: the coefficients of `flyball_engine.model.StepModel`, in seconds.
+
+    `id` names the fit, for people. A model that is not `trusted` is compared with what steps take, and bounds nothing.
+    """
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+    trusted: bool
+    t0: Coefficient
+    h: Coefficient
+    c1: Coefficient
+    c2: Coefficient
+    beta: Coefficient
+    g: Coefficient
+    kappa: Positive
+
+
+class StepBudget(Frozen):
+    """The time a step may take; the engine gives each step the tokens that fit into it.
+
+    `seconds`: the budget. `model`: what predicts a step's time; predictions are multiplied by the engine's local bias.
+    `least_prefill_chunk`: tokens a prompt gets in a step even where none fit, so that it advances.
+    """
+
+    seconds: Annotated[float, Field(gt=0, le=60)]
+    model: ModelSpec
+    least_prefill_chunk: Annotated[int, Field(ge=1, le=2**20)] = 16
+
+
 class Generation(Frozen):
     """Who wrote a setpoint and in which order: compared by epoch (the leader), then by number."""
 
@@ -165,6 +195,7 @@ class Setpoint(Frozen):
     `service`: UID of the InferenceService; another one is refused.
     `epoch`, `generation`: see `Generation`; an older pair is refused, the same pair with another body too.
     `limits`: live limits; those absent return to the engine's start values.
+    `step`: the time a step may take, within the limits; absent, the limits alone hold.
     `objectives`: what each request is counted against; empty counts nothing.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
     """
@@ -173,6 +204,7 @@ class Setpoint(Frozen):
     epoch: Count
     generation: Count
     limits: Limits = Limits()
+    step: StepBudget | None = None
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
 
@@ -243,7 +275,8 @@ class CoreState(Frozen):
     `applied` is checked in the core; None until the first setpoint and after an expiry. `effective` has every knob the
     core supports. `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because requests
     stood still. `longest_step_seconds` is the longest step since the setpoint before the present one was applied: the
-    step that the present one had to wait for is among them.
+    step that the present one had to wait for is among them. `local_bias` is what steps take over what the setpoint's
+    model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens.
     """
 
     engine: Count
@@ -258,6 +291,8 @@ class CoreState(Frozen):
     kv_cache_tokens: Count
     watchdog_trips: Count
     longest_step_seconds: Annotated[float, Field(ge=0)]
+    local_bias: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_decode: Positive = 1
     steps: tuple[StepSums, ...] = ()
 
 
@@ -378,6 +413,10 @@ class MetricName(StrEnum):
     STEP_PREFILL_ATTENTION = "flyball_step_prefill_attention_total"
     LONGEST_STEP_SECONDS = "flyball_longest_step_seconds"
     """gauge; engine."""
+    STEP_BUDGET_SECONDS = "flyball_step_budget_seconds"
+    """gauge; engine: time a step may take, 0 where the limits alone hold."""
+    LOCAL_BIAS = "flyball_local_bias"
+    """gauge; engine: what steps take over what the setpoint's model says; absent before a model came."""
     WATCHDOG_TRIPS = "flyball_watchdog_trips_total"
     """counter; engine."""
     UNSUPPORTED = "flyball_unsupported"

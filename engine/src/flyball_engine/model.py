@@ -37,34 +37,55 @@ class StepModel:
 
         `decodes` requests get one token each, one prefill of `prefill_tokens` continues after `context` tokens.
         """
-        tokens = decodes + prefill_tokens
+        attention = prefill_tokens * (context + prefill_tokens / 2)
+        return self.step_seconds(
+            tokens=decodes + prefill_tokens, decodes=decodes, prefills=prefill_tokens > 0, attention=attention
+        )
+
+    def step_seconds(self, *, tokens: float, decodes: float, prefills: bool, attention: float) -> float:
+        """Predicted time of one step of any composition, in seconds.
+
+        `tokens` it processes in all (tok), `decodes` (n), whether it prefills, its prefill `attention` (A, token²).
+        """
         return (
             self.t0
-            + (self.h if prefill_tokens > 0 else 0.0)
+            + (self.h if prefills else 0.0)
             + self.c1 * min(tokens, self.kappa)
             + self.c2 * max(0.0, tokens - self.kappa)
             + self.beta * decodes
-            + self.g * prefill_tokens * (context + prefill_tokens / 2)
+            + self.g * attention
         )
 
-    def largest_prefill(self, *, seconds: float, decodes: float, context: float = 0.0) -> float:
-        """Most prefill tokens that fit beside `decodes` into a step of `seconds`; 0 if none does, may be infinite.
+    def largest_chunk(
+        self,
+        *,
+        seconds: float,
+        tokens: float,
+        decodes: float,
+        attention: float = 0.0,
+        prompts: int = 1,
+        context: float = 0.0,
+    ) -> float:
+        """Most prefill tokens that each of `prompts` may add to a step without it passing `seconds`; may be infinite.
 
-        Piecewise quadratic in p, increasing, so each side of the hinge is solved and the first that fits is taken.
+        The step has `tokens`, `decodes` and `attention` already; `context` is the sum of the prompts' contexts. 0 if
+        the step is full. Piecewise quadratic and increasing, so each side of the hinge is solved in turn.
         """
-        if self.seconds(decodes=decodes, prefill_tokens=1.0, context=context) > seconds:
+        slack = seconds - self.step_seconds(tokens=tokens, decodes=decodes, prefills=True, attention=attention)
+        if slack <= 0:
             return 0.0
-        below = max(0.0, self.kappa - decodes)
-        if self.seconds(decodes=decodes, prefill_tokens=max(1.0, below), context=context) > seconds:
-            slack = seconds - (self.t0 + self.h + (self.c1 + self.beta) * decodes)
-            return _root(self.g / 2, self.c1 + self.g * context, slack)
-        base = self.t0 + self.h + self.c1 * min(decodes, self.kappa) + self.c2 * max(0.0, decodes - self.kappa)
-        slack = seconds - base - self.beta * decodes - (self.c1 - self.c2) * below
-        return _root(self.g / 2, self.c2 + self.g * context, slack)
+        bend, rise = self.g * prompts / 2, self.g * context
+        below = max(0.0, self.kappa - tokens) / prompts
+        chunk = _root(bend, self.c1 * prompts + rise, slack)
+        if chunk <= below:
+            return chunk
+        # Up to the hinge tokens cost c1, so the line of c2 begins that much lower or higher.
+        slack -= (self.c1 - self.c2) * prompts * below
+        return _root(bend, self.c2 * prompts + rise, slack)
 
 
 def _root(a: float, b: float, c: float) -> float:
     """The positive root of a·x² + b·x = c for a, b >= 0 and c >= 0; infinite if a = b = 0."""
-    if a > 0:
-        return (math.sqrt(b * b + 4 * a * c) - b) / (2 * a)
-    return c / b if b > 0 else math.inf
+    # Not the textbook's form: that loses all digits where a is small.
+    divisor = b + math.sqrt(b * b + 4 * a * c)
+    return 2 * c / divisor if divisor > 0 else math.inf

@@ -60,14 +60,19 @@ class StepStatistics:
         if step.tokens > 0:
             self._in_flight.append((key, now, step))
 
-    def finished(self, key: int, *, now: float) -> None:
-        """The step's outputs were processed at `now`. Steps finish in the order they were scheduled in."""
+    def finished(self, key: int, *, now: float) -> tuple[Step, float] | None:
+        """The step's outputs were processed at `now`: what it was and its seconds, None if it processed nothing.
+
+        Steps finish in the order they were scheduled in.
+        """
         began, self._updated = self._updated, now
         while self._in_flight and any(entry[0] == key for entry in self._in_flight):
             name, scheduled, step = self._in_flight.popleft()
             if name == key:
-                self._add(step, now - max(began, scheduled))
-                return
+                seconds = now - max(began, scheduled)
+                self._add(step, seconds)
+                return step, seconds
+        return None
 
     def _add(self, step: Step, seconds: float) -> None:
         self._longest = max(self._longest, seconds)

@@ -48,6 +48,9 @@ def judge(*, held: Setpoint | None, offered: Setpoint, service: str, unsupported
         raise Refused(Refusal.OTHER_SERVICE, f"this engine belongs to service {service!r}, not {offered.service!r}")
     renewal = _in_order(held, offered)
     named = [f"{knob.value}: {unsupported[knob]}" for knob in offered.limits.given() if knob in unsupported]
+    # A step is fitted into its time by its tokens.
+    if offered.step is not None and Knob.MAX_NUM_SCHEDULED_TOKENS in unsupported:
+        named.append(f"step: {unsupported[Knob.MAX_NUM_SCHEDULED_TOKENS]}")
     if named:
         raise Refused(Refusal.UNSUPPORTED, "; ".join(named))
     return Acceptance(renewal=renewal)

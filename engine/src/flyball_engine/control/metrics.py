@@ -86,8 +86,11 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     ceilings: dict[tuple[str, ...], float] = {}
     single: dict[MetricName, dict[tuple[str, ...], float]] = {name: {} for name in _SINGLE}
     trips: dict[tuple[str, ...], float] = {}
+    biases: dict[tuple[str, ...], float] = {}
     for core in cores:
         engine = str(core.state.engine)
+        if core.state.local_bias is not None:
+            biases[engine,] = core.state.local_bias
         limits |= {(engine, knob.value): float(value) for knob, value in core.state.effective.given().items()}
         ceilings |= {(engine, name): float(value) for name, value in core.state.ceilings}
         trips[engine,] = float(core.state.watchdog_trips)
@@ -97,6 +100,7 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     yield _gauge(MetricName.CEILING, "Start-up size that no live limit exceeds", ["engine", "knob"], ceilings.items())
     for name, values in single.items():
         yield _gauge(name, _SINGLE[name], ["engine"], values.items())
+    yield _gauge(MetricName.LOCAL_BIAS, "What steps take over what the model says", ["engine"], biases.items())
     yield _counter(
         MetricName.WATCHDOG_TRIPS, "Returns to start values because requests stood still", ["engine"], trips.items()
     )
@@ -110,7 +114,8 @@ _SINGLE: Final[Mapping[MetricName, str]] = {
     MetricName.KV_CACHE_USAGE: "Fraction of the KV cache in use",
     MetricName.KV_CACHE_TOKENS: "Tokens the KV cache can hold",
     MetricName.RUNNING_KV_TOKENS: "Tokens in the KV cache that running requests hold",
-    MetricName.LONGEST_STEP_SECONDS: "Longest step since the setpoint was applied",
+    MetricName.LONGEST_STEP_SECONDS: "Longest step up to the setpoint that is applied, and since",
+    MetricName.STEP_BUDGET_SECONDS: "Time a step may take, 0 where the limits alone hold",
 }
 
 
@@ -126,6 +131,7 @@ def _singles(core: CoreReport) -> dict[MetricName, float]:
         MetricName.KV_CACHE_TOKENS: state.kv_cache_tokens,
         MetricName.RUNNING_KV_TOKENS: core.running_kv_tokens,
         MetricName.LONGEST_STEP_SECONDS: state.longest_step_seconds,
+        MetricName.STEP_BUDGET_SECONDS: core.step_budget_seconds,
     }
 
 

@@ -62,11 +62,14 @@ class Slot(IntEnum):
     WATCHDOG_TRIPS = auto()
     EXPIRIES = auto()
     LONGEST_STEP_SECONDS = auto()
-    REQUESTED = 16
-    EFFECTIVE = 24
-    START = 32
-    REASON = 40
-    SUMS = 48
+    TOKENS_PER_DECODE = auto()
+    STEP_BUDGET_SECONDS = auto()
+    LOCAL_BIAS = auto()
+    REQUESTED = 32
+    EFFECTIVE = 40
+    START = 48
+    REASON = 56
+    SUMS = 64
 
 
 _BODY: Final = Slot.SUMS + SUMS_LENGTH
@@ -81,6 +84,7 @@ class CoreReport:
     governed: bool
     running_kv_tokens: int
     expiries: int
+    step_budget_seconds: float
 
 
 class StateWriter:
@@ -110,7 +114,8 @@ class StateWriter:
         self._target = memoryview(self._map)[8 * _HEADER : 8 * (_HEADER + _BODY)]
         self._sequence = 0
         self.numbers[Slot.ENGINE] = engine
-        for start in (Slot.EPOCH, Slot.GENERATION, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
+        self.numbers[Slot.TOKENS_PER_DECODE] = 1
+        for start in (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
             self.numbers[start] = _ABSENT
 
     def publish(self) -> None:
@@ -196,6 +201,7 @@ def _report(body: array[float]) -> CoreReport:
         governed=bool(body[Slot.GOVERNED]),
         running_kv_tokens=int(body[Slot.RUNNING_KV_TOKENS]),
         expiries=int(body[Slot.EXPIRIES]),
+        step_budget_seconds=body[Slot.STEP_BUDGET_SECONDS],
     )
 
 
@@ -217,6 +223,8 @@ def _state(body: array[float]) -> CoreState:
         kv_cache_tokens=int(body[Slot.KV_CACHE_TOKENS]),
         watchdog_trips=int(body[Slot.WATCHDOG_TRIPS]),
         longest_step_seconds=body[Slot.LONGEST_STEP_SECONDS],
+        local_bias=None if math.isnan(body[Slot.LOCAL_BIAS]) else body[Slot.LOCAL_BIAS],
+        tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
         steps=step_sums(body[Slot.SUMS :]),
     )
 

@@ -189,7 +189,7 @@ def _tokens(bundle: Preset, roofline: Roofline | None, context: int) -> int:
     if roofline is None:
         return least
     model = roofline.step_model(context=context)
-    fitting = model.largest_prefill(seconds=bundle.step_stretch * model.seconds(decodes=1), decodes=0)
+    fitting = model.largest_chunk(seconds=bundle.step_stretch * model.seconds(decodes=1), tokens=0, decodes=0)
     return max(least, min(most, int(fitting) // _STEP * _STEP))
 
 

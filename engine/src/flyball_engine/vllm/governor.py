@@ -10,6 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -23,6 +24,7 @@ from flyball_engine.batching.limits import (
     threshold_limit,
     token_limit,
 )
+from flyball_engine.batching.reflex import Queue, Reflex, Room
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import Generation, Knob, Setpoint
@@ -32,6 +34,8 @@ from flyball_engine.vllm.surface import Surface
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _NEVER: Final = float("inf")
+#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
+_LOOK_AHEAD: Final = 8
 
 
 def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
@@ -72,7 +76,9 @@ class Governor:
         self._expires = _NEVER
         self._tripped = False
         self._wanted = self._surface.start
+        self._held = self._surface.start
         self._held_for: tuple[Wanted, RunningBatch] | None = None
+        self._reflex = Reflex()
         self._began = 0.0
         self._joining = 0
         self._prefilling: list[Any] = []
@@ -98,6 +104,7 @@ class Governor:
         self._set_applied(Generation(epoch=setpoint.epoch, generation=setpoint.generation))
         # A renewal after a trip leaves the start values: the same limits would bring the same stall.
         self._wanted = self._surface.start if self._tripped else _complete(setpoint, self._surface.start)
+        self._reflex.set_budget(None if self._tripped else setpoint.step)
         self.touch()
 
     @_contained
@@ -126,7 +133,9 @@ class Governor:
     def after_update(self, output: Any) -> None:
         """Count the step that ended, publish."""
         now = self._clock()
-        self._statistics.finished(id(output), now=now)
+        ended = self._statistics.finished(id(output), now=now)
+        if ended is not None:
+            self._reflex.observe(*ended)
         self._watchdog.served(output.num_scheduled_tokens, now=now)
         self._publish()
 
@@ -140,6 +149,7 @@ class Governor:
         self.governing = False
         self._set_applied(None)
         self._state.numbers[Slot.GOVERNED] = 0
+        self._state.numbers[Slot.STEP_BUDGET_SECONDS] = 0
         start = self._surface.start
         try:
             self._surface.write(start, step_threshold=start.threshold)
@@ -150,24 +160,54 @@ class Governor:
         self._state.publish()
 
     def _hold_limits(self) -> None:
-        """Write the limits that are safe for the batch; they depend on nothing else than it and what is wanted."""
+        """Write the limits that are safe for the batch, and the room of the next step where one is fitted."""
         self._prefilling = self._surface.prefilling()
-        wanted, sizes, batch = self._wanted, self._surface.sizes, self._surface.batch(self._prefilling)
-        if self._held_for == (wanted, batch):
+        batch = self._surface.batch(self._prefilling)
+        if self._held_for != (self._wanted, batch):
+            self._held_for = (self._wanted, batch)
+            self._clamp(batch)
+        elif not self._reflex.holds:
+            # The limits depend on nothing else: they stand as they were written.
             return
-        self._held_for = (wanted, batch)
+        self._write(batch)
+
+    def _clamp(self, batch: RunningBatch) -> None:
+        wanted, sizes = self._wanted, self._surface.sizes
         active = active_limit(wanted.active, sizes)
         tokens = token_limit(wanted.tokens, active=active.value, batch=batch, sizes=sizes)
         threshold = threshold_limit(wanted.threshold, sizes)
-        self._surface.write(
-            Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value),
-            step_threshold=step_threshold(
-                threshold.value, tokens=tokens.value, batch=batch, sizes=sizes, adaptive=self._surface.adaptive
-            ),
-        )
+        self._held = Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value)
         self._show(Knob.MAX_NUM_ACTIVE_SEQS, active)
         self._show(Knob.MAX_NUM_SCHEDULED_TOKENS, tokens)
         self._show(Knob.LONG_PREFILL_TOKEN_THRESHOLD, threshold)
+
+    def _write(self, batch: RunningBatch) -> None:
+        held, surface = self._held, self._surface
+        room = Room(tokens=held.tokens, threshold=held.threshold)
+        if self._reflex.holds:
+            room = self._reflex.room(self._queue(batch), least_chunk=surface.sizes.least_chunk, most=room)
+        threshold = step_threshold(
+            room.threshold,
+            tokens=room.tokens,
+            batch=batch,
+            sizes=surface.sizes,
+            adaptive=surface.adaptive and room.threshold == held.threshold,
+        )
+        surface.write(replace(held, tokens=room.tokens), step_threshold=threshold)
+
+    def _queue(self, batch: RunningBatch) -> Queue:
+        """What the next step may serve, as far as its time depends on it."""
+        surface = self._surface
+        head = surface.queue_head(_LOOK_AHEAD)
+        return Queue(
+            decodes=batch.decodes,
+            tokens_per_decode=surface.sizes.tokens_per_decode,
+            prefilling=surface.prompts(self._prefilling),
+            waiting=surface.prompts(head),
+            more=len(head) == _LOOK_AHEAD,
+            decodes_behind=batch.decodes_behind,
+            indivisible=surface.sizes.indivisible,
+        )
 
     def _show(self, knob: Knob, limited: Limited) -> None:
         if knob in self._surface.unsupported:
@@ -212,7 +252,7 @@ class Governor:
             now=self._began,
         )
         # At the start values there is nothing to return to: the stall is not of our making.
-        if stall is not None and self._wanted != self._surface.start:
+        if stall is not None and (self._wanted != self._surface.start or self._reflex.holds):
             self._trip(stall)
 
     def _trip(self, stall: Stall) -> None:
@@ -220,6 +260,7 @@ class Governor:
         _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
         self._tripped = True
         self._wanted = self._surface.start
+        self._reflex.set_budget(None)
         self._held_for = None
         self._state.numbers[Slot.WATCHDOG_TRIPS] += 1
         self._watchdog.reset()
@@ -232,6 +273,7 @@ class Governor:
         _log.warning("Flyball: the setpoint expired; start values hold until the next one")
         self._expires = _NEVER
         self._wanted = self._surface.start
+        self._reflex.set_budget(None)
         self._set_applied(None)
         self._state.numbers[Slot.EXPIRIES] += 1
 
@@ -246,6 +288,7 @@ class Governor:
         numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
         numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
         numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
+        numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
         numbers[Slot.KV_CACHE_TOKENS] = self._surface.kv_cache_tokens
         for knob in Knob:
             if knob not in self._surface.unsupported:
@@ -257,6 +300,8 @@ class Governor:
         numbers[Slot.WAITING] = self._surface.waiting()
         numbers[Slot.KV_CACHE_USAGE] = self._surface.kv_cache_usage
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
+        numbers[Slot.STEP_BUDGET_SECONDS] = self._reflex.seconds
+        numbers[Slot.LOCAL_BIAS] = self._reflex.bias
         self._state.publish()
 
 

@@ -8,10 +8,12 @@ later in a step. Checked against 0.26, 0.29, 0.31 and 0.32.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
+from flyball_engine.batching.reflex import Prompt
 from flyball_engine.contract import Knob
 
 _NEEDED: Final = (
@@ -117,6 +119,17 @@ class Surface:
             prefills=tuple(request.num_tokens - request.num_computed_tokens for request in prefilling),
             decodes_behind=len(running) - first > len(prefilling),
         )
+
+    def prompts(self, requests: Iterable[Any]) -> list[Prompt]:
+        """What is left of these requests' prompts. What the prefix cache holds is known once a request runs."""
+        return [
+            Prompt(remaining=request.num_tokens - request.num_computed_tokens, context=request.num_computed_tokens)
+            for request in requests
+        ]
+
+    def queue_head(self, length: int) -> list[Any]:
+        """The first `length` requests that wait for room, in the order vLLM takes them."""
+        return list(itertools.islice(self._scheduler.waiting, length))
 
     def context(self, names: Iterable[str]) -> int:
         """Tokens of these requests that are in the KV cache, this step's included."""

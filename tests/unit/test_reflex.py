@@ -1,0 +1,154 @@
+"""A step gets the tokens that fit into its time, and learns what its time is worth here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flyball_engine.batching.reflex import BIAS_RANGE, Prompt, Queue, Reflex, Room
+from flyball_engine.batching.step_statistics import Step
+from flyball_engine.model import StepModel
+from support.reflexes import a_budget, seconds, served
+
+MODEL = StepModel(t0=5e-3, h=1e-3, c1=1e-5, c2=4e-5, beta=2e-5, g=1e-9, kappa=256)
+LIMITS = Room(tokens=8192, threshold=0)
+
+
+def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = MODEL) -> Reflex:
+    reflex = Reflex()
+    reflex.set_budget(a_budget(budget, model, trusted=trusted))
+    return reflex
+
+
+def room(reflex: Reflex, queue: Queue, *, most: Room = LIMITS) -> Room:
+    return reflex.room(queue, least_chunk=16, most=most)
+
+
+def test_without_a_budget_the_limits_alone_hold() -> None:
+    assert room(Reflex(), Queue(decodes=8, more=True)) == LIMITS
+
+
+def test_a_model_nobody_trusts_bounds_nothing_but_is_compared() -> None:
+    reflex = a_reflex(trusted=False)
+    assert room(reflex, Queue(decodes=8, more=True)) == LIMITS
+    assert reflex.seconds == 0.0
+    reflex.observe(Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0), 0.05)
+    assert reflex.bias > 1
+
+
+def test_a_long_prompt_gets_what_time_the_decodes_leave() -> None:
+    queue = Queue(decodes=100, prefilling=[Prompt(remaining=30_000, context=0)])
+    step, (chunk,), fed = served(queue, room(a_reflex(), queue))
+    assert fed == 100
+    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
+    assert 500 < chunk < 1000
+
+
+def test_a_long_context_leaves_less() -> None:
+    late = Queue(decodes=100, prefilling=[Prompt(remaining=5_000, context=25_000)])
+    early = Queue(decodes=100, prefilling=[Prompt(remaining=5_000, context=0)])
+    assert room(a_reflex(), late).tokens < room(a_reflex(), early).tokens * 0.75
+    step, _, _ = served(late, room(a_reflex(), late))
+    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
+
+
+def test_short_prompts_are_taken_whole_one_after_the_other() -> None:
+    queue = Queue(decodes=10, waiting=[Prompt(remaining=200, context=0)] * 8)
+    step, chunks, _ = served(queue, room(a_reflex(), queue))
+    assert chunks[:3] == [200, 200, 200]
+    assert chunks[-1] == 0
+    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
+
+
+def test_a_queue_longer_than_was_looked_at_gets_the_whole_budget() -> None:
+    queue = Queue(decodes=10, waiting=[Prompt(remaining=5, context=0)] * 8, more=True)
+    assert room(a_reflex(), queue).tokens > 500
+
+
+def test_decodes_that_fill_the_budget_still_let_a_prompt_advance() -> None:
+    queue = Queue(decodes=2000, prefilling=[Prompt(remaining=30_000, context=0)])
+    assert room(a_reflex(), queue) == Room(tokens=2016, threshold=0)
+    assert a_reflex().room(queue, least_chunk=64, most=LIMITS).tokens == 2064
+
+
+def test_speculating_decodes_take_all_their_tokens() -> None:
+    queue = Queue(decodes=100, tokens_per_decode=5, prefilling=[Prompt(remaining=30_000, context=0)])
+    step, _, fed = served(queue, room(a_reflex(), queue))
+    assert fed == 100
+    assert seconds(MODEL, step) <= 0.030
+
+
+def test_decodes_behind_a_long_prompt_get_their_tokens() -> None:
+    queue = Queue(
+        decodes=9,
+        prefilling=[Prompt(remaining=30_000, context=2_000), Prompt(remaining=40, context=0)],
+        decodes_behind=True,
+    )
+    given = room(a_reflex(), queue)
+    step, chunks, fed = served(queue, given, decodes_first=2)
+    assert fed == 9
+    assert chunks[1] == 40
+    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.02)
+
+
+def test_prompts_behind_a_long_one_advance_too() -> None:
+    queue = Queue(decodes=9, prefilling=[Prompt(remaining=30_000, context=0)] * 3)
+    step, chunks, _ = served(queue, room(a_reflex(), queue))
+    assert chunks == [chunks[0]] * 3
+    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
+
+
+def test_the_limits_hold_over_the_budget() -> None:
+    queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
+    assert room(a_reflex(1.0), queue, most=Room(tokens=256, threshold=64)) == Room(tokens=256, threshold=64)
+
+
+def test_what_cannot_be_split_fits_beside_the_decodes() -> None:
+    queue = Queue(decodes=10, waiting=[Prompt(remaining=4000, context=0)], indivisible=4096)
+    assert room(a_reflex(), queue).tokens == 4106
+
+
+@pytest.mark.parametrize("slowdown", [0.7, 1.0, 1.4])
+def test_the_bias_finds_how_slow_this_pod_is(slowdown: float) -> None:
+    reflex = a_reflex()
+    queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
+    for _ in range(100):
+        step, _, _ = served(queue, room(reflex, queue))
+        reflex.observe(step, slowdown * seconds(MODEL, step))
+    assert reflex.bias == pytest.approx(slowdown, rel=0.02)
+    step, _, _ = served(queue, room(reflex, queue))
+    assert slowdown * seconds(MODEL, step) == pytest.approx(0.030, rel=0.03)
+
+
+def test_one_stall_moves_the_bias_by_little() -> None:
+    reflex = a_reflex()
+    step = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
+    for _ in range(50):
+        reflex.observe(step, seconds(MODEL, step))
+    reflex.observe(step, 60.0)
+    assert reflex.bias < 1.1
+    for _ in range(500):
+        reflex.observe(step, 60.0)
+    assert reflex.bias <= BIAS_RANGE[1]
+
+
+def test_the_bias_outlives_a_new_setpoint() -> None:
+    reflex = a_reflex()
+    step = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
+    assert math.isnan(reflex.bias)
+    for _ in range(100):
+        reflex.observe(step, 2 * seconds(MODEL, step))
+    before = reflex.bias
+    reflex.set_budget(None)
+    reflex.set_budget(a_budget(0.020, MODEL))
+    assert reflex.bias == before
+
+
+def test_a_model_that_says_nothing_teaches_nothing() -> None:
+    nothing = StepModel(t0=0.0, h=0.0, c1=0.0, c2=0.0, beta=0.0, g=0.0, kappa=1)
+    reflex = a_reflex(model=nothing)
+    reflex.observe(Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0), 0.05)
+    assert math.isnan(reflex.bias)
+    queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
+    assert room(reflex, queue).tokens == LIMITS.tokens
