@@ -25,6 +25,7 @@ from flyball_engine.contract import (
     MetricName,
     ObjectiveSpec,
     Refusal,
+    Shed,
 )
 from flyball_engine.control.server import bind
 from flyball_engine.model import StepModel
@@ -119,6 +120,13 @@ def test_a_step_budget_is_refused_where_steps_cannot_be_fitted(port: Port) -> No
     assert error.message == "step: every rank schedules for itself"
 
 
+def test_a_deadline_is_refused_where_nobody_can_be_refused(port: Port) -> None:
+    port.engine.ungated = "BaseRenderer has no process_for_engine_async"
+    status, error = port.client.refuse(setpoint(1, shed=Shed(ttft_deadline_seconds=1.0)))
+    assert (status, error.error) == (422, Refusal.UNSUPPORTED)
+    assert error.message == "shed: BaseRenderer has no process_for_engine_async"
+
+
 def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
     port.engine.unsupported = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
     status, error = port.client.refuse(setpoint(1, limits={"long_prefill_token_threshold": 64}))
@@ -136,6 +144,9 @@ def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
         (json_body(service=SERVICE, epoch=1), "generation"),
         (json_body(service=SERVICE, epoch=1, generation=-1), "generation"),
         (json_body(service=SERVICE, epoch="1", generation=1), "epoch"),
+        (json_body(service=SERVICE, epoch=1, generation=1, shed={}), "shed.ttft_deadline_seconds"),
+        (json_body(service=SERVICE, epoch=1, generation=1, shed={"ttft_deadline_seconds": 0}), "shed.ttft_deadline"),
+        (json_body(service=SERVICE, epoch=1, generation=1, shed={"ttft_deadline_seconds": 1, "margin": 2}), "margin"),
         (json_body(service=SERVICE, epoch=1, generation=1, step={"seconds": 0.1}), "step.model"),
         (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=0)), "step.seconds"),
         (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=61)), "step.seconds"),

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from flyball_engine.batching.outcomes import OpenRequest, RequestLedger, Sequence
 from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_engine.vllm import requests as counting
+from support.gates import no_gate
 
 TTFT = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.5)
 PATH = "/v1/completions"
@@ -30,6 +31,7 @@ class Engine:
         self.ledger = RequestLedger()
         self.ledger.set_objectives([TTFT])
         self.running: set[OpenRequest] = set()
+        self.keeper = no_gate()
         self.go_on = asyncio.Event()
 
     def start(self) -> Sequence:
@@ -90,6 +92,7 @@ async def served(engine: Engine, clock: Iterator[float] | None = None) -> AsyncI
     app.add_middleware(
         counting.RequestMiddleware,
         ledger=engine.ledger,
+        keeper=engine.keeper,
         clock=(lambda: next(clock)) if clock else (lambda: 0.0),
         running=engine.is_running,
     )
@@ -141,7 +144,9 @@ async def test_a_fault_of_ours_is_counted_and_the_answer_stands() -> None:
         raise RuntimeError("a fault of ours")
 
     engine = Engine()
-    app = counting.RequestMiddleware(engine.answer_too_early, ledger=engine.ledger, clock=lambda: 0.0, running=unable)
+    app = counting.RequestMiddleware(
+        engine.answer_too_early, ledger=engine.ledger, keeper=no_gate(), clock=lambda: 0.0, running=unable
+    )
     sent: list[str] = []
 
     async def send(message: counting.Message) -> None:

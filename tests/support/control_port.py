@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
@@ -48,11 +49,11 @@ def control_port(
             engine=engine,
             verifier=_verifier(signer.public_pem if public_pem == "" else public_pem),
             service=SERVICE,
-            set_objectives=ledger.set_objectives,
+            follow=lambda setpoint: ledger.set_objectives(setpoint.objectives),
             timeout=timeout,
         )
         registry = CollectorRegistry()
-        registry.register(EngineCollector(service, ledger.collect))
+        registry.register(EngineCollector(service, ledger.collect, Gate(lambda: None)))
         stop = loop.create_future()
         serving = asyncio.create_task(serve(build_app(service, registry, body_timeout=body_timeout), sock))
         started.set()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.batching.gate import Gate
 from flyball_engine.contract import (
     Ceilings,
     CoreState,
@@ -63,6 +64,7 @@ class PlantEngine:
     def __init__(self, *, governed: bool = True, unsupported: Mapping[Knob, str] | None = None, seed: int = 1) -> None:
         self.governed = governed
         self.unsupported: Mapping[Knob, str] = unsupported or {}
+        self.ungated: str | None = None
         self.plant = Plant(CPU, (), limits=START, seed=seed)
         self.applied: Generation | None = None
         self.history: list[Setpoint] = []
@@ -162,11 +164,11 @@ class ServedEngine:
             engine=self.engine,
             verifier=TokenVerifier(public_key=self.key.public_key(), service=self.service),
             service=self.service,
-            set_objectives=self.engine.set_objectives,
+            follow=lambda setpoint: self.engine.set_objectives(setpoint.objectives),
             timeout=2.0,
         )
         registry = CollectorRegistry()
-        registry.register(EngineCollector(service, self.engine.counts))
+        registry.register(EngineCollector(service, self.engine.counts, Gate(lambda: None)))
         self._service = service
         self._serving = asyncio.create_task(serve(build_app(service, registry), bind(self.ip, self.port)))
 

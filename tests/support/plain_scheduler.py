@@ -149,6 +149,7 @@ class PlainEngine:
         self.cores = cores
         self.governed = True
         self.unsupported: dict[Any, str] = {}
+        self.ungated: str | None = None
         self.alive = True
         self.answers = True
 

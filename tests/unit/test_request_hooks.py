@@ -10,6 +10,7 @@ import pytest
 
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.vllm import requests as counting
+from support.gates import no_gate
 
 
 class Processor:
@@ -64,7 +65,7 @@ def sequence_of(made: Processor, sequence_state: SimpleNamespace) -> SimpleNames
 def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
-    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
     made = processor()
     sequence = sequence_of(made, state())
     assert made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1, 2]), 1.0, None) == "updated"
@@ -76,14 +77,14 @@ def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
 
 @pytest.mark.usefixtures("in_a_request")
 def test_pooling_requests_are_not_counted(processor: type[Processor], ledger: RequestLedger) -> None:
-    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
     assert not hasattr(sequence_of(processor(), state(detokenizer=None)), counting._MARK)
 
 
 def test_a_sequence_outside_of_any_http_request_is_not_counted(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
-    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
     made = processor()
     sequence = sequence_of(made, state())
     assert made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1]), 1.0, None) == "updated"
@@ -94,7 +95,7 @@ def test_a_sequence_outside_of_any_http_request_is_not_counted(
 def test_a_fault_of_ours_costs_the_count_of_one_request_and_nothing_else(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
-    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
     made = processor()
     sequence = sequence_of(made, state())
     for _ in range(3):
@@ -105,8 +106,8 @@ def test_a_fault_of_ours_costs_the_count_of_one_request_and_nothing_else(
 @pytest.mark.usefixtures("in_a_request")
 def test_wrapping_again_feeds_the_newer_ledger_alone(processor: type[Processor], ledger: RequestLedger) -> None:
     older = RequestLedger()
-    counting._wrap(processor, counting._Feed(older, lambda: 2.0))
-    counting._wrap(processor, counting._Feed(ledger, lambda: 2.0))
+    counting._wrap(processor, counting._Feed(older, no_gate(), lambda: 2.0))
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
     made = processor()
     sequence = sequence_of(made, state())
     made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1]), 1.0, None)
@@ -121,6 +122,6 @@ def test_another_shape_of_the_processor_is_a_reason_not_a_crash(processor: type[
 
 
 def test_where_there_is_no_vllm_the_reason_says_so(ledger: RequestLedger) -> None:
-    reason = counting.install(ledger, app=None)
+    reason = counting.install(ledger, app=None, keeper=no_gate())
     assert reason is not None
     assert "vllm" in reason

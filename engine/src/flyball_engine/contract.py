@@ -178,6 +178,13 @@ class StepBudget(Frozen):
     least_prefill_chunk: Annotated[int, Field(ge=1, le=2**20)] = 16
 
 
+class Shed(Frozen):
+    """Refuse requests (503, Retry-After) whose predicted time to first token passes `margin` of the deadline."""
+
+    ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    margin: Annotated[float, Field(gt=0, le=1)] = 0.85
+
+
 class Generation(Frozen):
     """Who wrote a setpoint and in which order: compared by epoch (the leader), then by number."""
 
@@ -196,6 +203,7 @@ class Setpoint(Frozen):
     `epoch`, `generation`: see `Generation`; an older pair is refused, the same pair with another body too.
     `limits`: live limits; those absent return to the engine's start values.
     `step`: the time a step may take, within the limits; absent, the limits alone hold.
+    `shed`: the deadline that requests are refused by; absent, or with a step model that is not trusted, all are queued.
     `objectives`: what each request is counted against; empty counts nothing.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
     """
@@ -205,6 +213,7 @@ class Setpoint(Frozen):
     generation: Count
     limits: Limits = Limits()
     step: StepBudget | None = None
+    shed: Shed | None = None
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
 
@@ -276,7 +285,8 @@ class CoreState(Frozen):
     core supports. `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because requests
     stood still. `longest_step_seconds` is the longest step since the setpoint before the present one was applied: the
     step that the present one had to wait for is among them. `local_bias` is what steps take over what the setpoint's
-    model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens.
+    model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens,
+    `pipeline_depth` the steps in flight at once.
     """
 
     engine: Count
@@ -293,6 +303,7 @@ class CoreState(Frozen):
     longest_step_seconds: Annotated[float, Field(ge=0)]
     local_bias: Annotated[float, Field(gt=0)] | None = None
     tokens_per_decode: Positive = 1
+    pipeline_depth: Positive = 1
     steps: tuple[StepSums, ...] = ()
 
 
@@ -382,6 +393,8 @@ class MetricName(StrEnum):
     REQUESTS = "flyball_requests_total"
     """counter; outcome: `finished`, `abandoned` (left when an objective was violated), `aborted` (left before that),
     `refused` (never started), `error`, `uncounted`: see `flyball_engine.batching.outcomes`."""
+    ADMISSIONS = "flyball_admissions_total"
+    """counter; decision (`admitted`, `refused`), reason: what the gate said, see `flyball_engine.batching.gate`."""
     OBJECTIVE_REQUESTS = "flyball_objective_requests_total"
     """counter; objective (id), outcome (`met`, `violated`); for InterTokenLatency of gaps, for others of requests."""
     ALL_OBJECTIVES_REQUESTS = "flyball_all_objectives_requests_total"

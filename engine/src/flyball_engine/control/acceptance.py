@@ -42,8 +42,18 @@ class Acceptance:
     renewal: bool
 
 
-def judge(*, held: Setpoint | None, offered: Setpoint, service: str, unsupported: Mapping[Knob, str]) -> Acceptance:
-    """Accept `offered` or raise Refused. `held` is the newest setpoint accepted, `service` this engine's."""
+def judge(
+    *,
+    held: Setpoint | None,
+    offered: Setpoint,
+    service: str,
+    unsupported: Mapping[Knob, str],
+    ungated: str | None = None,
+) -> Acceptance:
+    """Accept `offered` or raise Refused. `held` is the newest setpoint accepted, `service` this engine's.
+
+    `unsupported`: knobs that cannot be moved, `ungated`: why requests cannot be refused by a deadline.
+    """
     if offered.service != service:
         raise Refused(Refusal.OTHER_SERVICE, f"this engine belongs to service {service!r}, not {offered.service!r}")
     renewal = _in_order(held, offered)
@@ -51,6 +61,8 @@ def judge(*, held: Setpoint | None, offered: Setpoint, service: str, unsupported
     # A step is fitted into its time by its tokens.
     if offered.step is not None and Knob.MAX_NUM_SCHEDULED_TOKENS in unsupported:
         named.append(f"step: {unsupported[Knob.MAX_NUM_SCHEDULED_TOKENS]}")
+    if offered.shed is not None and ungated is not None:
+        named.append(f"shed: {ungated}")
     if named:
         raise Refused(Refusal.UNSUPPORTED, "; ".join(named))
     return Acceptance(renewal=renewal)

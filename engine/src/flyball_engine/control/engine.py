@@ -44,6 +44,10 @@ class Engine(Protocol):
     def unsupported(self) -> Mapping[Knob, str]:
         """The knobs that cannot be moved, and why."""
 
+    @property
+    def ungated(self) -> str | None:
+        """Why requests cannot be refused by a deadline; None if they can."""
+
     def healthy(self) -> bool:
         """Whether the engine still serves."""
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flyball_engine.batching.gate import REFUSALS, Gate
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_engine.control.engine import Engine
 from flyball_engine.control.service import ControlService
@@ -53,9 +54,10 @@ class Counts(Protocol):
 class EngineCollector(Collector):
     """Turns the cores' reports, the outcomes of writes and the counts of requests into metrics."""
 
-    def __init__(self, service: ControlService, counts: Callable[[], Counts]) -> None:
+    def __init__(self, service: ControlService, counts: Callable[[], Counts], gate: Gate) -> None:
         self._service = service
         self._counts = counts
+        self._gate = gate
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of `MetricName` that this engine can tell."""
@@ -65,6 +67,7 @@ class EngineCollector(Collector):
         yield from _core_metrics(cores)
         yield from _step_metrics(cores)
         yield from _request_metrics(self._counts())
+        yield _admissions(self._gate)
 
 
 def _retunes(outcomes: Counter[str], cores: Iterable[CoreReport]) -> Metric:
@@ -140,6 +143,14 @@ def _step_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     for field, name in STEP_FIELDS.items():
         values = {(engine, str(sums.bucket), sums.kind.value): float(getattr(sums, field)) for engine, sums in rows}
         yield _counter(name, f"Sum over steps: {field.replace('_', ' ')}", ["engine", "bucket", "kind"], values.items())
+
+
+def _admissions(gate: Gate) -> Metric:
+    values = {
+        ("refused" if reason in REFUSALS else "admitted", reason.value): float(count)
+        for reason, count in gate.counts.items()
+    }
+    return _counter(MetricName.ADMISSIONS, "What the gate said of requests", ["decision", "reason"], values.items())
 
 
 def _request_metrics(counts: Counts) -> Iterator[Metric]:

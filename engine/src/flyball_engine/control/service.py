@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from flyball_engine import __version__
-from flyball_engine.contract import Generation, ObjectiveSpec, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import Generation, ReadBack, Refusal, Setpoint
 from flyball_engine.control.acceptance import Refused, check_not_overtaken, judge
 from flyball_engine.control.engine import Engine, EngineError, Reports
 from flyball_engine.control.tokens import TokenVerifier, check_digest
@@ -31,7 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class ControlService:
-    """Holds the newest accepted setpoint of one engine and the counts of writes by outcome."""
+    """Holds the newest accepted setpoint of one engine and the counts of writes by outcome.
+
+    `follow` is called with each setpoint accepted, before the cores are: for what this process does of it.
+    """
 
     def __init__(
         self,
@@ -39,14 +42,14 @@ class ControlService:
         engine: Engine,
         verifier: TokenVerifier,
         service: str,
-        set_objectives: Callable[[tuple[ObjectiveSpec, ...]], None],
+        follow: Callable[[Setpoint], None],
         timeout: float = APPLY_TIMEOUT_SECONDS,
     ) -> None:
         self.engine = engine
         self.outcomes: Counter[str] = Counter()
         self._verifier = verifier
         self._service = service
-        self._set_objectives = set_objectives
+        self._follow = follow
         self._timeout = timeout
         self._accepted: Setpoint | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -70,10 +73,11 @@ class ControlService:
                 offered=offered,
                 service=self._service,
                 unsupported=self.engine.unsupported,
+                ungated=self.engine.ungated,
             )
             # Held before the cores are asked: a call that times out may still land, and must not be overtaken.
             self._accepted = offered
-            self._set_objectives(offered.objectives)
+            self._follow(offered)
             await self._apply(offered)
             self._watch_expiry(offered)
             self.outcomes[UNCHANGED if verdict.renewal else APPLIED] += 1

@@ -25,6 +25,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 from typing import Final, cast
 
+from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import Ceilings, Clamp, CoreState, Generation, Knob, Limits
@@ -34,6 +35,7 @@ _HEADER: Final = 4  # 8-byte words: magic, sequence, checksum, length of the tex
 _TEXT_BYTES: Final = 4096
 _REASON_LENGTH: Final = 200
 _READ_ATTEMPTS: Final = 100
+_LOAD_ATTEMPTS: Final = 5
 _READ_PAUSE_SECONDS: Final = 0.0001
 _KNOBS: Final = tuple(Knob)
 _REASONS: Final = tuple(ClampReason)
@@ -65,6 +67,12 @@ class Slot(IntEnum):
     TOKENS_PER_DECODE = auto()
     STEP_BUDGET_SECONDS = auto()
     LOCAL_BIAS = auto()
+    PIPELINE_DEPTH = auto()
+    DECODES = auto()
+    BACKLOG_REQUESTS = auto()
+    BACKLOG_TOKENS = auto()
+    RECEIVED_REQUESTS = auto()
+    RECEIVED_TOKENS = auto()
     REQUESTED = 32
     EFFECTIVE = 40
     START = 48
@@ -114,7 +122,7 @@ class StateWriter:
         self._target = memoryview(self._map)[8 * _HEADER : 8 * (_HEADER + _BODY)]
         self._sequence = 0
         self.numbers[Slot.ENGINE] = engine
-        self.numbers[Slot.TOKENS_PER_DECODE] = 1
+        self.numbers[Slot.TOKENS_PER_DECODE] = self.numbers[Slot.PIPELINE_DEPTH] = 1
         for start in (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
             self.numbers[start] = _ABSENT
 
@@ -170,6 +178,14 @@ class StateReader:
             time.sleep(_READ_PAUSE_SECONDS)
         return None
 
+    def load(self) -> CoreLoad | None:
+        """What the gate needs of the last state, at the price of a request; None if no whole one could be seen."""
+        for _ in range(_LOAD_ATTEMPTS):
+            body = self._consistent_body()
+            if body is not None:
+                return _load(body)
+        return None
+
     def _consistent_body(self) -> array[float] | None:
         before = self._words[1]
         if before == 0 or before % 2:
@@ -205,6 +221,27 @@ def _report(body: array[float]) -> CoreReport:
     )
 
 
+def _load(body: array[float]) -> CoreLoad:
+    active, tokens = (
+        body[Slot.EFFECTIVE + _KNOBS.index(knob)] for knob in (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
+    )
+    bias, running = body[Slot.LOCAL_BIAS], int(body[Slot.RUNNING])
+    return CoreLoad(
+        backlog_tokens=int(body[Slot.BACKLOG_TOKENS]),
+        decodes=int(body[Slot.DECODES]),
+        running=running,
+        waiting=int(body[Slot.BACKLOG_REQUESTS]),
+        # A knob that cannot be moved is as large as the engine.
+        places=int(body[Slot.MAX_NUM_SEQS] if math.isnan(active) else active) - running,
+        received_requests=int(body[Slot.RECEIVED_REQUESTS]),
+        received_tokens=int(body[Slot.RECEIVED_TOKENS]),
+        tokens=int(body[Slot.MAX_NUM_BATCHED_TOKENS] if math.isnan(tokens) else tokens),
+        tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
+        pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
+        bias=1.0 if math.isnan(bias) else bias,
+    )
+
+
 def _state(body: array[float]) -> CoreState:
     return CoreState(
         engine=int(body[Slot.ENGINE]),
@@ -225,6 +262,7 @@ def _state(body: array[float]) -> CoreState:
         longest_step_seconds=body[Slot.LONGEST_STEP_SECONDS],
         local_bias=None if math.isnan(body[Slot.LOCAL_BIAS]) else body[Slot.LOCAL_BIAS],
         tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
+        pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
         steps=step_sums(body[Slot.SUMS :]),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.contract import Knob, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
@@ -20,12 +21,18 @@ _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 class VllmEngine:
     """The engine cores that this API-server process talks to."""
 
-    def __init__(self, engine_client: Any, *, version: str, folder: Path, failure: str | None) -> None:
-        """Open the cores' state files: they exist by now if the cores are governed. `failure`: why they cannot be."""
+    def __init__(
+        self, engine_client: Any, *, version: str, folder: Path, failure: str | None, ungated: str | None = None
+    ) -> None:
+        """Open the cores' state files: they exist by now if the cores are governed.
+
+        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused; None if they can.
+        """
         self._client = engine_client
         self._version = f"vllm {version}"
         self._readers = _open_all(folder)
         self._failure = failure or _UNGOVERNED
+        self._ungated = ungated
 
     @property
     def version(self) -> str:
@@ -44,6 +51,17 @@ class VllmEngine:
         if not self.governed:
             return dict.fromkeys(Knob, self._failure)
         return {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
+
+    @property
+    def ungated(self) -> str | None:
+        """Why requests cannot be refused by a deadline."""
+        return self._ungated if self.governed else self._failure
+
+    def loads(self) -> list[CoreLoad] | None:
+        """What the gate needs of every core; None if one cannot be seen."""
+        seen = [reader.load() for reader in self._readers.values()]
+        loads = [load for load in seen if load is not None]
+        return loads if loads and len(loads) == len(seen) else None
 
     def healthy(self) -> bool:
         """Whether vLLM still serves."""

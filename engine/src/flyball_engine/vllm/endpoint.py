@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
-from flyball_engine.contract import CONTROL_PORT, Env
+from flyball_engine.contract import CONTROL_PORT, Env, Setpoint
 from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
@@ -22,6 +24,7 @@ from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.client import VllmEngine
+from flyball_engine.vllm.gate import GateKeeper, install_gate
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
@@ -36,40 +39,55 @@ class FlyballControl:
 
     def __init__(self) -> None:
         self._ledger = RequestLedger()
+        self._engine: VllmEngine | None = None
+        self._gate = Gate(lambda: None if self._engine is None else self._engine.loads())
+        self._ungated: str | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
-        """Count this application's requests; never raises. No route is added: the control port is its own server."""
+        """Count this application's requests, and refuse them; never raises. The control port is a server of its own."""
+        keeper = GateKeeper(self._gate, time.monotonic)
         try:
-            problem = install(self._ledger, app)
+            uncounted = install(self._ledger, app, keeper=keeper)
+            self._ungated = uncounted or install_gate(keeper)
         except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
-            problem = f"{type(error).__name__}: {error}"
-        if problem is not None:
-            _log.warning("Flyball: requests are not counted: %s", problem)
+            uncounted = self._ungated = f"{type(error).__name__}: {error}"
+        if uncounted is not None:
+            _log.warning("Flyball: requests are not counted: %s", uncounted)
+        if self._ungated is not None:
+            _log.warning("Flyball: requests cannot be refused by a deadline: %s", self._ungated)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 – vLLM's protocol
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
         if engine_client is None:
             return
         try:
-            self._serving = _start(engine_client, self._ledger, host=getattr(args, "host", None))
+            self._serving = self._start(engine_client, host=getattr(args, "host", None))
         except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
             _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
 
+    def _start(self, engine_client: Any, *, host: str | None) -> asyncio.Task[None]:
+        """Bind the port and serve on it in the background; raises OSError if it is taken."""
+        sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
+        _log.info("Flyball: control port on %s", sock.getsockname())
+        engine = self._engine = VllmEngine(
+            engine_client,
+            version=_vllm_version(),
+            folder=ensure_state_dir(),
+            failure=plugin.failure(),
+            ungated=self._ungated,
+        )
+        service = ControlService(
+            engine=engine, verifier=_verifier(), service=os.environ.get(Env.SERVICE_UID, ""), follow=self._follow
+        )
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(service, self._ledger.collect, self._gate))
+        return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
 
-def _start(engine_client: Any, ledger: RequestLedger, *, host: str | None) -> asyncio.Task[None]:
-    """Bind the port and serve on it in the background; raises OSError if it is taken."""
-    sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
-    _log.info("Flyball: control port on %s", sock.getsockname())
-    service = ControlService(
-        engine=VllmEngine(engine_client, version=_vllm_version(), folder=ensure_state_dir(), failure=plugin.failure()),
-        verifier=_verifier(),
-        service=os.environ.get(Env.SERVICE_UID, ""),
-        set_objectives=ledger.set_objectives,
-    )
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(service, ledger.collect))
-    return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
+    def _follow(self, setpoint: Setpoint) -> None:
+        """What of a setpoint is done in the API server."""
+        self._ledger.set_objectives(setpoint.objectives)
+        self._gate.set_policy(setpoint, now=time.monotonic())
 
 
 def _vllm_version() -> str:

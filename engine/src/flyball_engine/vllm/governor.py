@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
+from flyball_engine.batching.backlog import Backlog
 from flyball_engine.batching.limits import (
     ClampReason,
     Limited,
@@ -79,6 +80,7 @@ class Governor:
         self._held = self._surface.start
         self._held_for: tuple[Wanted, RunningBatch] | None = None
         self._reflex = Reflex()
+        self._backlog = Backlog()
         self._began = 0.0
         self._joining = 0
         self._prefilling: list[Any] = []
@@ -138,6 +140,11 @@ class Governor:
             self._reflex.observe(*ended)
         self._watchdog.served(output.num_scheduled_tokens, now=now)
         self._publish()
+
+    @_contained
+    def received(self, request: Any) -> None:
+        """A request came in; published with the next step."""
+        self._backlog.received(request.num_tokens)
 
     @_contained
     def after_finish(self) -> None:
@@ -289,6 +296,7 @@ class Governor:
         numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
         numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
         numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
+        numbers[Slot.PIPELINE_DEPTH] = self._surface.pipeline_depth
         numbers[Slot.KV_CACHE_TOKENS] = self._surface.kv_cache_tokens
         for knob in Knob:
             if knob not in self._surface.unsupported:
@@ -302,7 +310,21 @@ class Governor:
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
         numbers[Slot.STEP_BUDGET_SECONDS] = self._reflex.seconds
         numbers[Slot.LOCAL_BIAS] = self._reflex.bias
+        self._count_backlog()
         self._state.publish()
+
+    def _count_backlog(self) -> None:
+        began = self._clock()
+        if not self._backlog.due(began):
+            return
+        numbers, surface = self._state.numbers, self._surface
+        prefilling = surface.prefilling()
+        numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
+        numbers[Slot.BACKLOG_REQUESTS] = surface.waiting()
+        numbers[Slot.BACKLOG_TOKENS] = surface.backlog_tokens(prefilling)
+        numbers[Slot.RECEIVED_REQUESTS] = self._backlog.requests
+        numbers[Slot.RECEIVED_TOKENS] = self._backlog.tokens
+        self._backlog.counted(began=began, ended=self._clock())
 
 
 def _complete(setpoint: Setpoint, start: Wanted) -> Wanted:

@@ -1,4 +1,4 @@
-"""Tells the ledger what happens to each HTTP request; runs in vLLM's API server.
+"""Tells the ledger and the gate what happens to each HTTP request; runs in vLLM's API server.
 
 vLLM's own statistics cannot be used: they have no time to the first token of a finished request, gaps without a
 request, one finished entry per sequence instead of per request, and nothing at all of a client that leaves. So an ASGI
@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
+from flyball_engine.vllm.gate import GateKeeper, Passage
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +54,10 @@ _MARK: Final = "flyball_sequence"
 _current: ContextVar[OpenRequest | None] = ContextVar("flyball_request", default=None)
 
 
-def install(ledger: RequestLedger, app: Any, *, clock: Callable[[], float] = time.monotonic) -> str | None:
-    """Feeds the ledger from this API server, whose FastAPI `app` does not serve yet.
+def install(
+    ledger: RequestLedger, app: Any, *, keeper: GateKeeper, clock: Callable[[], float] = time.monotonic
+) -> str | None:
+    """Feeds the ledger and the gate from this API server, whose FastAPI `app` does not serve yet.
 
     Returns why that is impossible, or None. `clock` gives seconds; it need not be the engine core's.
     """
@@ -64,10 +67,10 @@ def install(ledger: RequestLedger, app: Any, *, clock: Callable[[], float] = tim
         return str(error)
     if (missing := _missing(OutputProcessor)) is not None:
         return missing
-    feed = _Feed(ledger, clock)
+    feed = _Feed(ledger, keeper, clock)
     _wrap(OutputProcessor, feed)
     app.add_middleware(
-        RequestMiddleware, ledger=ledger, clock=clock, running=feed.running
+        RequestMiddleware, ledger=ledger, keeper=keeper, clock=clock, running=feed.running
     )  # added last, it is outermost
     return None
 
@@ -87,8 +90,9 @@ def _missing(processor: Any) -> str | None:
 class _Feed:
     """What the output processor knows, as events of the ledger. Called from the server's event loop alone."""
 
-    def __init__(self, ledger: RequestLedger, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: RequestLedger, keeper: GateKeeper, clock: Callable[[], float]) -> None:
         self._ledger = ledger
+        self._keeper = keeper
         self._clock = clock
         self._states: Mapping[str, Any] = {}
 
@@ -97,6 +101,8 @@ class _Feed:
         current = _current.get()
         self._states = processor.request_states
         state = processor.request_states.get(request.request_id)
+        if state is not None:
+            self._keeper.sent(state.prompt_len, alone=len(processor.request_states) == 1)
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
         if current is None or state is None or state.detokenizer is None or hasattr(state, _MARK):
             return
@@ -120,6 +126,11 @@ class _Feed:
                 cached=state.num_cached_tokens,
                 now=self._clock(),
                 failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
+            )
+            self._keeper.finished(
+                prompt_tokens=state.prompt_len,
+                cached_tokens=state.num_cached_tokens,
+                output_tokens=sequence.tokens,
             )
 
     def running(self, request: OpenRequest) -> bool:
@@ -186,10 +197,17 @@ class RequestMiddleware:
     """Opens and ends a request in the ledger for each HTTP exchange."""
 
     def __init__(
-        self, app: App, *, ledger: RequestLedger, clock: Callable[[], float], running: Callable[[OpenRequest], bool]
+        self,
+        app: App,
+        *,
+        ledger: RequestLedger,
+        keeper: GateKeeper,
+        clock: Callable[[], float],
+        running: Callable[[OpenRequest], bool],
     ) -> None:
         self._app = app
         self._ledger = ledger
+        self._keeper = keeper
         self._clock = clock
         self._running = running
 
@@ -198,7 +216,9 @@ class RequestMiddleware:
         if scope["type"] != "http" or scope.get("method") != "POST":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(receive, send)
+        path = scope.get("path", "")
+        passage = self._keeper.opened() if path in GENERATING_PATHS else None
+        exchange = _Exchange(receive, send, passage)
         request = self._ledger.opened(self._clock())
         token = _current.set(request)
         try:
@@ -206,8 +226,10 @@ class RequestMiddleware:
             exchange.returned = True
         finally:
             _current.reset(token)
+            if passage is not None:
+                self._keeper.closed(passage)
             try:
-                self._end(request, exchange, scope.get("path", ""))
+                self._end(request, exchange, path)
             except Exception:  # noqa: BLE001  see the module's docstring
                 _log.debug("counting requests failed", exc_info=True)
                 self._ledger.lost(request)
@@ -229,9 +251,10 @@ _NOT_REFUSALS: Final = frozenset({401, 403, 404, 405})
 class _Exchange:
     """Watches one exchange's messages: whether the client left, and with which status it was answered."""
 
-    __slots__ = ("_complete", "_left", "_receive", "_send", "returned", "status")
+    __slots__ = ("_complete", "_left", "_passage", "_receive", "_send", "returned", "status")
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, passage: Passage | None) -> None:
+        self._passage = passage
         self._receive = receive
         self._send = send
         self._left = False
@@ -250,6 +273,10 @@ class _Exchange:
         """A message to the client."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self._passage is not None and self._passage.retry_after is not None:
+                # vLLM's error answers have no headers of their own.
+                headers = [*message.get("headers", ()), (b"retry-after", str(self._passage.retry_after).encode())]
+                message = {**message, "headers": headers}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
         await self._send(message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from flyball_engine.vllm.governor import Governor
@@ -35,20 +36,29 @@ def governed_class(base: type[Any]) -> type[Any]:
         governor.after_schedule(output)
         return output
 
-    def update_from_output(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        result = base.update_from_output(self, scheduler_output, *args, **kwargs)
+    methods = {
+        "__init__": __init__,
+        "schedule": schedule,
+        "add_request": _followed(base.add_request, lambda governor, request: governor.received(request)),
+        "update_from_output": _followed(
+            base.update_from_output, lambda governor, output: governor.after_update(output)
+        ),
+        "finish_requests": _followed(base.finish_requests, lambda governor, _: governor.after_finish()),
+    }
+    return type(f"Governed{base.__name__}", (base,), methods)
+
+
+def _followed(method: Any, after: Callable[[Governor, Any], None]) -> Any:
+    """The scheduler's method, and then what the governor does with its first argument."""
+
+    @functools.wraps(method)
+    def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
         if self.flyball is not None:
-            self.flyball.after_update(scheduler_output)
+            after(self.flyball, args[0] if args else next(iter(kwargs.values())))
         return result
 
-    def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = base.finish_requests(self, *args, **kwargs)
-        if self.flyball is not None:
-            self.flyball.after_finish()
-        return result
-
-    methods = (__init__, schedule, update_from_output, finish_requests)
-    return type(f"Governed{base.__name__}", (base,), {method.__name__: method for method in methods})
+    return followed
 
 
 def _attach(scheduler: Any) -> Governor | None:

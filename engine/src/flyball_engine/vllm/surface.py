@@ -65,6 +65,12 @@ class Surface:
         return int(getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0)) or 0)
 
     @property
+    def pipeline_depth(self) -> int:
+        """Steps in flight at once."""
+        stages = int(getattr(self._scheduler.parallel_config, "pipeline_parallel_size", 1))
+        return max(stages, 2 if getattr(self._config, "async_scheduling", False) else 1)
+
+    @property
     def adaptive(self) -> bool:
         """Whether vLLM raises the long-prefill threshold to a fair share by itself."""
         return self._adaptive
@@ -126,6 +132,11 @@ class Surface:
             Prompt(remaining=request.num_tokens - request.num_computed_tokens, context=request.num_computed_tokens)
             for request in requests
         ]
+
+    def backlog_tokens(self, prefilling: list[Any]) -> int:
+        """Tokens still to be processed of prompts that have begun or wait: a walk over the whole queue."""
+        waiting = sum([request.num_tokens - request.num_computed_tokens for request in self._scheduler.waiting])
+        return int(waiting + sum([request.num_tokens - request.num_computed_tokens for request in prefilling]))
 
     def queue_head(self, length: int) -> list[Any]:
         """The first `length` requests that wait for room, in the order vLLM takes them."""

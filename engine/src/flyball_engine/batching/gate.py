@@ -1,0 +1,229 @@
+"""The gate: whether a request that comes now would get its first token in time, before anything of it is answered.
+
+Past capacity a queue without a gate loses every objective, whatever the limits are: all wait too long. So a request
+whose predicted time to first token passes the deadline is refused at once, and those let in keep their objectives. The
+prediction is made of what the engine core published last, of what was sent to it since, and of the step-time model:
+
+    TTFT = rest of the steps in flight + max(steps for backlog and prompt, wait for a place + steps for the prompt)
+
+with steps as full as budget and limits allow beside the running decodes, and places that become free as answers of mean
+length end.
+Without a model that is trusted the gate is silent: everything is let in.
+
+Pure: imports only the standard library, the contract, the step-time model and the reflex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from flyball_engine.batching.reflex import step_model
+from flyball_engine.contract import Setpoint, StepBudget
+
+#: Weight of one finished request in the mean output length and in the share of prompts that the prefix cache holds.
+_FINISHED_WEIGHT: Final = 0.02
+#: Requests that must have finished before their means are used.
+_LEAST_FINISHED: Final = 5
+#: A reservation that neither reached the engine nor was given back by then is forgotten.
+RESERVATION_SECONDS: Final = 10.0
+
+
+class Reason(StrEnum):
+    """Why a request was let in or refused; label of the admissions counter."""
+
+    IN_TIME = "in_time"
+    """Let in: its first token is predicted to come before the deadline."""
+    NO_DEADLINE = "no_deadline"
+    """Let in: the setpoint has no deadline."""
+    NO_MODEL = "no_model"
+    """Let in: there is no step-time model, or none that is trusted."""
+    UNOBSERVED = "unobserved"
+    """Let in: what the engine core does could not be read."""
+    LATE = "late"
+    """Refused: its first token is predicted to come after the deadline."""
+
+
+REFUSALS: Final = frozenset({Reason.LATE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreLoad:
+    """What an engine core published: its work, and what it had received by then.
+
+    `backlog_tokens`: prompt tokens still to be processed, of running and waiting requests. `decodes`: running requests
+    that decode. `places`: requests that may join at once. `received_requests`, `received_tokens`: cumulative, with
+    their prompts. `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once.
+    """
+
+    backlog_tokens: int
+    decodes: int
+    running: int
+    waiting: int
+    places: int
+    received_requests: int
+    received_tokens: int
+    tokens: int
+    tokens_per_decode: int
+    pipeline_depth: int
+    bias: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the gate says of a request: let in or refused, why, and the seconds predicted, None if none could be."""
+
+    admitted: bool
+    reason: Reason
+    predicted: float | None = None
+    deadline: float | None = None
+
+    @property
+    def retry_after(self) -> int:
+        """Whole seconds after which the queue may be short enough."""
+        if self.predicted is None or self.deadline is None:
+            return 1
+        return max(1, math.ceil(self.predicted - self.deadline))
+
+
+@dataclass(eq=False)
+class Reservation:
+    """A request that was let in and has not reached the engine: what it will add to the backlog."""
+
+    tokens: int
+    since: float
+
+
+class Gate:
+    """Decides on requests, from one thread. `loads` reads what the cores published; None if that cannot be seen.
+
+    The clock is a parameter of each call. Its own memory is bounded: reservations expire.
+    """
+
+    def __init__(self, loads: Callable[[], list[CoreLoad] | None]) -> None:
+        self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self._loads = loads
+        self._setpoint: Setpoint | None = None
+        self._expires = -math.inf
+        self._reserved: dict[Reservation, None] = {}
+        self._sent_requests = 0
+        self._sent_tokens = 0
+        self._finished = 0
+        self._mean_output = 0.0
+        self._hit_ratio = 0.0
+
+    def set_policy(self, setpoint: Setpoint, *, now: float) -> None:
+        """The setpoint to decide by from now on, until it expires."""
+        self._setpoint = setpoint
+        self._expires = now + setpoint.expires_seconds
+
+    def decide(self, prompt_tokens: int, *, now: float) -> Verdict:
+        """Whether a prompt may go to the engine; counts the decision."""
+        verdict = self._verdict(prompt_tokens, now)
+        self.counts[verdict.reason] += 1
+        return verdict
+
+    def reserve(self, prompt_tokens: int, *, now: float) -> Reservation:
+        """Add to the backlog what was let in, until it is sent or given back."""
+        for old in [each for each in self._reserved if now - each.since > RESERVATION_SECONDS]:
+            del self._reserved[old]
+        reservation = Reservation(prompt_tokens, now)
+        self._reserved[reservation] = None
+        return reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """The request reached the engine, or will not."""
+        self._reserved.pop(reservation, None)
+
+    def sent(self, prompt_tokens: int) -> None:
+        """A sequence was sent to an engine core."""
+        self._sent_requests += 1
+        self._sent_tokens += prompt_tokens
+
+    def rebase(self) -> None:
+        """Nothing is unfinished: whatever was sent was received, so that an error of counting does not last."""
+        loads = self._loads()
+        if loads:
+            self._sent_requests = sum(load.received_requests for load in loads)
+            self._sent_tokens = sum(load.received_tokens for load in loads)
+
+    def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """A sequence came to its end: its length, and what of its prompt the prefix cache held."""
+        self._finished += 1
+        weight = max(_FINISHED_WEIGHT, 1 / self._finished)
+        self._mean_output += weight * (output_tokens - self._mean_output)
+        self._hit_ratio += weight * (cached_tokens / max(1, prompt_tokens) - self._hit_ratio)
+
+    def _verdict(self, prompt_tokens: int, now: float) -> Verdict:
+        setpoint = self._setpoint if now < self._expires else None
+        if setpoint is None or setpoint.shed is None:
+            return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
+        if setpoint.step is None or not setpoint.step.model.trusted:
+            return Verdict(admitted=True, reason=Reason.NO_MODEL)
+        loads = self._loads()
+        if not loads:
+            return Verdict(admitted=True, reason=Reason.UNOBSERVED)
+        predicted = self._predict(prompt_tokens, setpoint.step, loads)
+        deadline = setpoint.shed.ttft_deadline_seconds * setpoint.shed.margin
+        late = predicted > deadline
+        return Verdict(
+            admitted=not late,
+            reason=Reason.LATE if late else Reason.IN_TIME,
+            predicted=predicted,
+            deadline=deadline,
+        )
+
+    def _predict(self, prompt_tokens: int, step: StepBudget, loads: list[CoreLoad]) -> float:
+        """Seconds to the first token on the core that has most room; what is on its way is spread over the cores."""
+        on_way_requests = self._sent_requests - sum(load.received_requests for load in loads) + len(self._reserved)
+        on_way_tokens = (
+            self._sent_tokens
+            - sum(load.received_tokens for load in loads)
+            + sum(reservation.tokens for reservation in self._reserved)
+        )
+        computed = 1.0 - self._hit_ratio
+        return min(
+            predicted_ttft(
+                step,
+                load,
+                prompt=prompt_tokens * computed,
+                backlog=(load.backlog_tokens + max(0, on_way_tokens) / len(loads)) * computed,
+                ahead=load.waiting + math.ceil(max(0, on_way_requests) / len(loads)),
+                mean_output=self._mean_output if self._finished >= _LEAST_FINISHED else None,
+            )
+            for load in loads
+        )
+
+
+def predicted_ttft(
+    step: StepBudget, load: CoreLoad, *, prompt: float, backlog: float, ahead: int, mean_output: float | None
+) -> float:
+    """Seconds from now to the first token of a prompt with `backlog` tokens and `ahead` requests before it.
+
+    `mean_output`: tokens of an answer, None while that is not known: then no wait for a place is reckoned.
+    """
+    model, decodes = step_model(step), load.decodes
+    decode_tokens = decodes * load.tokens_per_decode
+    fits = model.largest_chunk(seconds=step.seconds / load.bias, tokens=decode_tokens, decodes=decodes)
+    chunk = max(float(step.least_prefill_chunk), min(fits, float(load.tokens - decode_tokens)))
+
+    def steps(prefill: float) -> float:
+        """Seconds of the steps that process so many prompt tokens: full ones, or one that is not."""
+        whole = load.bias * model.seconds(decodes=decodes, prefill_tokens=min(prefill, chunk))
+        return whole * max(1.0, prefill / chunk)
+
+    running = steps(chunk) if backlog > 0 else load.bias * model.seconds(decodes=decodes)
+    rest = (load.pipeline_depth - 0.5) * running if load.running else 0.0
+    place = _wait_for_place(load, ahead, running, mean_output)
+    return rest + max(steps(backlog + prompt), place + steps(prompt))
+
+
+def _wait_for_place(load: CoreLoad, ahead: int, seconds: float, mean_output: float | None) -> float:
+    """Seconds until enough running requests ended."""
+    needed = ahead + 1 - load.places
+    if needed <= 0 or mean_output is None or load.running == 0:
+        return 0.0
+    return needed * mean_output * seconds / load.running

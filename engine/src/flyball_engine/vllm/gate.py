@@ -1,0 +1,169 @@
+"""Asks the gate about each request, in vLLM's API server, where its tokens are known and no answer has begun.
+
+All routes that generate turn prompts into token ids in one method of the renderer, in the task of the HTTP request and
+before a streamed answer starts. Which HTTP requests are asked about is decided by route: counting and tokenising go
+through the same method. What is let in stays reserved until the engine has it or the exchange ends.
+
+Prompts that do not pass that method (the Harmony format, precomputed features) are let in; they count in the backlog.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Any, Final
+
+from flyball_engine.batching.gate import Gate, Reservation, Verdict
+
+_log = logging.getLogger(__name__)
+_METHOD: Final = "process_for_engine_async"
+_WRAPPED: Final = "__flyball__"
+
+
+class Passage:
+    """One HTTP request on its way through the gate. `sequences`: how many it wants of each prompt.
+
+    It is decided on once: its first token is that of its first prompt. `retry_after`: seconds, when it was refused.
+    """
+
+    __slots__ = ("decided", "reservations", "retry_after", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = 1
+        self.decided = False
+        self.reservations: list[Reservation] = []
+        self.retry_after: int | None = None
+
+
+_passage: ContextVar[Passage | None] = ContextVar("flyball_passage", default=None)
+
+
+class GateKeeper:
+    """Holds the gate at vLLM's hooks, in the server's event loop. A fault of ours lets the request in."""
+
+    def __init__(self, gate: Gate, clock: Callable[[], float]) -> None:
+        self._gate = gate
+        self._clock = clock
+
+    def opened(self) -> Passage:
+        """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
+        passage = Passage()
+        _passage.set(passage)
+        return passage
+
+    def closed(self, passage: Passage) -> None:
+        """The exchange is over: what did not reach the engine will not."""
+        _passage.set(None)
+        for reservation in passage.reservations:
+            self._gate.release(reservation)
+
+    def ask(self, engine_input: Any) -> None:
+        """Decide on a prompt whose tokens are known; raises what vLLM turns into a 503."""
+        passage = _passage.get()
+        if passage is None:
+            return
+        try:
+            verdict = self._decide(passage, _length(engine_input))
+        except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
+            _log.debug("Flyball: the gate failed", exc_info=True)
+            return
+        if verdict is not None and not verdict.admitted:
+            passage.retry_after = verdict.retry_after
+            raise refusal(verdict)
+
+    def expect(self, sequences: int) -> None:
+        """The request at hand wants so many sequences of each prompt."""
+        passage = _passage.get()
+        if passage is not None:
+            passage.sequences = max(1, sequences)
+
+    def sent(self, prompt_tokens: int, *, alone: bool) -> None:
+        """A sequence goes to the engine; `alone` if it has no other."""
+        if alone:
+            self._gate.rebase()
+        self._gate.sent(prompt_tokens)
+        passage = _passage.get()
+        if passage is not None and passage.reservations:
+            self._gate.release(passage.reservations.pop())
+
+    def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """A sequence came to its end."""
+        self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+
+    def _decide(self, passage: Passage, tokens: int) -> Verdict | None:
+        now, verdict = self._clock(), None
+        if not passage.decided:
+            passage.decided = True
+            verdict = self._gate.decide(tokens, now=now)
+        if verdict is None or verdict.admitted:
+            passage.reservations += [self._gate.reserve(tokens, now=now) for _ in range(passage.sequences)]
+        return verdict
+
+
+def install_gate(keeper: GateKeeper) -> str | None:
+    """Ask `keeper` from now on; returns why that is impossible, or None. Installing again replaces the keeper."""
+    try:
+        from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 – only an API server has it
+    except ImportError as error:
+        return str(error)
+    original = getattr(BaseRenderer, _METHOD, None)
+    if original is None:
+        return f"BaseRenderer has no {_METHOD}"
+    original = original.__wrapped__ if hasattr(original, _WRAPPED) else original
+
+    @functools.wraps(original)
+    async def process_for_engine_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engine_input = await original(self, *args, **kwargs)
+        keeper.ask(engine_input)
+        return engine_input
+
+    setattr(process_for_engine_async, _WRAPPED, True)
+    setattr(BaseRenderer, _METHOD, process_for_engine_async)
+    _listen_for_n(keeper)
+    return None
+
+
+def _listen_for_n(keeper: GateKeeper) -> None:
+    """Learn how many sequences a request wants, where vLLM checks that before it renders (since 0.29)."""
+    try:
+        from vllm.entrypoints.generate.base.serving import GenerateBaseServing  # noqa: PLC0415 – as above
+    except ImportError:
+        return
+    original = getattr(GenerateBaseServing, "_preflight", None)
+    if original is None:
+        return
+    original = original.__wrapped__ if hasattr(original, _WRAPPED) else original
+
+    @functools.wraps(original)
+    def _preflight(self: Any, n: int = 1) -> Any:
+        keeper.expect(n)
+        return original(self, n)
+
+    setattr(_preflight, _WRAPPED, True)
+    GenerateBaseServing._preflight = _preflight  # noqa: SLF001 – vLLM's private method is the hook
+
+
+def refusal(verdict: Verdict) -> Exception:
+    """The exception that vLLM answers with a 503 and an error body of OpenAI's form."""
+    message = (
+        f"overloaded: the first token is expected after {verdict.predicted:.2f} s, the deadline is "
+        f"{verdict.deadline:.2f} s; retry after {verdict.retry_after} s"
+    )
+    try:
+        from vllm.exceptions import GracefulHTTPError  # noqa: PLC0415 – since 0.29
+    except ImportError:
+        from fastapi import HTTPException  # noqa: PLC0415 – what vLLM is served by
+
+        error: Exception = HTTPException(status_code=503, detail=message)
+    else:
+        error = GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE)
+    return error
+
+
+def _length(engine_input: Any) -> int:
+    """Prompt tokens of what the renderer made; raises KeyError or TypeError for what has none."""
+    ids = engine_input.get("prompt_token_ids")
+    return len(engine_input["prompt_embeds"] if ids is None else ids)

@@ -1,0 +1,159 @@
+"""A real vLLM refuses by a deadline: on every route that generates, on no other, before anything is answered."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flyball_engine.batching.gate import Reason
+from flyball_engine.contract import Shed
+from flyball_engine.model import StepModel
+from support.engine import ControlClient, setpoint
+from support.reflexes import a_budget
+from support.streams import StreamLoad
+from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
+
+pytestmark = pytest.mark.engine
+
+#: Two layers without the model's weights: what is asked here is who is let in.
+SMALL = ["--dtype=float32", "--load-format=dummy", '--hf-overrides={"num_hidden_layers": 2}', "--enable-scale-out"]
+#: A chat template: the small model's tokenizer has none.
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+#: Says that a step takes far longer than any does.
+SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
+
+PROMPT = "the quick brown fox " * 20
+MESSAGES = [{"role": "user", "content": PROMPT}]
+COMPLETION = {"prompt": PROMPT, "max_tokens": 3}
+CHAT = {"messages": MESSAGES, "max_tokens": 3}
+GENERATING: dict[str, tuple[str, dict[str, Any]]] = {
+    "completion": ("/v1/completions", COMPLETION),
+    "streamed completion": ("/v1/completions", COMPLETION | {"stream": True}),
+    "several completions": ("/v1/completions", COMPLETION | {"n": 3, "temperature": 1.0}),
+    "several prompts": ("/v1/completions", COMPLETION | {"prompt": [PROMPT, PROMPT]}),
+    "prompt of tokens": ("/v1/completions", COMPLETION | {"prompt": [[5] * 50]}),
+    "chat": ("/v1/chat/completions", CHAT),
+    "streamed chat": ("/v1/chat/completions", CHAT | {"stream": True}),
+    "batch of chats": ("/v1/chat/completions/batch", CHAT | {"messages": [MESSAGES, MESSAGES]}),
+    "response": ("/v1/responses", {"input": PROMPT, "max_output_tokens": 16}),
+    "streamed response": ("/v1/responses", {"input": PROMPT, "max_output_tokens": 16, "stream": True}),
+    "message": ("/v1/messages", CHAT),
+    "streamed message": ("/v1/messages", CHAT | {"stream": True}),
+    "tokens": ("/inference/v1/generate", {"token_ids": [5] * 50, "sampling_params": {"max_tokens": 3}}),
+}
+OTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "tokenize": ("/tokenize", {"prompt": PROMPT}),
+    "tokenize a chat": ("/tokenize", {"messages": MESSAGES}),
+    "count tokens": ("/v1/messages/count_tokens", {"messages": MESSAGES}),
+}
+
+
+@dataclass
+class Gated:
+    """A server with a gate, and the means to close it."""
+
+    server: VllmServer
+    control: ControlClient
+    generations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def sheds_after(self, deadline: float, *, model: StepModel = SLOW, trusted: bool = True) -> None:
+        self.control.put(
+            setpoint(
+                next(self.generations),
+                step=a_budget(0.3, model, trusted=trusted),
+                shed=Shed(ttft_deadline_seconds=deadline, margin=1.0),
+            )
+        )
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        return httpx.post(f"{self.server.url}{path}", json={"model": MODEL_NAME} | body, timeout=120, trust_env=False)
+
+    def admissions(self, reason: Reason) -> int:
+        found = re.search(
+            rf'flyball_admissions_total{{decision="\w+",reason="{reason.value}"}} (\S+)', self.control.metrics()
+        )
+        assert found, "no such counter"
+        return int(float(found[1]))
+
+
+@pytest.fixture(scope="module")
+def gated(vllm_python: str, model: Path, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
+    folder = tmp_path_factory.mktemp("gated")
+    (folder / "template.jinja").write_text(TEMPLATE)
+    user = [*SMALL, f"--chat-template={folder / 'template.jinja'}"]
+    with started(vllm_python, folder, model=model, plugin=plugin, user=user) as server:
+        server.expect_ready()
+        control = ControlClient(server.control_url, server.signer)
+        yield Gated(server, control)
+        control.close()
+
+
+@pytest.mark.parametrize("route", GENERATING)
+def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, route: str) -> None:
+    path, body = GENERATING[route]
+    gated.sheds_after(1e-3)
+    refused = gated.admissions(Reason.LATE)
+    answer = gated.post(path, body)
+    if answer.status_code == 404:
+        pytest.skip(f"this vLLM has no {path}")
+    assert answer.status_code == 503, answer.text
+    assert int(answer.headers["Retry-After"]) >= 1
+    error = answer.json()["error"]
+    assert "overloaded" in error["message"]
+    assert gated.admissions(Reason.LATE) == refused + 1
+
+
+@pytest.mark.parametrize("route", GENERATING)
+def test_requests_in_time_are_answered(gated: Gated, route: str) -> None:
+    path, body = GENERATING[route]
+    gated.sheds_after(1000.0)
+    let_in = gated.admissions(Reason.IN_TIME)
+    answer = gated.post(path, body)
+    if answer.status_code == 404:
+        pytest.skip(f"this vLLM has no {path}")
+    assert answer.status_code == 200, answer.text
+    assert "retry-after" not in answer.headers
+    assert gated.admissions(Reason.IN_TIME) == let_in + 1
+
+
+@pytest.mark.parametrize("route", OTHER)
+def test_what_generates_nothing_is_never_refused(gated: Gated, route: str) -> None:
+    path, body = OTHER[route]
+    gated.sheds_after(1e-3)
+    answer = gated.post(path, body)
+    assert answer.status_code == 200, answer.text
+    assert httpx.get(f"{gated.server.url}/health", trust_env=False).status_code == 200
+
+
+def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:
+    gated.sheds_after(1e-3, trusted=False)
+    let_in = gated.admissions(Reason.NO_MODEL)
+    assert gated.post("/v1/completions", COMPLETION).status_code == 200
+    assert gated.admissions(Reason.NO_MODEL) == let_in + 1
+
+
+def test_without_a_deadline_everything_is_queued(gated: Gated) -> None:
+    gated.control.put(setpoint(next(gated.generations), step=a_budget(0.3, SLOW)))
+    assert gated.post("/v1/completions", COMPLETION).status_code == 200
+
+
+def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_well(gated: Gated) -> None:
+    # About 0.3 ms a token, as the bias finds out: 64 prompts of 900 tokens are a queue of many seconds.
+    gated.sheds_after(2.0, model=StepModel(t0=0.005, h=0.0, c1=3e-4, c2=3e-4, beta=0.0, g=0.0, kappa=1))
+    late = gated.admissions(Reason.LATE)
+    load = StreamLoad(url=gated.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
+    with load.running() as totals:
+        eventually(lambda: gated.admissions(Reason.LATE) > late + 20, expecting="some are refused", within=120)
+    assert totals.finished > 0
+    assert not totals.truncated
+    assert {failure for failure in totals.failures if "503" not in failure} == set()
+    # Nothing of what was refused, or ended, stands in the way of the next.
+    eventually(lambda: gated.control.read().cores[0].running == 0, expecting="the engine is idle", within=60)
+    assert gated.post("/v1/completions", COMPLETION).status_code == 200

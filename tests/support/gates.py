@@ -1,0 +1,62 @@
+"""Gates before made-up cores: what they published, and prompts that come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flyball_engine.batching.gate import CoreLoad, Gate, Reason, Verdict
+from flyball_engine.contract import Setpoint, Shed
+from flyball_engine.model import StepModel
+from flyball_engine.vllm.gate import GateKeeper
+from support.engine import setpoint
+from support.reflexes import a_budget
+
+#: A step of 110 ms has 100 tokens.
+MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
+IDLE = CoreLoad(
+    backlog_tokens=0,
+    decodes=0,
+    running=0,
+    waiting=0,
+    places=64,
+    received_requests=0,
+    received_tokens=0,
+    tokens=8192,
+    tokens_per_decode=1,
+    pipeline_depth=1,
+    bias=1.0,
+)
+
+
+def a_policy(
+    deadline: float | None = 2.0, *, budget: float = 0.110, trusted: bool = True, margin: float = 1.0, **fields: Any
+) -> Setpoint:
+    """A setpoint with a deadline, None being none, and a step budget."""
+    shed = None if deadline is None else Shed(ttft_deadline_seconds=deadline, margin=margin)
+    return setpoint(1, step=a_budget(budget, MODEL, trusted=trusted), shed=shed, **fields)
+
+
+class GatedCores:
+    """A gate before some cores, at time 0 unless told otherwise."""
+
+    def __init__(self, *loads: CoreLoad, policy: Setpoint | None = None) -> None:
+        self.loads: list[CoreLoad] | None = list(loads or [IDLE])
+        self.gate = Gate(lambda: self.loads)
+        self.gate.set_policy(policy or a_policy(), now=0.0)
+
+    def publish(self, **changes: Any) -> None:
+        """The only core is this far now."""
+        assert self.loads is not None
+        self.loads = [replace(self.loads[0], **changes)]
+
+    def ask(self, prompt: int, *, now: float = 0.0) -> Verdict:
+        return self.gate.decide(prompt, now=now)
+
+    def expect(self, prompt: int, reason: Reason, *, now: float = 0.0) -> None:
+        assert self.ask(prompt, now=now).reason is reason
+
+
+def no_gate() -> GateKeeper:
+    """A keeper whose gate sees no core: everything is let in."""
+    return GateKeeper(Gate(lambda: None), lambda: 0.0)

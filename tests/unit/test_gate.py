@@ -1,0 +1,151 @@
+"""A request is let in if its first token will come in time, as far as anybody can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_engine.batching.gate import RESERVATION_SECONDS, Reason
+from support.gates import IDLE, GatedCores, a_policy
+
+
+def test_an_idle_engine_takes_what_it_can_answer_in_time() -> None:
+    cores = GatedCores()
+    cores.expect(1700, Reason.IN_TIME)
+    cores.expect(2000, Reason.LATE)
+    assert cores.ask(1000).predicted == pytest.approx(1.1)
+    assert cores.ask(50).predicted == pytest.approx(0.060)
+
+
+def test_what_is_queued_goes_first() -> None:
+    cores = GatedCores(replace(IDLE, backlog_tokens=1500, running=1))
+    cores.expect(200, Reason.IN_TIME)
+    cores.expect(400, Reason.LATE)
+
+
+def test_what_was_sent_and_not_received_goes_first_too() -> None:
+    cores = GatedCores()
+    cores.gate.sent(1500)
+    cores.expect(400, Reason.LATE)
+    cores.publish(received_requests=1, received_tokens=1500)
+    cores.expect(400, Reason.IN_TIME)
+
+
+def test_what_was_let_in_goes_first_until_it_is_sent_or_given_back() -> None:
+    cores = GatedCores()
+    kept = cores.gate.reserve(1500, now=0.0)
+    cores.expect(400, Reason.LATE)
+    cores.gate.release(kept)
+    cores.gate.release(kept)
+    cores.expect(400, Reason.IN_TIME)
+
+
+def test_a_reservation_that_nobody_gives_back_expires() -> None:
+    cores = GatedCores()
+    cores.gate.reserve(1500, now=0.0)
+    cores.gate.reserve(1, now=RESERVATION_SECONDS + 1)
+    cores.expect(400, Reason.IN_TIME, now=RESERVATION_SECONDS + 1)
+
+
+def test_an_error_of_counting_ends_when_nothing_is_unfinished() -> None:
+    cores = GatedCores()
+    cores.gate.sent(100_000)
+    cores.expect(10, Reason.LATE)
+    cores.gate.rebase()
+    cores.expect(10, Reason.IN_TIME)
+
+
+def test_decodes_take_their_part_of_every_step() -> None:
+    alone = GatedCores(replace(IDLE, backlog_tokens=900)).ask(100).predicted
+    beside = GatedCores(replace(IDLE, backlog_tokens=900, decodes=50, running=50)).ask(100).predicted
+    assert alone is not None
+    assert beside is not None
+    assert beside > 1.8 * alone
+
+
+def test_a_slow_pod_says_no_earlier() -> None:
+    cores = GatedCores(replace(IDLE, bias=1.5))
+    cores.expect(1700, Reason.LATE)
+
+
+def test_the_limit_on_tokens_may_be_less_than_the_budget() -> None:
+    cores = GatedCores(replace(IDLE, tokens=20))
+    cores.expect(1700, Reason.LATE)
+
+
+def test_steps_in_flight_are_waited_for() -> None:
+    running = replace(IDLE, decodes=40, running=40)
+    one = GatedCores(running).ask(100).predicted
+    two = GatedCores(replace(running, pipeline_depth=2)).ask(100).predicted
+    assert one is not None
+    assert two is not None
+    assert two == pytest.approx(one + 0.050)
+
+
+def test_without_a_place_the_wait_is_for_answers_to_end() -> None:
+    full = replace(IDLE, decodes=10, running=10, places=0)
+    cores = GatedCores(full)
+    # Nobody knows yet how long answers are.
+    cores.expect(50, Reason.IN_TIME)
+    for _ in range(10):
+        cores.gate.finished(prompt_tokens=50, cached_tokens=0, output_tokens=1000)
+    cores.expect(50, Reason.LATE)
+    cores.publish(places=1)
+    cores.expect(50, Reason.IN_TIME)
+    cores.publish(waiting=1)
+    cores.expect(50, Reason.LATE)
+
+
+def test_warm_prefixes_are_not_refused() -> None:
+    cores = GatedCores()
+    cores.expect(10_000, Reason.LATE)
+    for _ in range(10):
+        cores.gate.finished(prompt_tokens=10_000, cached_tokens=9_500, output_tokens=10)
+    cores.expect(10_000, Reason.IN_TIME)
+
+
+def test_the_core_with_most_room_counts() -> None:
+    cores = GatedCores(replace(IDLE, backlog_tokens=100_000, running=1), IDLE)
+    cores.expect(1000, Reason.IN_TIME)
+
+
+def test_the_margin_leaves_room_for_what_is_not_known() -> None:
+    assert GatedCores(policy=a_policy(margin=0.5)).ask(1000).reason is Reason.LATE
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (a_policy(None), Reason.NO_DEADLINE),
+        (a_policy(trusted=False), Reason.NO_MODEL),
+        (a_policy(2.0).model_copy(update={"step": None}), Reason.NO_MODEL),
+    ],
+)
+def test_without_a_deadline_or_a_model_everything_is_let_in(policy: object, reason: Reason) -> None:
+    cores = GatedCores(policy=policy)  # type: ignore[arg-type] # parametrised
+    verdict = cores.ask(10**6)
+    assert (verdict.admitted, verdict.reason) == (True, reason)
+
+
+def test_a_core_that_cannot_be_seen_refuses_nobody() -> None:
+    cores = GatedCores()
+    cores.loads = None
+    cores.expect(10**6, Reason.UNOBSERVED)
+
+
+def test_a_policy_that_nobody_renews_expires() -> None:
+    cores = GatedCores(policy=a_policy(expires_seconds=60.0))
+    cores.expect(10**6, Reason.LATE, now=59)
+    cores.expect(10**6, Reason.NO_DEADLINE, now=60)
+
+
+def test_every_decision_is_counted_and_says_when_to_come_back() -> None:
+    cores = GatedCores()
+    verdict = cores.ask(10_000)
+    assert verdict.retry_after == 9
+    cores.ask(10)
+    assert {reason: count for reason, count in cores.gate.counts.items() if count} == {
+        Reason.LATE: 1,
+        Reason.IN_TIME: 1,
+    }

@@ -1,0 +1,115 @@
+"""Where the gate stands in vLLM's API server: one decision for an HTTP request, and nothing kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flyball_engine.batching.gate import Reason, Verdict
+from flyball_engine.vllm import gate as keeping
+from flyball_engine.vllm.gate import GateKeeper, Passage, install_gate
+from support.gates import GatedCores
+
+
+class Turned(Exception):  # noqa: N818 – stands for vLLM's own
+    """A request was turned away."""
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> GatedCores:
+    def refusal(verdict: Verdict) -> Exception:
+        return Turned(f"retry after {verdict.retry_after}")
+
+    monkeypatch.setattr(keeping, "refusal", refusal)
+    return GatedCores()
+
+
+@pytest.fixture
+def keeper(cores: GatedCores) -> GateKeeper:
+    return GateKeeper(cores.gate, lambda: 0.0)
+
+
+@pytest.fixture
+def passage(keeper: GateKeeper) -> Iterator[Passage]:
+    passage = keeper.opened()
+    yield passage
+    keeper.closed(passage)
+
+
+def tokens(number: int) -> dict[str, Any]:
+    return {"prompt_token_ids": [1] * number}
+
+
+def counted(cores: GatedCores) -> dict[Reason, int]:
+    return {reason: count for reason, count in cores.gate.counts.items() if count}
+
+
+def test_what_is_late_is_turned_away_with_a_time(keeper: GateKeeper, passage: Passage) -> None:
+    with pytest.raises(Turned):
+        keeper.ask(tokens(10_000))
+    assert passage.retry_after == 9
+    assert passage.reservations == []
+
+
+def test_a_request_of_several_prompts_is_decided_on_once(
+    keeper: GateKeeper, cores: GatedCores, passage: Passage
+) -> None:
+    for _ in range(5):
+        keeper.ask(tokens(1500))
+    assert counted(cores) == {Reason.IN_TIME: 1}
+    assert len(passage.reservations) == 5
+    assert passage.retry_after is None
+
+
+def test_every_sequence_of_a_prompt_is_on_its_way(keeper: GateKeeper, cores: GatedCores, passage: Passage) -> None:
+    keeper.expect(3)
+    keeper.ask(tokens(600))
+    assert len(passage.reservations) == 3
+    cores.expect(400, Reason.LATE)
+
+
+def test_what_was_sent_is_no_longer_on_its_way_here(keeper: GateKeeper, cores: GatedCores, passage: Passage) -> None:
+    keeper.ask(tokens(1500))
+    keeper.sent(1500, alone=False)
+    assert passage.reservations == []
+    cores.expect(400, Reason.LATE)
+    cores.publish(received_requests=1, received_tokens=1500)
+    cores.expect(400, Reason.IN_TIME)
+
+
+def test_what_never_reached_the_engine_is_forgotten_with_its_exchange(keeper: GateKeeper, cores: GatedCores) -> None:
+    passage = keeper.opened()
+    keeper.ask(tokens(1500))
+    keeper.closed(passage)
+    cores.expect(400, Reason.IN_TIME)
+
+
+def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKeeper, cores: GatedCores) -> None:
+    keeper.ask(tokens(10**6))
+    keeper.expect(3)
+    assert counted(cores) == {}
+
+
+def test_counts_that_drifted_are_put_right_when_a_sequence_is_alone(keeper: GateKeeper, cores: GatedCores) -> None:
+    keeper.sent(100_000, alone=False)
+    keeper.sent(10, alone=True)
+    cores.expect(400, Reason.IN_TIME)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"prompt_token_ids": None}, {"encoder_prompt": {}}, None])
+def test_a_fault_of_ours_turns_nobody_away(keeper: GateKeeper, passage: Passage, nothing: Any) -> None:
+    keeper.ask(nothing)
+    assert passage.retry_after is None
+
+
+def test_embeddings_have_a_length_too(keeper: GateKeeper, passage: Passage) -> None:
+    with pytest.raises(Turned):
+        keeper.ask({"prompt_embeds": [[0.0]] * 10_000})
+
+
+def test_where_there_is_no_vllm_the_reason_says_so(keeper: GateKeeper) -> None:
+    reason = install_gate(keeper)
+    assert reason is not None
+    assert "vllm" in reason
