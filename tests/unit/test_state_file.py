@@ -10,6 +10,7 @@ import pytest
 from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import Clamp, Generation, Knob
+from flyball_engine.control import state_file
 from flyball_engine.control.state_file import (
     CoreReport,
     Slot,
@@ -71,14 +72,32 @@ def test_a_core_that_never_published_is_unknown(tmp_path: Path) -> None:
     assert the_reader(tmp_path).read() is None
 
 
+def scribble(folder: Path, body: int) -> None:
+    """Leave one of the two bodies as in the middle of a write."""
+    (path,) = find_state_files(folder)
+    with path.open("r+b") as file:
+        file.seek(state_file._body(body).start + 100)
+        file.write(b"\x55")
+
+
 def test_half_a_write_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
     writer = a_writer(tmp_path)
     writer.publish()
-    (path,) = find_state_files(tmp_path)
-    with path.open("r+b") as file:
-        file.seek(200)
-        file.write(b"\x55")
+    scribble(tmp_path, 1)
     assert the_reader(tmp_path).read() is None
+    assert the_reader(tmp_path).load() is None
+
+
+def test_a_writer_held_up_in_the_middle_leaves_what_it_published_before(tmp_path: Path) -> None:
+    writer = a_writer(tmp_path)
+    for running in (5, 6):
+        writer.numbers[Slot.RUNNING] = running
+        writer.publish()
+    scribble(tmp_path, 1)
+    assert read(tmp_path).state.running == 6
+    load = the_reader(tmp_path).load()
+    assert load is not None
+    assert load.running == 6
 
 
 def test_reasons_travel_and_are_bounded(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """A small shared-memory file through which each engine core tells the API server its state.
 
 The API server answers reads and scrapes from it, so that neither ever disturbs or waits for a core that is in the
-middle of a step. One writer per file, any number of readers. The layout is fixed: a header, then float64 numbers (whole
-numbers are exact up to 2**53), then a JSON text that is written once. A sequence number that is odd while the body
-changes, and a checksum of the body, tell a reader when it has seen half of a write; the checksum holds on processors
-that reorder stores, too. Publishing costs microseconds: the body is copied whole, which is
-cheaper than tracking what changed.
+middle of a step. One writer per file, any number of readers. The layout is fixed: a header, then two bodies of float64
+numbers (whole numbers are exact up to 2**53), then a JSON text that is written once. The writer fills the bodies in
+turn and then says which is the newer, so that one that is held up in the middle of a write leaves the other to be read.
+A checksum tells a reader when it was overtaken twice; it holds on processors that reorder stores, too. Publishing costs
+microseconds: the body is copied whole, which is cheaper than tracking what changed.
 
 Imports neither vLLM nor torch: engines of other kinds publish the same file.
 """
@@ -31,7 +31,10 @@ from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import Ceilings, Clamp, CoreState, Generation, Knob, Limits
 
 _MAGIC: Final = int.from_bytes(b"FLYBALL1", "little")
-_HEADER: Final = 4  # 8-byte words: magic, sequence, checksum, length of the text
+_HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
+_PUBLISHED: Final = 1
+_CHECKSUM: Final = 2
+_LENGTH: Final = 4
 _TEXT_BYTES: Final = 4096
 _REASON_LENGTH: Final = 200
 _READ_ATTEMPTS: Final = 100
@@ -81,7 +84,8 @@ class Slot(IntEnum):
 
 
 _BODY: Final = Slot.SUMS + SUMS_LENGTH
-_FILE_BYTES: Final = 8 * (_HEADER + _BODY) + _TEXT_BYTES
+_TEXT: Final = 8 * (_HEADER + 2 * _BODY)
+_FILE_BYTES: Final = _TEXT + _TEXT_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +112,8 @@ class StateWriter:
                 file.truncate(_FILE_BYTES)
                 self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
             self._words = memoryview(self._map).cast("Q")
-            self._words[3] = len(text)
-            self._map[_FILE_BYTES - _TEXT_BYTES : _FILE_BYTES - _TEXT_BYTES + len(text)] = text
+            self._words[_LENGTH] = len(text)
+            self._map[_TEXT : _TEXT + len(text)] = text
             self._words[0] = _MAGIC
             # Renamed into place, so that no reader meets a file without a header.
             partial.replace(path)
@@ -119,8 +123,8 @@ class StateWriter:
         image = memoryview(self.numbers)
         self.sums = cast("MutableSequence[float]", image[Slot.SUMS :])
         self._source = image.cast("B")
-        self._target = memoryview(self._map)[8 * _HEADER : 8 * (_HEADER + _BODY)]
-        self._sequence = 0
+        self._targets = tuple(memoryview(self._map)[_body(turn)] for turn in (0, 1))
+        self._published = 0
         self.numbers[Slot.ENGINE] = engine
         self.numbers[Slot.TOKENS_PER_DECODE] = self.numbers[Slot.PIPELINE_DEPTH] = 1
         for start in (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
@@ -128,12 +132,11 @@ class StateWriter:
 
     def publish(self) -> None:
         """Make the numbers visible to readers, all at once."""
-        words = self._words
-        words[1] = self._sequence + 1
-        self._target[:] = self._source
-        words[2] = zlib.crc32(self._source)
-        self._sequence += 2
-        words[1] = self._sequence
+        self._published += 1
+        turn = self._published % 2
+        self._targets[turn][:] = self._source
+        self._words[_CHECKSUM + turn] = zlib.crc32(self._source)
+        self._words[_PUBLISHED] = self._published
 
     def set_generation(self, generation: Generation | None) -> None:
         """Which setpoint is applied; None if none is."""
@@ -165,7 +168,7 @@ class StateReader:
         self._words = memoryview(self._map).cast("Q")
         if self._words[0] != _MAGIC:
             raise StateFileError(f"{path} is no state file of this version")
-        text = json.loads(self._map[_FILE_BYTES - _TEXT_BYTES :][: self._words[3]])
+        text = json.loads(self._map[_TEXT : _TEXT + self._words[_LENGTH]])
         self.engine: int = text["engine"]
         self.unsupported: dict[Knob, str] = {Knob(knob): why for knob, why in text["unsupported"].items()}
 
@@ -187,19 +190,22 @@ class StateReader:
         return None
 
     def _consistent_body(self) -> array[float] | None:
-        before = self._words[1]
-        if before == 0 or before % 2:
+        published = self._words[_PUBLISHED]
+        if published == 0:
             return None
-        copy = self._map[8 * _HEADER : 8 * (_HEADER + _BODY)]
-        checksum = self._words[2]
-        if self._words[1] != before or zlib.crc32(copy) != checksum:
-            return None
-        return array("d", copy)
+        turn = published % 2
+        copy = self._map[_body(turn)]
+        return array("d", copy) if zlib.crc32(copy) == self._words[_CHECKSUM + turn] else None
 
 
 def find_state_files(folder: Path) -> list[Path]:
     """All cores' files in a folder, in order."""
     return sorted(folder.glob("core-*.state"))
+
+
+def _body(turn: int) -> slice:
+    start = 8 * (_HEADER + turn * _BODY)
+    return slice(start, start + 8 * _BODY)
 
 
 def _encoded(engine: int, unsupported: Mapping[Knob, str]) -> bytes:
