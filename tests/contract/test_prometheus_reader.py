@@ -12,7 +12,7 @@ import pytest
 from flyball_engine.contract import Metric
 from flyball_operator.governor.signals import Load, Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.prometheus.reader import PrometheusError, PrometheusReader
 from support.brains import PATIENCE, World
 from support.engines import ServedEngine, objective, serving
 from support.plant import CPU, Phase
@@ -139,6 +139,10 @@ async def test_a_frozen_prometheus_times_out_and_is_not_asked_again_meanwhile(tm
         running.freeze()
         first = (await reader.read({CHAT: 1}))[CHAT]
         assert _reason(first) is Missing.TIMED_OUT
+        # The client's own time-out, which ends the call in its thread, says the same.
+        with pytest.raises(PrometheusError) as late:
+            await asyncio.to_thread(reader._query, "up")
+        assert late.value.missing is Missing.TIMED_OUT
         running.thaw()
         await read_until(reader, lambda seen: isinstance(seen, Signals))
 
