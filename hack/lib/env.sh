@@ -11,7 +11,7 @@ export FLYBALL_CACHE="${FLYBALL_CACHE:-$HOME/.cache/flyball}"
 # A mistyped one would otherwise mean the local cluster, and a relative folder another one after each cd.
 case ${FLYBALL_CLUSTER:-} in '' | external) ;; *) die "FLYBALL_CLUSTER must be external or empty, is '$FLYBALL_CLUSTER'" ;; esac
 [[ $FLYBALL_CACHE == /* ]] || die "FLYBALL_CACHE must be an absolute path, is '$FLYBALL_CACHE'"
-mkdir -p "$FLYBALL_CACHE"
+mkdir -p "$FLYBALL_CACHE" || die "FLYBALL_CACHE=$FLYBALL_CACHE cannot be made: set it to a folder that can be written to, with 30 GB free"
 
 # use_cluster: the cluster's kubeconfig and tools for what follows, or the end. `eval "$(hack/cluster env)"` by itself succeeds with
 # nothing when that fails, and everything after it would reach whatever cluster the user's own kubeconfig names.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
-from flyball_operator.shell.main import main
+# Process 1 of a container ignores what it has no handler for, and it takes seconds of imports until there is one that
+# ends everything in order. Until then nothing is held that had to be given back.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+from flyball_operator.shell.main import main  # noqa: E402 – see above
 
 if __name__ == "__main__":
     sys.exit(main())

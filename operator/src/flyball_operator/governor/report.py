@@ -140,7 +140,10 @@ def _verdict(
     if isinstance(outcomes, Unobserved):
         return Verdict("Unknown", Reason.NOT_OBSERVED, outcomes.detail)
     if seen == 0:
-        return Verdict("Unknown", Reason.NO_REQUESTS, f"no request was counted in the last {window}")
+        objectives = "this objective" if len(rows) == 1 else "these objectives"
+        return Verdict(
+            "Unknown", Reason.NO_REQUESTS, f"no request was counted against {objectives} in the last {window}"
+        )
     if missed:
         return Verdict("False", Reason.VIOLATED, f"in the last {window}: {', '.join(missed)}")
     return Verdict("True", Reason.MET, f"every objective was met in the last {window}")

@@ -109,7 +109,7 @@ def _available(snapshot: Snapshot, rollout: Rollout | None) -> Claim:
         return Claim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
     if rollout is not None and rollout.cause is not None:
         return Claim(False, rollout.cause.reason, rollout.cause.message)
-    return Claim(False, Reason.NO_READY_ENDPOINT, "no pod serves yet")
+    return Claim(False, Reason.NO_READY_ENDPOINT, "no pod serves")
 
 
 def _ready(accepted: Claim, available: Claim) -> Claim:
@@ -169,14 +169,15 @@ def difference(snapshot: Snapshot, wanted: Object) -> Difference:
         or found.selector != wanted["selector"]
         or found.url != wanted["url"]
         or found.revision_outdated != wanted["revisionOutdated"]
+        # Autoscalers read them, and beside a condition that changed an older count reads as a contradiction.
+        or (found.replicas, found.ready_replicas) != (wanted["replicas"], wanted["readyReplicas"])
         or any(True for _ in transitions(snapshot, wanted))
     )
-    figures = (found.replicas, found.ready_replicas) != (wanted["replicas"], wanted["readyReplicas"])
     words = any(
         (before := _find(snapshot, item["type"])) is None or before.message != item["message"]
         for item in wanted["conditions"]
     )
-    return Difference(any=urgent or figures or words, urgent=urgent)
+    return Difference(any=urgent or words, urgent=urgent)
 
 
 def transitions(snapshot: Snapshot, wanted: Object) -> Iterator[tuple[Condition | None, Object]]:
