@@ -46,8 +46,8 @@ class PrometheusReader:
     def __init__(self, url: str, *, timeout: float = 4.0, least_window: int = LEAST_WINDOW) -> None:
         self._timeout = timeout
         self._url = url.rstrip("/")
-        # No retries: the next tick is one, and a late answer is an old one. `read=False`: a late answer is told as such,
-        # not as a connection that failed.
+        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
+        # such, and not as a connection that failed.
         retry = Retry(total=0, read=False)
         self._client = PrometheusConnect(url=self._url, retry=retry, timeout=timeout)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
