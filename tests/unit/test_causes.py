@@ -31,6 +31,20 @@ def ended(code: int, reason: str = "Error", message: str = "") -> Object:
     }
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "x.py", line 3, in get
+    raise ValueError("a")
+ValueError: a
+
+During handling of the above exception, another exception occurred:
+
+  File "/usr/lib/python3/x.py", line 30, in get_model_path
+    return hf_api().snapshot_download(
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^
+hf.errors.ValidationError: no /models/x.
+"""
+PREFIXED = """(EngineCore pid=7) ERROR 11-21 18:19:00 [core.py:1200]   File "x.py", line 3, in get
+(EngineCore pid=7) ERROR 11-21 18:19:00 [core.py:1200] RuntimeError: no memory"""
 UNSCHEDULABLE: Object = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
@@ -46,6 +60,12 @@ UNSCHEDULABLE: Object = {
         (ended(64, message="--max-num-seqs is owned"), CauseReason.ARGUMENT_REFUSED, "--max-num-seqs is owned"),
         (ended(137, reason="OOMKilled"), CauseReason.OUT_OF_MEMORY, "memory limit"),
         (ended(1, message="no such\n  model"), CauseReason.ENGINE_FAILED, "exit code 1: no such model"),
+        (
+            ended(1, message=TRACEBACK),
+            CauseReason.ENGINE_FAILED,
+            "exit code 1: hf.errors.ValidationError: no /models/x.",
+        ),
+        (ended(1, message=PREFIXED), CauseReason.ENGINE_FAILED, "exit code 1: RuntimeError: no memory"),
         (ended(143), CauseReason.NOT_READY_IN_TIME, "startupTimeout"),
         (UNSCHEDULABLE, CauseReason.UNSCHEDULABLE, "0/3 nodes"),
     ],

@@ -7,6 +7,7 @@ Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,6 +50,9 @@ _ORDER: Final = tuple(CauseReason)
 
 #: Exit code of a container that SIGTERM ended.
 _TERMINATED: Final = 143
+
+#: An exception as Python ends a traceback with it, behind the prefix that vLLM gives each process's lines.
+_EXCEPTION: Final = re.compile(r"(?:^|[)\]] +)((?:\w+\.)*\w*(?:Error|Exception): .+)")
 
 _WAITING: Final[Mapping[str, CauseReason]] = {
     "ErrImagePull": CauseReason.IMAGE_PULL_FAILED,
@@ -130,4 +134,13 @@ def _of_end(ended: Mapping[str, Any], where: str) -> Cause:
         # Not of its own: its last lines, if any, are about something else.
         told = "ended by the kubelet, as one that was not ready within spec.rollout.startupTimeout"
         return _cause(CauseReason.NOT_READY_IN_TIME, where, told)
-    return _cause(CauseReason.ENGINE_FAILED, where, f"exit code {code}: {message}")
+    return _cause(CauseReason.ENGINE_FAILED, where, f"exit code {code}: {_last_words(message)}")
+
+
+def _last_words(message: str) -> str:
+    """The exception a log ends with, and what follows it, without the traceback before; all of it if there is none."""
+    lines = message.splitlines()
+    for position in reversed(range(len(lines))):
+        if found := _EXCEPTION.search(lines[position]):
+            return "\n".join((found[1], *lines[position + 1 :]))
+    return message
