@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flyball_engine.batching.gate import CoreLoad, Gate, Reason, Verdict
+from flyball_engine.batching.gate import CoreLoad, Gate, Reason, Verdict, Work
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.gate import GateKeeper
@@ -15,13 +15,11 @@ from support.reflexes import a_budget
 #: A step of 110 ms has 100 tokens.
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 IDLE = CoreLoad(
-    backlog_tokens=0,
+    backlog=Work(),
+    received=Work(),
     decodes=0,
     running=0,
-    waiting=0,
     places=64,
-    received_requests=0,
-    received_tokens=0,
     tokens=8192,
     tokens_per_decode=1,
     pipeline_depth=1,

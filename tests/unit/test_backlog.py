@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.batching.backlog import Backlog
-from flyball_engine.batching.gate import CoreLoad
+from flyball_engine.batching.gate import CoreLoad, Work
 from flyball_engine.control.state_file import StateReader, find_state_files
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
@@ -26,7 +26,7 @@ def load(core: GovernedCore) -> CoreLoad:
 
 def test_an_idle_core_has_all_its_places(core: GovernedCore) -> None:
     seen = load(core)
-    assert (seen.backlog_tokens, seen.decodes, seen.waiting, seen.places) == (0, 0, 0, 8)
+    assert (seen.backlog, seen.decodes, seen.places) == (Work(), 0, 8)
     assert (seen.tokens, seen.pipeline_depth, seen.bias) == (256, 1, 1.0)
 
 
@@ -37,10 +37,11 @@ def test_prompts_that_wait_or_have_begun_are_backlog(core: GovernedCore) -> None
     core.step()
     seen = load(core)
     # 256 of 1200 tokens are done: two prompts whole, and half of a third.
-    assert seen.backlog_tokens == 1200 - 256
-    assert (seen.decodes, seen.running, seen.waiting) == (2, 3, 9)
+    half = 44 * (56 + 44 / 2)
+    assert seen.backlog == Work(9, 1200 - 256, 9 * 100 * 50 + half)
+    assert (seen.decodes, seen.running) == (2, 3)
     assert seen.places == 5
-    assert (seen.received_requests, seen.received_tokens) == (12, 1200)
+    assert seen.received == Work(12, 1200, 12 * 100 * 50)
 
 
 def test_the_limits_in_force_are_told(core: GovernedCore) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.batching.gate import RESERVATION_SECONDS, Reason
+from flyball_engine.batching.gate import RESERVATION_SECONDS, Reason, Work, prompt_work
 from support.gates import IDLE, GatedCores, a_policy
 
 
@@ -19,7 +19,7 @@ def test_an_idle_engine_takes_what_it_can_answer_in_time() -> None:
 
 
 def test_what_is_queued_goes_first() -> None:
-    cores = GatedCores(replace(IDLE, backlog_tokens=1500, running=1))
+    cores = GatedCores(replace(IDLE, backlog=prompt_work(1500), running=1))
     cores.expect(200, Reason.IN_TIME)
     cores.expect(400, Reason.LATE)
 
@@ -28,7 +28,7 @@ def test_what_was_sent_and_not_received_goes_first_too() -> None:
     cores = GatedCores()
     cores.gate.sent(1500)
     cores.expect(400, Reason.LATE)
-    cores.publish(received_requests=1, received_tokens=1500)
+    cores.publish(received=prompt_work(1500))
     cores.expect(400, Reason.IN_TIME)
 
 
@@ -57,8 +57,8 @@ def test_an_error_of_counting_ends_when_nothing_is_unfinished() -> None:
 
 
 def test_decodes_take_their_part_of_every_step() -> None:
-    alone = GatedCores(replace(IDLE, backlog_tokens=900)).ask(100).predicted
-    beside = GatedCores(replace(IDLE, backlog_tokens=900, decodes=50, running=50)).ask(100).predicted
+    alone = GatedCores(replace(IDLE, backlog=prompt_work(900))).ask(100).predicted
+    beside = GatedCores(replace(IDLE, backlog=prompt_work(900), decodes=50, running=50)).ask(100).predicted
     assert alone is not None
     assert beside is not None
     assert beside > 1.8 * alone
@@ -93,7 +93,7 @@ def test_without_a_place_the_wait_is_for_answers_to_end() -> None:
     cores.expect(50, Reason.LATE)
     cores.publish(places=1)
     cores.expect(50, Reason.IN_TIME)
-    cores.publish(waiting=1)
+    cores.publish(backlog=Work(requests=1))
     cores.expect(50, Reason.LATE)
 
 
@@ -105,8 +105,22 @@ def test_warm_prefixes_are_not_refused() -> None:
     cores.expect(10_000, Reason.IN_TIME)
 
 
+def test_long_prompts_cost_their_attention_too() -> None:
+    policy = a_policy(10.0)
+    assert policy.step is not None
+    model = policy.step.model.model_copy(update={"g": 1e-7})
+    costly = policy.model_copy(update={"step": policy.step.model_copy(update={"model": model})})
+    linear, quadratic = GatedCores(policy=policy), GatedCores(policy=costly)
+    short = (linear.ask(100).predicted, quadratic.ask(100).predicted)
+    long = (linear.ask(8000).predicted, quadratic.ask(8000).predicted)
+    assert short[1] == pytest.approx(short[0], rel=0.01)
+    # 3.2e7 token² at 1e-7 s are 3.2 s of work, in steps that are a tenth overhead.
+    assert None not in long
+    assert long[1] - long[0] == pytest.approx(3.5, rel=0.1)  # type: ignore[operator] # seen above
+
+
 def test_the_core_with_most_room_counts() -> None:
-    cores = GatedCores(replace(IDLE, backlog_tokens=100_000, running=1), IDLE)
+    cores = GatedCores(replace(IDLE, backlog=prompt_work(100_000), running=1), IDLE)
     cores.expect(1000, Reason.IN_TIME)
 
 

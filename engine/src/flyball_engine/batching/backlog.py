@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from flyball_engine.batching.gate import Work, prompt_work
+
 #: Share of the time that counting may take: one part in so many.
 _COST_SHARE: Final = 100
 
 
 class Backlog:
-    """Received requests and prompt tokens, cumulative; and when the backlog may be counted again."""
+    """What was received, cumulative; and when the backlog may be counted again."""
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.tokens = 0
+        self.total = Work()
         self._due = float("-inf")
 
     def received(self, prompt_tokens: int) -> None:
         """A request came in."""
-        self.requests += 1
-        self.tokens += prompt_tokens
+        self.total += prompt_work(prompt_tokens)
 
     def due(self, now: float) -> bool:
         """Whether counting again keeps within its share of the time."""

@@ -6,8 +6,8 @@ prediction is made of what the engine core published last, of what was sent to i
 
     TTFT = rest of the steps in flight + max(steps for backlog and prompt, wait for a place + steps for the prompt)
 
-with steps as full as budget and limits allow beside the running decodes, and places that become free as answers of mean
-length end.
+with steps as full as budget and limits allow beside the running decodes, each token of a prompt at its share of the
+prompts' attention, and places that become free as answers of mean length end.
 Without a model that is trusted the gate is silent: everything is let in.
 
 Pure: imports only the standard library, the contract, the step-time model and the reflex.
@@ -50,22 +50,50 @@ class Reason(StrEnum):
 REFUSALS: Final = frozenset({Reason.LATE})
 
 
+@dataclass(frozen=True)
+class Work:
+    """Prompts to be processed: how many, their `tokens`, and their prefill `attention` (token², see `model`)."""
+
+    requests: int = 0
+    tokens: float = 0
+    attention: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.requests + other.requests, self.tokens + other.tokens, self.attention + other.attention)
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(self.requests - other.requests, self.tokens - other.tokens, self.attention - other.attention)
+
+    def less_cached(self, share: float) -> Work:
+        """What is left of it when the prefix cache holds the first `share` of each prompt."""
+        return Work(self.requests, self.tokens * (1 - share), self.attention * (1 - share**2))
+
+    def spread(self, cores: int) -> Work:
+        """What each of some cores has of it; nothing if it is less than nothing, by an error of counting."""
+        return Work(
+            max(0, math.ceil(self.requests / cores)), max(0.0, self.tokens / cores), max(0.0, self.attention / cores)
+        )
+
+
+def prompt_work(tokens: int) -> Work:
+    """A prompt of so many tokens, none of them cached."""
+    return Work(1, tokens, tokens * tokens / 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoreLoad:
     """What an engine core published: its work, and what it had received by then.
 
-    `backlog_tokens`: prompt tokens still to be processed, of running and waiting requests. `decodes`: running requests
-    that decode. `places`: requests that may join at once. `received_requests`, `received_tokens`: cumulative, with
-    their prompts. `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once.
+    `backlog`: what is still to be processed of prompts that wait or have begun; its requests are those that wait.
+    `received`: cumulative. `decodes`: running requests that decode. `places`: requests that may join at once.
+    `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once.
     """
 
-    backlog_tokens: int
+    backlog: Work
+    received: Work
     decodes: int
     running: int
-    waiting: int
     places: int
-    received_requests: int
-    received_tokens: int
     tokens: int
     tokens_per_decode: int
     pipeline_depth: int
@@ -93,7 +121,7 @@ class Verdict:
 class Reservation:
     """A request that was let in and has not reached the engine: what it will add to the backlog."""
 
-    tokens: int
+    work: Work
     since: float
 
 
@@ -109,8 +137,7 @@ class Gate:
         self._setpoint: Setpoint | None = None
         self._expires = -math.inf
         self._reserved: dict[Reservation, None] = {}
-        self._sent_requests = 0
-        self._sent_tokens = 0
+        self._sent = Work()
         self._finished = 0
         self._mean_output = 0.0
         self._hit_ratio = 0.0
@@ -130,7 +157,7 @@ class Gate:
         """Add to the backlog what was let in, until it is sent or given back."""
         for old in [each for each in self._reserved if now - each.since > RESERVATION_SECONDS]:
             del self._reserved[old]
-        reservation = Reservation(prompt_tokens, now)
+        reservation = Reservation(prompt_work(prompt_tokens), now)
         self._reserved[reservation] = None
         return reservation
 
@@ -140,15 +167,13 @@ class Gate:
 
     def sent(self, prompt_tokens: int) -> None:
         """A sequence was sent to an engine core."""
-        self._sent_requests += 1
-        self._sent_tokens += prompt_tokens
+        self._sent += prompt_work(prompt_tokens)
 
     def rebase(self) -> None:
         """Nothing is unfinished: whatever was sent was received, so that an error of counting does not last."""
         loads = self._loads()
         if loads:
-            self._sent_requests = sum(load.received_requests for load in loads)
-            self._sent_tokens = sum(load.received_tokens for load in loads)
+            self._sent = sum((load.received for load in loads), Work())
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """A sequence came to its end: its length, and what of its prompt the prefix cache held."""
@@ -178,47 +203,47 @@ class Gate:
 
     def _predict(self, prompt_tokens: int, step: StepBudget, loads: list[CoreLoad]) -> float:
         """Seconds to the first token on the core that has most room; what is on its way is spread over the cores."""
-        on_way_requests = self._sent_requests - sum(load.received_requests for load in loads) + len(self._reserved)
-        on_way_tokens = (
-            self._sent_tokens
-            - sum(load.received_tokens for load in loads)
-            + sum(reservation.tokens for reservation in self._reserved)
-        )
-        computed = 1.0 - self._hit_ratio
+        on_way = sum((reservation.work for reservation in self._reserved), self._sent)
+        on_way -= sum((load.received for load in loads), Work())
         return min(
             predicted_ttft(
                 step,
                 load,
-                prompt=prompt_tokens * computed,
-                backlog=(load.backlog_tokens + max(0, on_way_tokens) / len(loads)) * computed,
-                ahead=load.waiting + math.ceil(max(0, on_way_requests) / len(loads)),
+                prompt=prompt_work(prompt_tokens).less_cached(self._hit_ratio),
+                ahead=(load.backlog + on_way.spread(len(loads))).less_cached(self._hit_ratio),
                 mean_output=self._mean_output if self._finished >= _LEAST_FINISHED else None,
             )
             for load in loads
         )
 
 
-def predicted_ttft(
-    step: StepBudget, load: CoreLoad, *, prompt: float, backlog: float, ahead: int, mean_output: float | None
-) -> float:
-    """Seconds from now to the first token of a prompt with `backlog` tokens and `ahead` requests before it.
+def predicted_ttft(step: StepBudget, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output: float | None) -> float:
+    """Seconds from now to the first token of a prompt with some work `ahead` of it.
 
     `mean_output`: tokens of an answer, None while that is not known: then no wait for a place is reckoned.
     """
     model, decodes = step_model(step), load.decodes
     decode_tokens = decodes * load.tokens_per_decode
-    fits = model.largest_chunk(seconds=step.seconds / load.bias, tokens=decode_tokens, decodes=decodes)
-    chunk = max(float(step.least_prefill_chunk), min(fits, float(load.tokens - decode_tokens)))
 
-    def steps(prefill: float) -> float:
-        """Seconds of the steps that process so many prompt tokens: full ones, or one that is not."""
-        whole = load.bias * model.seconds(decodes=decodes, prefill_tokens=min(prefill, chunk))
-        return whole * max(1.0, prefill / chunk)
+    def steps(work: Work) -> float:
+        """Seconds of the steps that do some work: full ones, or one that is not."""
+        context = work.attention / max(1.0, work.tokens)
+        fits = model.largest_chunk(
+            seconds=step.seconds / load.bias, tokens=decode_tokens, decodes=decodes, context=context
+        )
+        chunk = max(float(step.least_prefill_chunk), min(fits, float(load.tokens - decode_tokens)))
+        served = min(work.tokens, chunk)
+        seconds = model.step_seconds(
+            tokens=decode_tokens + served, decodes=decodes, prefills=served > 0, attention=served * context
+        )
+        return load.bias * seconds * max(1.0, work.tokens / chunk)
 
-    running = steps(chunk) if backlog > 0 else load.bias * model.seconds(decodes=decodes)
+    running = load.bias * model.step_seconds(tokens=decode_tokens, decodes=decodes, prefills=False, attention=0.0)
+    if ahead.tokens > 0:
+        running = max(running, min(step.seconds, steps(ahead)))
     rest = (load.pipeline_depth - 0.5) * running if load.running else 0.0
-    place = _wait_for_place(load, ahead, running, mean_output)
-    return rest + max(steps(backlog + prompt), place + steps(prompt))
+    place = _wait_for_place(load, ahead.requests, running, mean_output)
+    return rest + max(steps(ahead + prompt), place + steps(prompt))
 
 
 def _wait_for_place(load: CoreLoad, ahead: int, seconds: float, mean_output: float | None) -> float:

@@ -25,7 +25,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 from typing import Final, cast
 
-from flyball_engine.batching.gate import CoreLoad
+from flyball_engine.batching.gate import CoreLoad, Work
 from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import Ceilings, Clamp, CoreState, Generation, Knob, Limits
@@ -74,8 +74,10 @@ class Slot(IntEnum):
     DECODES = auto()
     BACKLOG_REQUESTS = auto()
     BACKLOG_TOKENS = auto()
+    BACKLOG_ATTENTION = auto()
     RECEIVED_REQUESTS = auto()
     RECEIVED_TOKENS = auto()
+    RECEIVED_ATTENTION = auto()
     REQUESTED = 32
     EFFECTIVE = 40
     START = 48
@@ -142,6 +144,14 @@ class StateWriter:
         """Which setpoint is applied; None if none is."""
         self.numbers[Slot.EPOCH] = generation.epoch if generation else _ABSENT
         self.numbers[Slot.GENERATION] = generation.generation if generation else _ABSENT
+
+    def set_work(self, start: Slot, work: Work) -> None:
+        """Three numbers from `start` on: requests, tokens, attention."""
+        self.numbers[start], self.numbers[start + 1], self.numbers[start + 2] = (
+            work.requests,
+            work.tokens,
+            work.attention,
+        )
 
     def set_knob(self, knob: Knob, *, requested: int, effective: int, reason: ClampReason | None) -> None:
         """What a knob was asked for, what it is, and why these differ."""
@@ -233,19 +243,21 @@ def _load(body: array[float]) -> CoreLoad:
     )
     bias, running = body[Slot.LOCAL_BIAS], int(body[Slot.RUNNING])
     return CoreLoad(
-        backlog_tokens=int(body[Slot.BACKLOG_TOKENS]),
+        backlog=_work(body, Slot.BACKLOG_REQUESTS),
+        received=_work(body, Slot.RECEIVED_REQUESTS),
         decodes=int(body[Slot.DECODES]),
         running=running,
-        waiting=int(body[Slot.BACKLOG_REQUESTS]),
         # A knob that cannot be moved is as large as the engine.
         places=int(body[Slot.MAX_NUM_SEQS] if math.isnan(active) else active) - running,
-        received_requests=int(body[Slot.RECEIVED_REQUESTS]),
-        received_tokens=int(body[Slot.RECEIVED_TOKENS]),
         tokens=int(body[Slot.MAX_NUM_BATCHED_TOKENS] if math.isnan(tokens) else tokens),
         tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
         pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
         bias=1.0 if math.isnan(bias) else bias,
     )
+
+
+def _work(body: array[float], start: Slot) -> Work:
+    return Work(int(body[start]), body[start + 1], body[start + 2])
 
 
 def _state(body: array[float]) -> CoreState:

@@ -320,10 +320,8 @@ class Governor:
         numbers, surface = self._state.numbers, self._surface
         prefilling = surface.prefilling()
         numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
-        numbers[Slot.BACKLOG_REQUESTS] = surface.waiting()
-        numbers[Slot.BACKLOG_TOKENS] = surface.backlog_tokens(prefilling)
-        numbers[Slot.RECEIVED_REQUESTS] = self._backlog.requests
-        numbers[Slot.RECEIVED_TOKENS] = self._backlog.tokens
+        self._state.set_work(Slot.BACKLOG_REQUESTS, surface.backlog(prefilling))
+        self._state.set_work(Slot.RECEIVED_REQUESTS, self._backlog.total)
         self._backlog.counted(began=began, ended=self._clock())
 
 

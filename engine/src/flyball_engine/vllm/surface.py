@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, Final
 
+from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt
 from flyball_engine.contract import Knob
@@ -133,10 +134,14 @@ class Surface:
             for request in requests
         ]
 
-    def backlog_tokens(self, prefilling: list[Any]) -> int:
-        """Tokens still to be processed of prompts that have begun or wait: a walk over the whole queue."""
-        waiting = sum([request.num_tokens - request.num_computed_tokens for request in self._scheduler.waiting])
-        return int(waiting + sum([request.num_tokens - request.num_computed_tokens for request in prefilling]))
+    def backlog(self, prefilling: list[Any]) -> Work:
+        """What is still to be processed of prompts that have begun or wait: a walk over the whole queue."""
+        tokens, attention = 0, 0.0
+        for request in itertools.chain(prefilling, self._scheduler.waiting):
+            remaining = request.num_tokens - request.num_computed_tokens
+            tokens += remaining
+            attention += remaining * (request.num_computed_tokens + remaining / 2)
+        return Work(self.waiting(), tokens, attention)
 
     def queue_head(self, length: int) -> list[Any]:
         """The first `length` requests that wait for room, in the order vLLM takes them."""
