@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.batching.outcomes import End
+from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.contract import Metric, ObjectiveSpec
 from support.requests import E2E, GAP, TPOT, TTFT, Story
 
@@ -54,6 +54,22 @@ def test_a_one_token_answer_has_no_time_per_token_and_counts_on_the_rest() -> No
     story.expect(TTFT, met=1)
     story.expect(TPOT)
     story.expect_together(met=1)
+
+
+def test_deliveries_may_be_told_at_once_with_their_gaps_counted_apart() -> None:
+    ledger = RequestLedger()
+    ledger.set_objectives((TTFT, TPOT, GAP))
+    request = ledger.opened(0.0)
+    sequence = ledger.started(request)
+    ledger.ended(request, End.ANSWERED, 0.0)
+    ledger.received(sequence, tokens=1, at=0.4, now=0.4)
+    ledger.gaps_passed(GAP, met=99, violated=1)
+    ledger.caught_up(sequence, tokens=200, gaps=100, at=4.4)
+    ledger.done(sequence, prompt=10, cached=0, now=4.4)
+    counts = ledger.collect()
+    assert counts.objectives[TPOT.id, "met"] == 1, "20 ms per token"
+    assert (counts.objectives[GAP.id, "met"], counts.objectives[GAP.id, "violated"]) == (99, 1)
+    assert counts.generated_tokens == 201
 
 
 def test_an_empty_answer_made_its_client_wait_until_its_end() -> None:

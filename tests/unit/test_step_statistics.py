@@ -30,6 +30,16 @@ def test_a_step_lasts_from_its_schedule_to_its_update() -> None:
     assert statistics.longest_seconds == 0.25
 
 
+def test_steps_that_are_alike_may_be_counted_at_once() -> None:
+    one_by_one, at_once = StepStatistics(), StepStatistics()
+    for key in range(3):
+        one_by_one.scheduled(key, a_step(3), now=float(key))
+        one_by_one.finished(key, now=key + 0.25)
+    at_once.repeated(a_step(3), steps=3, seconds=0.75, seconds_squared=3 * 0.0625, kv_tokens=90, longest=0.25)
+    assert list(at_once.sums) == list(one_by_one.sums)
+    assert at_once.longest_seconds == one_by_one.longest_seconds
+
+
 def test_the_longest_step_is_that_of_this_period_and_the_one_before() -> None:
     statistics = StepStatistics()
     for key, (began, ended) in enumerate([(0.0, 0.5), (1.0, 1.25), (2.0, 2.1)]):

@@ -210,6 +210,18 @@ class RequestLedger:
         sequence.heard = now
         sequence.tokens += tokens
 
+    def caught_up(self, sequence: Sequence, *, tokens: int, gaps: int, at: float) -> None:
+        """Deliveries after the first, so many at once, the last of them `at`; `gaps_passed` counts their gaps."""
+        sequence.tokens += tokens
+        sequence.gaps += gaps
+        sequence.last = sequence.heard = at
+
+    def gaps_passed(self, objective: ObjectiveSpec, *, met: int, violated: int) -> None:
+        """So many gaps kept an objective in force, and so many did not."""
+        for outcome, count in ((MET, met), (VIOLATED, violated)):
+            key = (objective.id, outcome)
+            self._counts[key] = self._counts.get(key, 0) + count
+
     def done(self, sequence: Sequence, *, prompt: int, cached: int, now: float, failed: bool = False) -> None:
         """A sequence came to its end at `now`, with so many prompt tokens and cached ones among them."""
         request = sequence.request

@@ -32,7 +32,7 @@ class Step:
     tokens: int
     prefill_tokens: int
     decodes: int
-    kv_tokens: int
+    kv_tokens: float
     prefill_attention: float
 
 
@@ -70,22 +70,32 @@ class StepStatistics:
             name, scheduled, step = self._in_flight.popleft()
             if name == key:
                 seconds = now - max(began, scheduled)
-                self._add(step, seconds)
+                self.repeated(
+                    step,
+                    steps=1,
+                    seconds=seconds,
+                    seconds_squared=seconds * seconds,
+                    kv_tokens=step.kv_tokens,
+                    longest=seconds,
+                )
                 return step, seconds
         return None
 
-    def _add(self, step: Step, seconds: float) -> None:
-        self._longest = max(self._longest, seconds)
+    def repeated(
+        self, step: Step, *, steps: int, seconds: float, seconds_squared: float, kv_tokens: float, longest: float
+    ) -> None:
+        """Steps that differ from `step` only in KV tokens and time: how many, the sums of these, the longest."""
+        self._longest = max(self._longest, longest)
         start = row(step)
         added = (
-            1,
+            steps,
             seconds,
-            seconds * seconds,
-            step.tokens,
-            step.prefill_tokens,
-            step.decodes,
-            step.kv_tokens,
-            step.prefill_attention,
+            seconds_squared,
+            steps * step.tokens,
+            steps * step.prefill_tokens,
+            steps * step.decodes,
+            kv_tokens,
+            steps * step.prefill_attention,
         )
         sums = self.sums
         for index, value in enumerate(added, start):

@@ -77,8 +77,12 @@ CALM: Final = Disturbances(scatter=0.0, stall_chance=0.0)
 
 @dataclass(kw_only=True)
 class Stretch:
-    """Steps of one composition that were made: sums over T and T², the longest, and how many kept each threshold."""
+    """Steps of one composition that were made: sums over T and T², the longest, and how many kept each threshold.
 
+    `slope` seconds: by how much each step was expected to take longer than the one before.
+    """
+
+    slope: float
     steps: int = 0
     seconds: float = 0.0
     seconds_squared: float = 0.0
@@ -107,9 +111,9 @@ class Plant:
         self, first: Step, *, growth: float, most: int, seconds: float, thresholds: Sequence[float] = ()
     ) -> Stretch:
         """As many steps like `first` as end within `seconds`, at most `most`; each reads `growth` KV tokens more."""
-        made = Stretch(within=[0] * len(thresholds))
         base = self.slow_down * self.law.seconds(first)
         slope = self.slow_down * self.law.kv_token * growth
+        made = Stretch(slope=slope, within=[0] * len(thresholds))
         while made.steps < most:
             start = base + slope * made.steps
             steps = self._jump_length(start, slope, min(most - made.steps, self._calm), seconds - made.seconds)

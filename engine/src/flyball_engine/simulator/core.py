@@ -1,0 +1,302 @@
+"""One simulated engine core: it makes steps up to a given time, and counts as the real engine counts.
+
+Whoever drives it says how late it is: `run(until)` makes every step that ends by then and leaves the one that does not
+in flight. What comes meanwhile (requests, clients that leave, a setpoint) waits for the end of that step, as it would
+in vLLM. So virtual time and real time are the same thing, driven differently.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from flyball_engine.batching.limits import Sizes, Wanted
+from flyball_engine.batching.outcomes import End, RequestLedger
+from flyball_engine.batching.step_statistics import Step, StepStatistics
+from flyball_engine.contract import Metric, ObjectiveSpec, Setpoint
+from flyball_engine.simulator.governed import Governed
+from flyball_engine.simulator.plant import Plant, Stretch
+from flyball_engine.simulator.queue import Policy
+from flyball_engine.simulator.requests import Fate, Request
+from flyball_engine.simulator.scheduler import Plan, Scheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """`drafts` tokens per decode and step; each is accepted with chance `acceptance` if those before it were."""
+
+    drafts: int
+    acceptance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreConfig:
+    """What a core is started with. `start` are its first limits, absent its sizes."""
+
+    sizes: Sizes
+    kv_tokens: int
+    start: Wanted | None = None
+    policy: Policy = Policy.FCFS
+    speculation: Speculation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step on its way."""
+
+    plan: Plan
+    seconds: float
+    end: float
+
+
+class Core:
+    """The engine core. `sums` may be the body of a state file; `jumps` off makes every step by itself (for tests)."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        plant: Plant,
+        random: Random,
+        *,
+        sums: MutableSequence[float] | None = None,
+        jumps: bool = True,
+    ) -> None:
+        """Raises ValueError for sizes that vLLM refuses to start with."""
+        drafts = config.speculation.drafts if config.speculation else 0
+        sizes = replace(config.sizes, tokens_per_decode=1 + drafts)
+        whole = Wanted(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
+        self.now = 0.0
+        self.plant = plant
+        self.ledger = RequestLedger()
+        self.statistics = StepStatistics(sums)
+        self.scheduler = Scheduler(
+            sizes=sizes,
+            kv_tokens=config.kv_tokens,
+            policy=config.policy,
+            decode_steps=self._speculative_steps if drafts else None,
+        )
+        self.governed = Governed(sizes, config.start or whole)
+        self._config = config
+        self._random = random
+        self._jumps = jumps
+        self._flight: _Flight | None = None
+        self._ready_at = 0.0
+        self._numbers = 0
+        self._leaving: list[tuple[float, int, Request]] = []
+        self._inbox: list[Setpoint] = []
+        self._gaps: tuple[ObjectiveSpec, ...] = ()
+
+    @property
+    def next_change(self) -> float:
+        """When the step in flight ends; infinite if none is."""
+        return self._flight.end if self._flight else math.inf
+
+    def run(self, until: float) -> None:
+        """Make every step that ends by `until`."""
+        while True:
+            if self._flight is not None:
+                if self._flight.end > until:
+                    return
+                self._land(self._flight)
+            self._between_steps()
+            if self.now >= until:
+                return  # what else comes at this very moment is to be in the next step
+            plan = self._plan()
+            if plan.step.tokens == 0:
+                self.now = until
+                continue
+            # A step that preempts admits nobody, the next one may.
+            if self._jumps and not plan.chunks and not plan.preempted and self._jump(plan, until):
+                continue
+            seconds = self.plant.step(plan.step, reread_tokens=plan.reread_tokens)
+            self._flight = _Flight(plan, seconds, self.now + seconds)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """The sequences of one HTTP request come in; the core has run up to their arrival."""
+        opened = self.ledger.opened(requests[0].arrival)
+        if requests[0].arrival < self._ready_at or not all(self._servable(request) for request in requests):
+            for request in requests:
+                request.fate, request.ended = Fate.REFUSED, request.arrival
+            self.ledger.ended(opened, End.REFUSED, requests[0].arrival)
+            return
+        for request in requests:
+            request.number = self._numbers = self._numbers + 1
+            request.target = request.prompt
+            request.sequence = self.ledger.started(opened)
+            request.leaves = request.arrival + request.patience
+            if math.isfinite(request.leaves):
+                heapq.heappush(self._leaving, (request.leaves, request.number, request))
+            self.scheduler.waiting.push(request)
+        # Whatever comes of it, the ledger counts it with the end of its last sequence.
+        self.ledger.ended(opened, End.ANSWERED, requests[0].arrival)
+
+    def leave(self, request: Request, now: float) -> None:
+        """Its client is gone: the core hears of it between two steps."""
+        if request.fate is Fate.OPEN:
+            request.leaves = now
+            heapq.heappush(self._leaving, (now, request.number, request))
+            if self._flight is None:
+                self._between_steps()
+
+    def apply(self, setpoint: Setpoint) -> None:
+        """Put a setpoint in force between two steps: at once if none is in flight."""
+        self._inbox.append(setpoint)
+        if self._flight is None:
+            self._between_steps()
+
+    def set_objectives(self, objectives: tuple[ObjectiveSpec, ...]) -> None:
+        """What requests are counted against."""
+        self.ledger.set_objectives(objectives)
+        self._gaps = tuple(o for o in objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
+
+    def crash(self, now: float, *, start_seconds: float) -> None:
+        """All requests fail, caches and the setpoint are lost; for `start_seconds` everything is refused.
+
+        Counters go on, as if summed over restarts.
+        """
+        self.now = now
+        self._flight = None
+        self._inbox.clear()
+        for request in self.scheduler.clear():
+            request.fate, request.ended = Fate.FAILED, self.now
+            if request.sequence is not None:
+                self.ledger.ended(request.sequence.request, End.FAILED, self.now)
+        trips, expiries = self.governed.trips, self.governed.expiries
+        self.governed = Governed(self.governed.sizes, self.governed.start)
+        self.governed.trips, self.governed.expiries = trips, expiries
+        self._ready_at = self.now + start_seconds
+
+    def _servable(self, request: Request) -> bool:
+        return request.prompt >= 1 and request.prompt + request.output <= self._config.sizes.max_model_len
+
+    def _between_steps(self) -> None:
+        """What waited for the end of a step happens."""
+        for setpoint in self._inbox:
+            if self.governed.apply(setpoint, self.now):
+                self.statistics.new_period()
+        self._inbox.clear()
+        self.governed.expire_if_due(self.now)
+        while self._leaving and self._leaving[0][0] <= self.now:
+            at, _, request = heapq.heappop(self._leaving)
+            if request.fate is Fate.OPEN and request.leaves <= at:
+                self._let_go(request, at)
+
+    def _plan(self) -> Plan:
+        scheduler = self.scheduler
+        batch = scheduler.batch()
+        plan = scheduler.plan(self.governed.limits(batch, scheduler.queue))
+        for request in plan.preempted:
+            self._catch_up(request, self.now)
+        self.governed.watch(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            tokens=plan.step.tokens,
+            prefilling=(str(request.number) for request in scheduler.prefilling),
+            now=self.now,
+        )
+        return plan
+
+    def _land(self, flight: _Flight) -> None:
+        """The step in flight ends."""
+        step, seconds = flight.plan.step, flight.seconds
+        self._flight = None
+        self.now = flight.end
+        self._count(step, 1, seconds, seconds * seconds, step.kv_tokens, seconds)
+        self.governed.reflex.observe(step, seconds)
+        for objective in self._gaps:
+            met = step.decodes if seconds <= objective.threshold_seconds else 0
+            self.ledger.gaps_passed(objective, met=met, violated=step.decodes - met)
+        if flight.plan.chunks:
+            self.governed.served([str(request.number) for request in flight.plan.chunks], self.now)
+        self._deliver(1, flight.plan.chunks)
+
+    def _jump(self, plan: Plan, until: float) -> int:
+        """Make steps of decodes alone until something may change; how many."""
+        most = self.scheduler.steps_until_change()
+        clear = min(until, self.governed.expires, self._next_leave())
+        growth = self.scheduler.growth
+        thresholds = [objective.threshold_seconds for objective in self._gaps]
+        made = self.plant.stretch(plan.step, growth=growth, most=most, seconds=clear - self.now, thresholds=thresholds)
+        if not made.steps:
+            return 0
+        self.now += made.seconds
+        kv_tokens = made.steps * plan.step.kv_tokens + growth * made.steps * (made.steps - 1) / 2
+        self._count(plan.step, made.steps, made.seconds, made.seconds_squared, kv_tokens, made.longest)
+        self._observe(plan.step, made)
+        for objective, within in zip(self._gaps, made.within, strict=True):
+            met = within * plan.step.decodes
+            self.ledger.gaps_passed(objective, met=met, violated=made.steps * plan.step.decodes - met)
+        self._deliver(made.steps, {})
+        return made.steps
+
+    def _observe(self, step: Step, made: Stretch) -> None:
+        """The reflex forgets by the step, so it hears of each, of its expected share of the stretch."""
+        middle = made.seconds / made.steps
+        for number in range(made.steps):
+            self.governed.reflex.observe(step, middle + made.slope * (number - (made.steps - 1) / 2))
+
+    def _next_leave(self) -> float:
+        """When the next client gives up."""
+        leaving = self._leaving
+        while leaving and (leaving[0][2].fate is not Fate.OPEN or leaving[0][2].leaves > leaving[0][0]):
+            heapq.heappop(leaving)
+        return leaving[0][0] if leaving else math.inf
+
+    def _count(self, step: Step, steps: int, seconds: float, squared: float, kv_tokens: float, longest: float) -> None:
+        self.statistics.repeated(
+            step, steps=steps, seconds=seconds, seconds_squared=squared, kv_tokens=kv_tokens, longest=longest
+        )
+
+    def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
+        """Tokens of the steps that ended are there."""
+        joined, ended = self.scheduler.advance(steps, chunks)
+        for request in joined:
+            if request.leaves <= self.now:
+                continue  # the client left while the step ran
+            if request.first_token is None:
+                request.first_token, request.leaves = self.now, math.inf
+            if request.sequence is not None:
+                self.ledger.received(request.sequence, tokens=1, at=self.now, now=self.now)
+        for request in ended:
+            if request.leaves <= self.now:
+                self._let_go(request, request.leaves)
+            else:
+                self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        self._catch_up(request, self.now)
+        request.fate, request.ended = Fate.FINISHED, self.now
+        if request.sequence is not None:
+            self.ledger.done(request.sequence, prompt=request.prompt, cached=request.cached or 0, now=self.now)
+
+    def _let_go(self, request: Request, at: float) -> None:
+        if request.running or request.made < request.output:
+            self.scheduler.remove(request)
+        if request.first_token is not None:
+            self._catch_up(request, self.now)
+        request.fate, request.ended = Fate.LEFT, at
+        if request.sequence is not None:
+            self.ledger.ended(request.sequence.request, End.LEFT, at)
+
+    def _catch_up(self, request: Request, at: float) -> None:
+        """The ledger hears of tokens one by one only where it must."""
+        sequence = request.sequence
+        if sequence is not None and request.made > sequence.tokens > 0:
+            gaps = request.deliveries - 1 - sequence.gaps
+            self.ledger.caught_up(sequence, tokens=request.made - sequence.tokens, gaps=gaps, at=at)
+
+    def _speculative_steps(self, tokens: int) -> int:
+        """Steps in which a decode makes so many tokens: each makes one, and its drafts up to the first refused."""
+        speculation = self._config.speculation
+        if speculation is None or speculation.acceptance <= 0.0:
+            return tokens
+        steps = made = 0
+        scale = math.log(speculation.acceptance) if speculation.acceptance < 1.0 else -1e-300
+        while made < tokens:
+            accepted = math.log(1.0 - self._random.random()) / scale
+            made += 1 + int(min(speculation.drafts, accepted))
+            steps += 1
+        return steps

@@ -1,0 +1,94 @@
+"""What arrives when: phases of synthetic load, or a trace.
+
+The default loads are synthetic. A trace is given by path; its columns are those of Azure's (TIMESTAMP, ContextTokens,
+GeneratedTokens), and nothing of one is in this project. Reaches no clock; randomness is a parameter.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from flyball_engine.simulator.lengths import Shape
+from flyball_engine.simulator.requests import Prefix, Request
+
+
+class TraceError(Exception):
+    """A trace could not be read; the message names the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Arrivals of one kind of request for a while: `rate` per second, in groups of `burst` that come together.
+
+    `variation` is the coefficient of variation of the times between groups: 1 is a Poisson process, more comes in
+    swarms (Gamma). Clients give up after `patience` seconds without a first token.
+    """
+
+    seconds: float
+    rate: float
+    shape: Shape
+    variation: float = 1.0
+    burst: int = 1
+    patience: float = math.inf
+
+    def arrivals(self, start: float, random: Random) -> Iterator[Request]:
+        """Its requests in order, the phase beginning at `start`."""
+        if self.rate <= 0.0:
+            return
+        scale = self.burst * self.variation**2 / self.rate
+        at = start
+        while (at := at + random.gammavariate(1.0 / self.variation**2, scale)) < start + self.seconds:
+            for _ in range(self.burst):
+                yield self._request(at, random)
+
+    def _request(self, at: float, random: Random) -> Request:
+        shape = self.shape
+        prompt, prefix = shape.prompt.draw(random), None
+        if shape.prefixes:
+            prefix = Prefix(f"shared-{random.randrange(shape.prefixes)}", shape.shared)
+            prompt = max(prompt, shape.shared + 1)
+        return Request(at, prompt, shape.output.draw(random), prefix=prefix, patience=self.patience)
+
+
+def workload(phases: Sequence[Phase | Sequence[Phase]], random: Random, *, start: float = 0.0) -> list[Request]:
+    """Requests of phases one after the other; those of a sequence of phases run side by side."""
+    found: list[Request] = []
+    for group in phases:
+        together = [group] if isinstance(group, Phase) else list(group)
+        for phase in together:
+            found.extend(phase.arrivals(start, random))
+        start += max(phase.seconds for phase in together)
+    return sorted(found, key=lambda request: request.arrival)
+
+
+def read_trace(path: Path, *, patience: float = math.inf) -> list[Request]:
+    """The requests of a trace, the first at 0.
+
+    Raises TraceError.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [_row(number, row) for number, row in enumerate(csv.DictReader(file), 2)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"cannot read {path}: {error}") from error
+    if not rows:
+        raise TraceError(f"{path} has no requests")
+    first = min(at for at, _, _ in rows)
+    found = [Request(at - first, prompt, output, patience=patience) for at, prompt, output in rows]
+    return sorted(found, key=lambda request: request.arrival)
+
+
+def _row(number: int, row: dict[str, str]) -> tuple[float, int, int]:
+    try:
+        # Seven digits of a second, one more than Python takes.
+        stamp = datetime.fromisoformat(row["TIMESTAMP"][:26])
+        at = (stamp - datetime(stamp.year, 1, 1, tzinfo=stamp.tzinfo)).total_seconds()
+        return at, max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"line {number}: {error!r}; columns are TIMESTAMP, ContextTokens, GeneratedTokens") from error

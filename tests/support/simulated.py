@@ -1,0 +1,80 @@
+"""Small simulated engines, and requests for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from random import Random
+
+from flyball_engine.batching.limits import Sizes
+from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, Setpoint, StepBudget
+from flyball_engine.model import StepModel
+from flyball_engine.simulator.core import Core, CoreConfig, Speculation
+from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant
+from flyball_engine.simulator.queue import Policy
+from flyball_engine.simulator.requests import Prefix, Request
+
+#: A step takes 10 ms, and 1 ms more for each token beyond 64; decodes pay for the KV they read.
+LAW = Law(model=StepModel(t0=10e-3, h=4e-3, c1=0.0, c2=1e-3, beta=1e-4, g=1e-8, kappa=64), kv_token=1e-6, reread=1e-6)
+SERVICE = "uid-1"
+
+
+def a_core(
+    *,
+    seqs: int = 8,
+    tokens: int = 128,
+    kv_tokens: int = 65_536,
+    model_len: int = 4096,
+    policy: Policy = Policy.FCFS,
+    speculation: Speculation | None = None,
+    law: Law = LAW,
+    disturbances: Disturbances = CALM,
+    jumps: bool = True,
+    seed: int = 1,
+) -> Core:
+    random = Random(seed)
+    sizes = Sizes(max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=model_len)
+    config = CoreConfig(sizes=sizes, kv_tokens=kv_tokens, policy=policy, speculation=speculation)
+    return Core(config, Plant(law, random, disturbances), random, jumps=jumps)
+
+
+def a_request(prompt: int = 32, output: int = 8, *, at: float = 0.0, shared: int = 0, **more: object) -> Request:
+    """`shared`: so many first tokens are the same for all requests that share."""
+    prefix = Prefix("shared", shared) if shared else None
+    return Request(at, prompt, output, prefix=prefix, **more)  # type: ignore[arg-type]  # passed on as they are
+
+
+def submitted(core: Core, *requests: Request) -> list[Request]:
+    """Each comes in by itself, when it arrives."""
+    for request in requests:
+        core.run(request.arrival)
+        core.submit([request])
+    return list(requests)
+
+
+def a_budget(seconds: float, law: Law = LAW) -> StepBudget:
+    """With the plant's own law, but for what no model has."""
+    model = ModelSpec(id="true", trusted=True, **asdict(law.model))
+    return StepBudget(seconds=seconds, model=model)
+
+
+def a_setpoint(
+    number: int = 1,
+    *,
+    active: int | None = None,
+    tokens: int | None = None,
+    threshold: int | None = None,
+    objectives: Sequence[ObjectiveSpec] = (),
+    step: StepBudget | None = None,
+    expires: float = 3600.0,
+) -> Setpoint:
+    limits = Limits(max_num_active_seqs=active, max_num_scheduled_tokens=tokens, long_prefill_token_threshold=threshold)
+    return Setpoint(
+        service=SERVICE,
+        epoch=1,
+        generation=number,
+        limits=limits,
+        objectives=tuple(objectives),
+        step=step,
+        expires_seconds=expires,
+    )
