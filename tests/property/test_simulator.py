@@ -10,7 +10,7 @@ from hypothesis import Phase as Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_engine.contract import Metric, ObjectiveSpec, Shed
 from flyball_engine.simulator.core import Core, Speculation
 from flyball_engine.simulator.lengths import Lognormal, Shape
 from flyball_engine.simulator.plant import CALM, Disturbances
@@ -73,6 +73,7 @@ class Story:
                     threshold=self.threshold,
                     objectives=OBJECTIVES,
                     step=step,
+                    shed=Shed(ttft_deadline_seconds=1.0) if self.crashes else None,
                     expires=60,
                 ),
             ),

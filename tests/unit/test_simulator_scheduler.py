@@ -236,7 +236,7 @@ def test_objectives_are_counted_as_the_real_engine_counts_them() -> None:
     core = a_core()
     step = ObjectiveSpec(metric=Metric.INTER_TOKEN_LATENCY, threshold_seconds=0.0105)
     first = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1.0)
-    core.set_objectives((step, first))
+    core.follow(a_setpoint(objectives=(step, first)))
     finished(core, a_request(100, 1000))
     counts = core.ledger.collect()
     assert counts.objectives[first.id, "met"] == 1

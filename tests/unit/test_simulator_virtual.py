@@ -9,14 +9,14 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_engine.contract import Metric, ObjectiveSpec, Shed
 from flyball_engine.simulator.lengths import SHAPES, around
 from flyball_engine.simulator.main import main
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate
 from flyball_engine.simulator.virtual import build, crash, retune, run, slow_down
 from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
-from support.simulated import a_core, a_request, a_setpoint
+from support.simulated import a_budget, a_core, a_request, a_setpoint
 
 CHAT = SHAPES["conversation"]
 
@@ -102,7 +102,7 @@ def test_an_absent_trace_is_named(tmp_path: Path) -> None:
 def test_clients_give_up_while_they_wait_and_make_room_for_others() -> None:
     core = a_core(seqs=1)
     requests = [a_request(16, 200), a_request(16, 10, patience=0.5), a_request(16, 10)]
-    core.set_objectives((ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.3),))
+    core.follow(a_setpoint(objectives=(ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.3),)))
     played = run(core, requests, until=100)
     assert [request.fate for request in requests] == [Fate.FINISHED, Fate.LEFT, Fate.FINISHED]
     assert requests[1].ended == 0.5
@@ -134,6 +134,22 @@ def test_setpoints_take_effect_on_the_way() -> None:
     run(core, requests, until=100, events=[retune(4.0, a_setpoint(active=1))])
     assert len({request.first_token for request in requests[:4]}) == 1, "together before"
     assert len({request.first_token for request in requests[4:]}) == 4, "one by one after"
+
+
+def test_a_deadline_refuses_what_would_come_too_late_and_keeps_the_others_in_time() -> None:
+    first = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=2.0)
+    goodput = {}
+    for shed in (None, Shed(ttft_deadline_seconds=2.0)):
+        core = a_core(seqs=16, tokens=512)
+        overload = workload([Phase(seconds=60, rate=20, shape=around(200, 20))], Random(6))
+        setpoint = a_setpoint(objectives=(first,), step=a_budget(0.3), shed=shed)
+        played = run(core, overload, until=120, events=[retune(0.0, setpoint)])
+        goodput[shed is not None] = played.counts.objectives[first.id, "met"]
+        refused = [request for request in overload if request.fate is Fate.SHED]
+        assert played.counts.requests["refused"] == len(refused)
+        assert bool(refused) == (shed is not None)
+    assert played.counts.objectives[first.id, "violated"] < 0.2 * goodput[True]
+    assert goodput[True] > 2 * goodput[False]
 
 
 def test_a_slow_down_lasts_until_it_is_lifted() -> None:

@@ -13,10 +13,11 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from flyball_engine.batching.gate import CoreLoad, Gate, Verdict, Work, prompt_work
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import Metric, ObjectiveSpec, Setpoint
+from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.simulator.governed import Governed
 from flyball_engine.simulator.plant import Plant, Stretch
 from flyball_engine.simulator.queue import Policy
@@ -88,6 +89,8 @@ class Core:
         self._leaving: list[tuple[float, int, Request]] = []
         self._inbox: list[Setpoint] = []
         self._gaps: tuple[ObjectiveSpec, ...] = ()
+        self._received = Work()
+        self.gate = Gate(lambda: [self.load()])
 
     @property
     def next_change(self) -> float:
@@ -114,15 +117,23 @@ class Core:
             seconds = self.plant.step(plan.step, reread_tokens=plan.reread_tokens)
             self._flight = _Flight(plan, seconds, self.now + seconds)
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """The sequences of one HTTP request come in; the core has run up to their arrival."""
-        opened = self.ledger.opened(requests[0].arrival)
-        if requests[0].arrival < self._ready_at or not all(self._servable(request) for request in requests):
+    def submit(self, requests: Sequence[Request]) -> Verdict | None:
+        """The sequences of one HTTP request come in; the core has run up to their arrival.
+
+        Returns what the gate says of it; None if it was refused for another reason.
+        """
+        arrival, verdict = requests[0].arrival, None
+        opened = self.ledger.opened(arrival)
+        if arrival >= self._ready_at and all(self._servable(request) for request in requests):
+            verdict = self.gate.decide(requests[0].prompt, now=arrival)
+        if verdict is None or not verdict.admitted:
             for request in requests:
-                request.fate, request.ended = Fate.REFUSED, request.arrival
-            self.ledger.ended(opened, End.REFUSED, requests[0].arrival)
-            return
+                request.fate, request.ended = Fate.REFUSED if verdict is None else Fate.SHED, arrival
+            self.ledger.ended(opened, End.REFUSED, arrival)
+            return verdict
         for request in requests:
+            self.gate.sent(request.prompt)
+            self._received += prompt_work(request.prompt)
             request.number = self._numbers = self._numbers + 1
             request.target = request.prompt
             request.sequence = self.ledger.started(opened)
@@ -131,7 +142,8 @@ class Core:
                 heapq.heappush(self._leaving, (request.leaves, request.number, request))
             self.scheduler.waiting.push(request)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
-        self.ledger.ended(opened, End.ANSWERED, requests[0].arrival)
+        self.ledger.ended(opened, End.ANSWERED, arrival)
+        return verdict
 
     def leave(self, request: Request, now: float) -> None:
         """Its client is gone: the core hears of it between two steps."""
@@ -147,10 +159,29 @@ class Core:
         if self._flight is None:
             self._between_steps()
 
-    def set_objectives(self, objectives: tuple[ObjectiveSpec, ...]) -> None:
-        """What requests are counted against."""
-        self.ledger.set_objectives(objectives)
-        self._gaps = tuple(o for o in objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
+    def follow(self, setpoint: Setpoint) -> None:
+        """What of a setpoint is done where requests come in, at once: counting, and the gate."""
+        self.ledger.set_objectives(setpoint.objectives)
+        self._gaps = tuple(o for o in setpoint.objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
+        self.gate.set_policy(setpoint, now=self.now)
+
+    def load(self) -> CoreLoad:
+        """The work that the gate predicts by."""
+        scheduler = self.scheduler
+        batch = scheduler.batch()
+        limits = {knob: shown[1] for knob, shown in self.governed.shown(batch).items()}
+        bias = self.governed.reflex.bias
+        return CoreLoad(
+            backlog=scheduler.backlog(),
+            received=self._received,
+            decodes=batch.decodes,
+            running=batch.size,
+            places=limits[Knob.MAX_NUM_ACTIVE_SEQS] - batch.size,
+            tokens=limits[Knob.MAX_NUM_SCHEDULED_TOKENS],
+            tokens_per_decode=self.governed.sizes.tokens_per_decode,
+            pipeline_depth=1,
+            bias=1.0 if math.isnan(bias) else bias,
+        )
 
     def crash(self, now: float, *, start_seconds: float) -> None:
         """All requests fail, caches and the setpoint are lost; for `start_seconds` everything is refused.
@@ -167,6 +198,8 @@ class Core:
         trips, expiries = self.governed.trips, self.governed.expiries
         self.governed = Governed(self.governed.sizes, self.governed.start)
         self.governed.trips, self.governed.expiries = trips, expiries
+        self.gate = Gate(lambda: [self.load()])
+        self.gate.rebase()
         self._ready_at = self.now + start_seconds
 
     def _servable(self, request: Request) -> bool:
@@ -269,8 +302,10 @@ class Core:
     def _finish(self, request: Request) -> None:
         self._catch_up(request, self.now)
         request.fate, request.ended = Fate.FINISHED, self.now
+        cached = request.cached or 0
+        self.gate.finished(prompt_tokens=request.prompt, cached_tokens=cached, output_tokens=request.output)
         if request.sequence is not None:
-            self.ledger.done(request.sequence, prompt=request.prompt, cached=request.cached or 0, now=self.now)
+            self.ledger.done(request.sequence, prompt=request.prompt, cached=cached, now=self.now)
 
     def _let_go(self, request: Request, at: float) -> None:
         if request.running or request.made < request.output:

@@ -1,19 +1,24 @@
-"""The simulated engine from the command line: a run in virtual time, with what came of it and how fast it was."""
+"""The simulated engine from the command line: played in virtual time, or served in real time."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Final
 
-from flyball_engine.contract import Limits, Metric, ObjectiveSpec, Setpoint
+from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.server import ServerConfig, serve_forever
 from flyball_engine.simulator.virtual import Run, build, retune, run
 from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
+
+_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:
-        print(_run(parsed))
+        parsed.command(parsed)
     except TraceError as error:
         parser.error(str(error))
 
@@ -46,10 +51,35 @@ def _parser() -> argparse.ArgumentParser:
     virtual.add_argument("--ttft", type=float, default=0.5, metavar="S", help="objective (default 0.5)")
     virtual.add_argument("--tpot", type=float, default=0.03, metavar="S", help="objective (default 0.03)")
     virtual.add_argument("--seed", type=int, default=1)
+    virtual.set_defaults(command=_run)
+    real = commands.add_parser("serve", help="an engine behind the OpenAI API and the control port, in real time")
+    real.add_argument("--preset", choices=sorted(PRESETS), default="h100-8b")
+    real.add_argument("--host", default="127.0.0.1", help="of both ports; %(default)s")
+    real.add_argument("--port", type=int, default=API_PORT, help="of the API; %(default)s")
+    real.add_argument("--model", default="simulated", metavar="NAME", help="it is served by; %(default)s")
+    real.add_argument("--start-seconds", type=float, metavar="S", help="until the ports open; the preset's")
+    real.add_argument("--seed", type=int, default=1)
+    real.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
+    real.set_defaults(command=_serve)
     return parser
 
 
-def _run(parsed: argparse.Namespace) -> str:
+def _serve(parsed: argparse.Namespace) -> None:
+    logging.basicConfig(level=logging.INFO)
+    preset = PRESETS[parsed.preset]
+    serve_forever(
+        ServerConfig(
+            preset=preset,
+            host=parsed.host,
+            port=parsed.port,
+            model=parsed.model,
+            start_seconds=preset.start_seconds if parsed.start_seconds is None else parsed.start_seconds,
+            seed=parsed.seed,
+        )
+    )
+
+
+def _run(parsed: argparse.Namespace) -> None:
     preset = PRESETS[parsed.preset]
     requests = _requests(parsed)
     setpoint = Setpoint(
@@ -70,7 +100,7 @@ def _run(parsed: argparse.Namespace) -> str:
     core = build(preset, seed=parsed.seed)
     began = time.process_time()
     played = run(core, requests, until=parsed.seconds, events=[retune(0.0, setpoint)])
-    return _report(played, processor=time.process_time() - began)
+    print(_report(played, processor=time.process_time() - began))
 
 
 def _requests(parsed: argparse.Namespace) -> list[Request]:

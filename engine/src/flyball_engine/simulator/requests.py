@@ -20,6 +20,8 @@ class Fate(StrEnum):
     """Its client gave up."""
     REFUSED = "refused"
     """The engine was not there, or its model's context is too short."""
+    SHED = "shed"
+    """The gate predicted that its first token would come too late."""
     FAILED = "failed"
     """The engine crashed."""
 

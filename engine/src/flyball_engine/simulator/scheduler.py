@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt, Queue
 from flyball_engine.batching.step_statistics import Step
@@ -109,6 +110,13 @@ class Scheduler:
             more=len(head) == LOOK_AHEAD,
             decodes_behind=batch.decodes_behind,
         )
+
+    def backlog(self) -> Work:
+        """What is to be processed of prompts that have begun or wait, who are counted: a walk over the whole queue."""
+        unserved = (*self._prefilling, *self.waiting)
+        tokens = sum(request.target - request.computed for request in unserved)
+        attention = sum(request.target**2 - request.computed**2 for request in unserved) / 2
+        return Work(len(self.waiting), tokens, attention)
 
     def held_tokens(self) -> int:
         """Tokens in the cache that running requests hold."""

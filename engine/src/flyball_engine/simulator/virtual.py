@@ -27,10 +27,10 @@ class Event:
 
 
 def retune(at: float, setpoint: Setpoint) -> Event:
-    """A setpoint arrives: its limits hold from the next step on, its objectives at once."""
+    """A setpoint arrives: its limits hold from the next step on, its objectives and its deadline at once."""
 
     def act(core: Core) -> None:
-        core.set_objectives(setpoint.objectives)
+        core.follow(setpoint)
         core.apply(setpoint)
 
     return Event(at, act)

@@ -1,0 +1,191 @@
+"""A simulated core in real time: the control server's `Engine`, and what an API server asks of it.
+
+One task drives the core by the clock and publishes its state in the same shared file as the plugin does. Tokens of a
+stream are told at most every `TICK_SECONDS`, each by itself; what is counted has the core's own times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from flyball_engine.batching.gate import Verdict
+from flyball_engine.batching.outcomes import LedgerCounts
+from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.control.engine import Reports
+from flyball_engine.control.state_file import Slot, StateReader, StateWriter
+from flyball_engine.simulator.core import Core, CoreConfig
+from flyball_engine.simulator.governed import by_knob
+from flyball_engine.simulator.plant import USUAL, Disturbances, Plant
+from flyball_engine.simulator.presets import Preset
+from flyball_engine.simulator.requests import Request
+
+TICK_SECONDS: Final = 0.02
+#: An idle engine looks at its clock so often, for a setpoint that expires.
+_IDLE_SECONDS: Final = 1.0
+
+
+class SimulatedEngine:
+    """One core, driven by `clock` (seconds); `drive` must run."""
+
+    def __init__(
+        self,
+        preset: Preset,
+        folder: Path,
+        *,
+        clock: Callable[[], float],
+        seed: int = 1,
+        disturbances: Disturbances = USUAL,
+    ) -> None:
+        """Make the core and its state file; raises StateFileError."""
+        self.preset = preset
+        self._clock = clock
+        self._origin = clock()
+        self._state = StateWriter(folder, engine=0, unsupported={})
+        random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
+        config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
+        self.core = Core(config, Plant(preset.law, random, disturbances), random, sums=self._state.sums)
+        self._tick = asyncio.Event()
+        self._work = asyncio.Event()
+        self._describe()
+        self._publish()
+        self._reader = StateReader(folder / "core-0.state")
+
+    @property
+    def version(self) -> str:
+        """For people."""
+        return f"flyball simulator {self.preset.name}"
+
+    @property
+    def governed(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def unsupported(self) -> Mapping[Knob, str]:
+        """None."""
+        return {}
+
+    @property
+    def ungated(self) -> str | None:
+        """Nothing keeps the gate from refusing."""
+        return None
+
+    def healthy(self) -> bool:
+        """As long as the process is there."""
+        return True
+
+    def reports(self) -> Reports:
+        """What was published last."""
+        report = self._reader.read()
+        return Reports(cores=(report,)) if report is not None else Reports(cores=(), unknown=(0,))
+
+    async def apply(self, setpoint: Setpoint) -> None:
+        """Put a setpoint in force; returns when the step in flight has ended."""
+        self._advance()
+        self.core.apply(setpoint)
+        while (applied := self.core.governed.applied) is None or applied.order() < setpoint.order():
+            self._work.set()
+            await self._tick.wait()
+        self._publish()
+
+    async def touch(self) -> None:
+        """Look at the clock."""
+        self._advance()
+
+    def follow(self, setpoint: Setpoint) -> None:
+        """What requests are counted against and refused by from now on."""
+        self._advance()
+        self.core.follow(setpoint)
+
+    def counts(self) -> LedgerCounts:
+        """What requests came to."""
+        return self.core.ledger.collect()
+
+    def now(self) -> float:
+        """The time on the core's clock."""
+        return self._clock() - self._origin
+
+    def submit(self, requests: Sequence[Request]) -> Verdict | None:
+        """The sequences of one HTTP request come in now; see `Core.submit`."""
+        self._advance()
+        for request in requests:
+            request.arrival = self.core_time()
+        self._work.set()
+        return self.core.submit(requests)
+
+    def core_time(self) -> float:
+        """Now, but never before what the core has done already."""
+        return max(self.now(), self.core.now)
+
+    def leave(self, requests: Sequence[Request]) -> None:
+        """Their client is gone."""
+        self._advance()
+        for request in requests:
+            self.core.leave(request, self.core_time())
+        self._work.set()
+
+    def made(self, request: Request) -> int:
+        """Tokens of a request that are there."""
+        return request.made_at(self.core.scheduler.steps)
+
+    async def progress(self) -> None:
+        """Wait until there may be more tokens."""
+        await self._tick.wait()
+
+    async def drive(self) -> None:
+        """Make steps as time passes, until cancelled."""
+        while True:
+            self._advance()
+            tick, self._tick = self._tick, asyncio.Event()
+            tick.set()
+            scheduler = self.core.scheduler
+            if scheduler.running or scheduler.waiting:
+                # Nothing is to be told before the step in flight ends.
+                rest = self.core.next_change - self.now()
+                await asyncio.sleep(rest if TICK_SECONDS < rest < _IDLE_SECONDS else TICK_SECONDS)
+                continue
+            self._work.clear()
+            try:
+                await asyncio.wait_for(self._work.wait(), _IDLE_SECONDS)
+            except TimeoutError:
+                continue
+
+    def _advance(self) -> None:
+        self.core.run(self.now())
+        self._publish()
+
+    def _describe(self) -> None:
+        numbers, sizes = self._state.numbers, self.core.governed.sizes
+        numbers[Slot.GOVERNED] = 1
+        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
+        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
+        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
+        numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
+        numbers[Slot.KV_CACHE_TOKENS] = self.preset.kv_tokens
+        for knob, value in by_knob(self.core.governed.start).items():
+            self._state.set_start(knob, value)
+
+    def _publish(self) -> None:
+        core, numbers = self.core, self._state.numbers
+        governed, scheduler = core.governed, core.scheduler
+        self._state.set_generation(governed.applied)
+        for knob, (requested, effective, reason) in governed.shown(scheduler.batch()).items():
+            self._state.set_knob(knob, requested=requested, effective=effective, reason=reason)
+        numbers[Slot.RUNNING] = len(scheduler.running)
+        numbers[Slot.WAITING] = len(scheduler.waiting)
+        numbers[Slot.KV_CACHE_USAGE] = scheduler.used_blocks() / scheduler.capacity
+        numbers[Slot.RUNNING_KV_TOKENS] = scheduler.held_tokens()
+        numbers[Slot.WATCHDOG_TRIPS] = governed.trips
+        numbers[Slot.EXPIRIES] = governed.expiries
+        numbers[Slot.LONGEST_STEP_SECONDS] = core.statistics.longest_seconds
+        numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
+        numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
+        load = core.load()
+        numbers[Slot.DECODES] = load.decodes
+        self._state.set_work(Slot.BACKLOG_REQUESTS, load.backlog)
+        self._state.set_work(Slot.RECEIVED_REQUESTS, load.received)
+        self._state.publish()

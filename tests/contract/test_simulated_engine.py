@@ -1,0 +1,202 @@
+"""A served simulated engine, a process of its own: OpenAI's API, vLLM's metrics, the control port, faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, Refusal, Shed
+from flyball_engine.simulator.presets import PRESETS
+from support.engine import SERVICE, ControlClient, Signer, setpoint
+from support.simulated import a_budget
+
+
+@dataclass
+class Served:
+    """A running engine and clients of both its ports."""
+
+    process: subprocess.Popen[bytes]
+    api: httpx.Client
+    control: ControlClient
+
+    def metric(self, name: str) -> float:
+        """A sample of vLLM's metrics."""
+        lines = self.api.get("/metrics").text.splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name}{{")).rsplit(" ", 1)[1])
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "this never came"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def engine() -> Iterator[Served]:
+    signer, port, control = Signer(), free_port(), free_port()
+    environment = {
+        **os.environ,
+        Env.SERVICE_UID: SERVICE,
+        Env.PUBLIC_KEY: signer.public_pem,
+        Env.CONTROL_PORT: str(control),
+    }
+    command = [sys.executable, "-m", "flyball_engine.simulator", "serve", "--preset=cpu-small", "--start-seconds=0"]
+    process = subprocess.Popen([*command, f"--port={port}"], env=environment)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as api:
+
+        def up() -> bool:
+            assert process.poll() is None
+            try:
+                return api.get("/health").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        client = ControlClient(f"http://127.0.0.1:{control}", signer)
+        try:
+            until(up)
+            yield Served(process, api, client)
+        finally:
+            client.close()
+            process.terminate()
+            process.wait(20)
+
+
+def events(text: str) -> list[dict[str, object]]:
+    """Of a stream that ended as it should."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_completions_are_as_long_as_asked_for(engine: Served) -> None:
+    body = {"prompt": "four" * 50, "max_tokens": 7, "n": 2}
+    answer = engine.api.post("/v1/completions", json=body).json()
+    assert answer["usage"] == {
+        "prompt_tokens": 50,
+        "completion_tokens": 14,
+        "total_tokens": 64,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    assert [(choice["index"], choice["finish_reason"]) for choice in answer["choices"]] == [
+        (0, "length"),
+        (1, "length"),
+    ]
+    assert len(answer["choices"][0]["text"].split()) == 7
+
+
+def test_token_ids_count_as_they_are_and_several_prompts_are_one_request(engine: Served) -> None:
+    body = {"prompt": [[1, 2, 3], [4, 5]], "max_tokens": 3}
+    answer = engine.api.post("/v1/completions", json=body).json()
+    assert answer["usage"]["prompt_tokens"] == 5
+    assert len(answer["choices"]) == 2
+
+
+def test_a_chat_streams_token_by_token_and_ends_with_its_usage(engine: Served) -> None:
+    body = {
+        "messages": [{"role": "system", "content": "be brief " * 40}, {"role": "user", "content": "hello"}],
+        "max_tokens": 9,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    first = events(engine.api.post("/v1/chat/completions", json=body).text)
+    *tokens, end, usage = first
+    assert len(tokens) == 9
+    assert all(token["choices"][0]["delta"] == {"content": " tok"} for token in tokens)  # type: ignore[index]
+    assert end["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
+    assert usage["usage"]["completion_tokens"] == 9  # type: ignore[index]
+    again = events(engine.api.post("/v1/chat/completions", json=body).text)
+    assert again[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 80  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": [], "max_tokens": 1}, "prompt: is empty"),
+        ({"prompt": "x" * 20_000, "max_tokens": 1}, "longer than the 4096 tokens"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_as_openai_does(engine: Served, body: dict[str, object], why: str) -> None:
+    answer = engine.api.post("/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert why in answer.json()["error"]["message"]
+
+
+def test_signed_setpoints_move_limits_and_everything_is_counted(engine: Served) -> None:
+    objective = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=30.0)
+    wanted = setpoint(1, limits={"max_num_active_seqs": 3}, objectives=(objective,))
+    answer = engine.control.put(wanted)
+    assert answer.confirmed(Generation(epoch=wanted.epoch, generation=wanted.generation))
+    read = engine.control.read()
+    assert read.cores[0].effective.max_num_active_seqs == 3
+    assert read.engine_version == "flyball simulator cpu-small"
+    engine.api.post("/v1/completions", json={"prompt": "x" * 400, "max_tokens": 5})
+    text = engine.control.metrics()
+    assert f'flyball_objective_requests_total{{objective="{objective.id}",outcome="met"}} 1.0' in text
+    assert 'flyball_requests_total{outcome="finished"} 1.0' in text
+    assert sum(sums.steps for sums in engine.control.read().cores[0].steps) == 5
+    assert engine.metric("vllm:generation_tokens_total") == 5
+
+
+def test_a_deadline_nobody_can_keep_is_answered_with_retry_after(engine: Served) -> None:
+    shed = Shed(ttft_deadline_seconds=0.01)
+    engine.control.put(setpoint(1, step=a_budget(0.2, PRESETS["cpu-small"].law), shed=shed))
+    answer = engine.api.post("/v1/completions", json={"prompt": "x" * 8000, "max_tokens": 5, "stream": True})
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert "overloaded" in answer.json()["error"]["message"]
+    assert 'flyball_admissions_total{decision="refused",reason="late"} 1.0' in engine.control.metrics()
+
+
+def test_an_unsigned_setpoint_is_refused(engine: Served) -> None:
+    wanted = setpoint(1)
+    status, reason = engine.control.refuse(wanted, token=Signer().token(wanted.model_dump_json().encode()))
+    assert (status, reason.error) == (401, Refusal.BAD_TOKEN)
+
+
+def test_a_client_that_goes_frees_its_place(engine: Served) -> None:
+    body = {"prompt": "x" * 400, "max_tokens": 3900, "stream": True}
+    with engine.api.stream("POST", "/v1/completions", json=body) as answer:
+        next(answer.iter_lines())
+        assert engine.metric("vllm:num_requests_running") == 1
+    until(lambda: engine.metric("vllm:num_requests_running") == 0)
+    assert 'flyball_requests_total{outcome="aborted"} 1.0' in engine.control.metrics()
+
+
+def test_requests_run_together_in_real_time(engine: Served) -> None:
+    async def load() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=engine.api.base_url, timeout=60) as client:
+            body = {"prompt": "x" * 80, "max_tokens": 20}
+            return list(await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(12))))
+
+    answers = asyncio.run(load())
+    assert [answer.status_code for answer in answers] == [200] * 12
+    steps = sum(sums.steps for sums in engine.control.read().cores[0].steps)
+    assert 20 <= steps < 12 * 20, "they shared steps"
+
+
+def test_it_slows_down_and_crashes_on_demand(engine: Served) -> None:
+    assert engine.api.put("/simulator/slow-down", json={"factor": 0}).status_code == 400
+    assert engine.api.put("/simulator/slow-down", json={"factor": 30}).status_code == 204
+    engine.api.post("/v1/completions", json={"prompt": "x", "max_tokens": 4})
+    assert engine.control.read().cores[0].longest_step_seconds > 0.2
+    with pytest.raises(httpx.TransportError):
+        engine.api.post("/simulator/crash")
+    assert engine.process.wait(20) == 137
