@@ -1,0 +1,142 @@
+"""vLLM's governed scheduler and the simulated one, fed alike, step by step: run by the Python of the vLLM environment.
+
+    python -m support.scheduler_twins MODEL '{"seed": 1, ...}'  →  one JSON object per story on standard output
+
+Requests come with prompts that share nothing, setpoints are applied at random, and of each step both say which request
+gets how many tokens. The first step in which they differ ends a story.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.v1 import request as vllm_request
+from vllm.v1.core.kv_cache_utils import init_none_hash
+
+from flyball_engine.batching.limits import Sizes, Wanted
+from flyball_engine.contract import Limits, Setpoint
+from flyball_engine.simulator.governed import Governed
+from flyball_engine.simulator.kv import BLOCK_TOKENS
+from flyball_engine.simulator.queue import Policy
+from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.scheduler import Scheduler
+from flyball_engine.vllm.plugin import failure, register
+from support import scheduler_story
+
+MODEL_LEN = 1024
+
+
+class Twin:
+    """The simulated one, driven by the step."""
+
+    def __init__(self, story: scheduler_story.Story) -> None:
+        sizes = Sizes(
+            max_num_seqs=story.max_num_seqs,
+            max_num_batched_tokens=story.max_num_batched_tokens,
+            max_model_len=MODEL_LEN,
+        )
+        # One block of vLLM's is never given to a request.
+        kv_tokens = (story.blocks - 1) * BLOCK_TOKENS
+        self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=Policy(story.policy))
+        start = Wanted(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
+        self.governed = Governed(sizes, start)
+
+    def add(self, number: int, *, prompt: int, output: int, priority: int) -> None:
+        request = Request(float(number), prompt, output, priority=priority, number=number, target=prompt)
+        self.scheduler.waiting.push(request)
+
+    def step(self) -> dict[str, int]:
+        """Make one step; the tokens each request got."""
+        scheduler = self.scheduler
+        plan = scheduler.plan(self.governed.limits(scheduler.batch(), scheduler.queue))
+        prefilling = set(scheduler.prefilling)
+        served = {f"r{each.number}": 1 for each in scheduler.running if each not in prefilling}
+        served |= {f"r{each.number}": tokens for each, tokens in plan.chunks.items()}
+        scheduler.advance(1, plan.chunks)
+        return served
+
+
+class Real(scheduler_story.Engine):
+    """vLLM's own, with prompts that are told from outside."""
+
+    def put(self, number: int, *, prompt: int, output: int, priority: int) -> None:
+        params = SamplingParams(max_tokens=output, ignore_eos=True)
+        params.update_from_generation_config({}, 1)
+        tokens = [self.random.randrange(2000, 9000) for _ in range(prompt)]
+        self.scheduler.add_request(
+            vllm_request.Request(
+                f"r{number}", tokens, params, None, arrival_time=float(number), priority=priority, block_hasher=None
+            )
+        )
+
+    def served(self) -> dict[str, int]:
+        """Make one step; the tokens each request got."""
+        self._schedule()
+        scheduled = dict(self.in_flight[-1][0].num_scheduled_tokens)
+        self._update()
+        return scheduled
+
+
+def uncached(configure: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the prefix cache: of a preempted request's blocks it keeps what the simulation takes for lost."""
+
+    def configured(*args: Any) -> Any:
+        config = configure(*args)
+        config.cache_config.enable_prefix_caching = False
+        return config
+
+    return configured
+
+
+def play(story: scheduler_story.Story, model: str) -> dict[str, Any]:
+    """Play a story until it ends or they differ."""
+    real, twin = Real(story, model), Twin(story)
+    chance = random.Random(story.seed)
+    added = generation = steps = most = 0
+    while added < story.requests or real.scheduler.has_requests():
+        if added < story.requests and chance.random() < story.arrivals:
+            added += 1
+            length = {"prompt": chance.choice([1, 5, 40, 200, 600]), "output": chance.randint(1, story.longest)}
+            priority = chance.randint(0, 3)
+            real.put(added, **length, priority=priority)
+            twin.add(added, **length, priority=priority)
+        if chance.random() < story.retunes:
+            generation += 1
+            limits = {
+                "max_num_active_seqs": chance.choice([1, 2, 8, 31, 32]),
+                "max_num_scheduled_tokens": chance.choice([16, 33, 100, 512]),
+                "long_prefill_token_threshold": chance.choice([0, 16, 64]),
+            }
+            real.retune(limits=limits)
+            setpoint = Setpoint(service="s", epoch=1, generation=generation, limits=Limits(**limits))
+            twin.governed.apply(setpoint, 0.0)
+        if not real.scheduler.has_requests():
+            continue
+        theirs, ours = real.served(), twin.step()
+        steps += 1
+        most = max(most, len(theirs))
+        if theirs != ours:
+            differ = {name: (theirs.get(name), ours.get(name)) for name in theirs | ours}
+            return {"steps": steps, "differ": {name: pair for name, pair in differ.items() if pair[0] != pair[1]}}
+    preemptions = (real.tally.preemptions, twin.scheduler.preemptions)
+    return {"steps": steps, "differ": {}, "most": most, "preemptions": preemptions, "retunes": generation}
+
+
+def main() -> None:
+    """Play the stories given as JSON, one result per line."""
+    model, *stories = sys.argv[1:]
+    init_none_hash(scheduler_story._hash)
+    register()
+    assert failure() is None, failure()
+    vars(scheduler_story).update(BLOCK=BLOCK_TOKENS, _config=uncached(scheduler_story._config))
+    for text in stories:
+        print(json.dumps(play(scheduler_story.Story(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
+
+
+if __name__ == "__main__":
+    main()
