@@ -93,7 +93,7 @@ class Story:
             jumps=jumps,
             seed=self.seed,
         )
-        return core, run(core, self.requests(), until=6 * SECONDS, events=self.events())
+        return core, run(core, self.requests(), until=60 * SECONDS, events=self.events())
 
 
 stories = st.builds(

@@ -1,0 +1,1 @@
+"""`hack/bench`: the figures that documents and notes quote, measured anew."""

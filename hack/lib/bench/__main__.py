@@ -1,0 +1,7 @@
+"""`python -m bench`."""
+
+import sys
+
+from bench.main import run
+
+sys.exit(run())

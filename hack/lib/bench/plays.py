@@ -1,0 +1,101 @@
+"""One simulated engine under one setpoint and one load, with the time of every step that was made by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+
+from flyball_engine.batching.step_statistics import Step
+from flyball_engine.contract import Limits, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.simulator.core import Core, CoreConfig
+from flyball_engine.simulator.plant import Plant
+from flyball_engine.simulator.presets import Preset
+from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.virtual import Event, retune, run
+from flyball_engine.simulator.workload import Phase, workload
+
+#: The share of the token objective that a step may take: what noise and stalls need.
+STEP_MARGIN = 0.92
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A preset, its load, and the context that its decodes have in the mean (what β must hold of the KV read)."""
+
+    name: str
+    preset: Preset
+    phases: Sequence[Phase | Sequence[Phase]]
+    mean_context: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the engine is told: a step budget and a deadline in seconds, or none; `tokens` is the fixed limit."""
+
+    budget: float | None = None
+    deadline: float | None = None
+    tokens: int | None = None
+
+    def setpoint(self, scene: Scene) -> Setpoint:
+        """As the brain would send it, with the plant's coefficients but for what no model knows."""
+        law = scene.preset.law
+        model = replace(law.model, beta=law.model.beta + law.kv_token * scene.mean_context)
+        spec = ModelSpec(id="bench", trusted=True, **asdict(model))
+        return Setpoint(
+            service="bench",
+            epoch=1,
+            generation=1,
+            limits=Limits(max_num_scheduled_tokens=self.tokens),
+            step=None if self.budget is None else StepBudget(seconds=self.budget, model=spec),
+            shed=None if self.deadline is None else Shed(ttft_deadline_seconds=self.deadline),
+            expires_seconds=7 * 86_400.0,
+        )
+
+
+class TimedPlant(Plant):
+    """A plant that keeps what it took for each mixed step."""
+
+    def __init__(self, preset: Preset, random: Random) -> None:
+        super().__init__(preset.law, random)
+        self.mixed: list[float] = []
+
+    def step(self, step: Step, *, reread_tokens: int = 0) -> float:
+        """As the plant's own."""
+        seconds = super().step(step, reread_tokens=reread_tokens)
+        if step.prefill_tokens:
+            self.mixed.append(seconds)
+        return seconds
+
+
+@dataclass
+class Played:
+    """What came of it: mixed steps' seconds, and the requests that arrived after the warm-up."""
+
+    mixed: list[float]
+    requests: list[Request] = field(repr=False)
+
+
+def play(
+    scene: Scene, policy: Policy, *, seed: int, events: Sequence[Event] = (), biased: bool = True, warm_up: float = 0.0
+) -> Played:
+    """Run the scene to its end, and on until what was let in is answered."""
+    random = Random(seed)
+    plant = TimedPlant(scene.preset, random)
+    core = Core(CoreConfig(sizes=scene.preset.sizes, kv_tokens=scene.preset.kv_tokens), plant, random)
+    if not biased:
+        core.governed.reflex.observe = _learn_nothing  # type: ignore[method-assign] # that is the question
+    requests = workload(scene.phases, Random(seed))
+    run(core, requests, until=2 * scene.seconds, events=[retune(0.0, policy.setpoint(scene)), *events])
+    return Played(plant.mixed, [request for request in requests if request.arrival >= warm_up])
+
+
+def _learn_nothing(step: Step, seconds: float) -> None:
+    """In place of the local bias."""
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
