@@ -45,6 +45,9 @@ class PlainConfig:
     long_prefill_token_threshold: int = 0
     enable_chunked_prefill: bool = True
 
+    def get_scheduler_cls(self) -> type[PlainScheduler]:
+        return PlainScheduler
+
 
 class PlainScheduler:
     """Admits, serves and finishes requests; `frozen` makes it serve nobody, as a hang would."""
@@ -68,8 +71,10 @@ class PlainScheduler:
         return len(self.running), len(self.waiting)
 
     def add(self, name: str, *, prompt: int, output: int = 4) -> None:
-        request = PlainRequest(name, num_tokens=prompt, left=output)
-        self.requests[name] = request
+        self.add_request(PlainRequest(name, num_tokens=prompt, left=output))
+
+    def add_request(self, request: PlainRequest) -> None:
+        self.requests[request.request_id] = request
         self.waiting.append(request)
 
     def schedule(self) -> PlainOutput:
@@ -99,6 +104,9 @@ class PlainScheduler:
         self.running = [request for request in self.running if request.left > 0]
         for request in done:
             del self.requests[request.request_id]
+
+    def finish_requests(self, *names: str) -> None:
+        self.running = [request for request in self.running if request.request_id not in names]
 
     def _serve(self, request: Any, budget: int, scheduled: dict[str, int]) -> int:
         wanted = request.num_tokens - request.num_computed_tokens

@@ -49,6 +49,15 @@ async def test_a_setpoint_reaches_every_core(tmp_path: Path, older: bool) -> Non
     assert engine.version == "vllm 0.32.0"
 
 
+async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> None:
+    cores = Cores(GovernedCore(tmp_path), older=True)
+    del cores.core_engines
+    engine = an_engine(tmp_path, cores)
+    await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
+    assert not engine.governed
+    assert engine.unsupported == dict.fromkeys(Knob, "this vLLM's AsyncMPClient has no call to engine cores by name")
+
+
 async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:
     core = GovernedCore(tmp_path)
     engine = an_engine(tmp_path, Cores(core))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.contract import Knob, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
+from flyball_engine.vllm.needs import Lack, Way, way
 
 _log = logging.getLogger(__name__)
 _DEATH_CHECK_SECONDS = 0.5
@@ -29,9 +31,10 @@ class VllmEngine:
         `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused; None if they can.
         """
         self._client = engine_client
+        self._way = way(functools.partial(hasattr, engine_client.engine_core))
         self._version = f"vllm {version}"
         self._readers = _open_all(folder)
-        self._failure = failure or _UNGOVERNED
+        self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
         self._ungated = ungated
 
     @property
@@ -43,7 +46,7 @@ class VllmEngine:
     def governed(self) -> bool:
         """Whether every core runs the governed scheduler, and still lets itself be governed."""
         reports = self.reports().cores
-        return bool(self._readers) and all(report.governed for report in reports)
+        return isinstance(self._way, Way) and bool(self._readers) and all(report.governed for report in reports)
 
     @property
     def unsupported(self) -> Mapping[Knob, str]:
@@ -102,7 +105,7 @@ class VllmEngine:
 
     async def _utility_call(self, method: str, *args: str) -> None:
         core = self._client.engine_core
-        if hasattr(core, "call_utility_all_async"):
+        if self._way is Way.TOGETHER:
             await core.call_utility_all_async(method, *args)
         else:
             # Before 0.32 only calls to single engines are public.

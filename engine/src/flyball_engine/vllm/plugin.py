@@ -13,8 +13,11 @@ import logging
 from typing import Any, Final
 
 from flyball_engine.vllm import core_methods
+from flyball_engine.vllm.attributes import first_lack
+from flyball_engine.vllm.needs import STEP
 from flyball_engine.vllm.scheduler import governed_class
 from flyball_engine.vllm.state_dir import ensure_state_dir
+from flyball_engine.vllm.surface import UngovernableError
 
 _log = logging.getLogger(__name__)
 _MARK: Final = "_flyball_wrapped"
@@ -36,6 +39,7 @@ def register() -> None:
     try:
         _log_with_vllm()
         ensure_state_dir()
+        _expect_readable_steps()
         _wrap_scheduler()
         _extend_core()
     except Exception as error:  # noqa: BLE001 – vLLM would end; plain vLLM is better than none
@@ -48,6 +52,12 @@ def _log_with_vllm() -> None:
     ours, theirs = logging.getLogger("flyball_engine"), logging.getLogger("vllm")
     ours.handlers, ours.propagate = theirs.handlers, theirs.propagate
     ours.setLevel(theirs.level)
+
+
+def _expect_readable_steps() -> None:
+    """Raises UngovernableError if the governor could not read a request or a step: no scheduler has one yet."""
+    if (lack := first_lack(STEP)) is not None:
+        raise UngovernableError(lack)
 
 
 def _wrap_scheduler() -> None:

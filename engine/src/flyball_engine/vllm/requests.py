@@ -20,7 +20,9 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
+from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
+from flyball_engine.vllm.needs import COUNTING
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ GENERATING_PATHS: Final = frozenset(
     }
 )
 
-#: Methods of the output processor that are wrapped, and the parameters they must have (0.26 to 0.33 do).
+#: Methods of the output processor that are wrapped, and the parameters they must have. What is read: `needs.COUNTING`.
 _SURFACE: Final = {
     "add_request": ("self", "request"),
     "_update_stats_from_output": ("self", "req_state", "engine_core_output", "engine_core_timestamp"),
@@ -65,7 +67,7 @@ def install(
         from vllm.v1.engine.output_processor import OutputProcessor  # noqa: PLC0415  only an API server has it
     except ImportError as error:
         return str(error)
-    if (missing := _missing(OutputProcessor)) is not None:
+    if (missing := _missing(OutputProcessor) or first_lack(COUNTING)) is not None:
         return missing
     feed = _Feed(ledger, keeper, clock)
     _wrap(OutputProcessor, feed)

@@ -1,35 +1,32 @@
 """The part of vLLM's scheduler that Flyball reads and writes, in one place, probed before it is used.
 
-vLLM says its scheduler interface is private and may change. So every attribute is named here and checked when the
-engine starts: what is absent makes a knob unsupported, or the engine ungoverned, with a reason; nothing fails
-later in a step. Checked against 0.26, 0.29, 0.31 and 0.32.
+vLLM says its scheduler interface is private and may change. So every attribute is named in `needs.py` and checked when
+the engine starts: what is absent makes a knob unsupported, or the engine ungoverned, with a reason; nothing fails
+later in a step. Tested with 0.26, 0.29 and 0.32.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt
 from flyball_engine.contract import Knob
-
-_NEEDED: Final = (
-    "running",
-    "waiting",
-    "requests",
-    "scheduler_config",
-    "vllm_config",
-    "parallel_config",
-    "cache_config",
-    "max_num_running_reqs",
-    "max_num_scheduled_tokens",
-    "max_model_len",
-    "get_request_counts",
-    "kv_cache_manager",
+from flyball_engine.vllm.needs import (
+    CACHE_CONFIG,
+    CACHE_MANAGER,
+    SCHEDULER,
+    SCHEDULER_CONFIG,
+    Lack,
+    Means,
+    Used,
+    lacking,
+    means,
 )
 
 
@@ -42,14 +39,13 @@ class Surface:
 
     def __init__(self, scheduler: Any) -> None:
         """Probe the scheduler and give it a private copy of its configuration; raises UngovernableError."""
-        absent = [name for name in _NEEDED if not hasattr(scheduler, name)]
-        if absent:
-            raise UngovernableError(f"this vLLM's scheduler has no {', '.join(absent)}")
+        _expect_all_that_is_needed(scheduler)
         self._scheduler = scheduler
         # Workers, graph dispatch and bitmask allocation read the shared one; only the scheduler may see live values.
         scheduler.scheduler_config = copy.copy(scheduler.scheduler_config)
         self._config = scheduler.scheduler_config
-        self._ratchet = not hasattr(scheduler, "max_num_active_reqs")
+        found = means(functools.partial(hasattr, scheduler), functools.partial(hasattr, self._config))
+        self._ratchet = found[Knob.MAX_NUM_ACTIVE_SEQS] is Means.SLOTS
         self._adaptive = bool(getattr(scheduler, "adaptive_long_prefill_threshold", False))
         self.sizes = _sizes(scheduler)
         self.start = Wanted(
@@ -57,7 +53,8 @@ class Surface:
             tokens=scheduler.max_num_scheduled_tokens,
             threshold=getattr(self._config, "long_prefill_token_threshold", 0),
         )
-        self.unsupported = _unsupported(scheduler)
+        self.unsupported = {knob: mean.value for knob, mean in found.items() if isinstance(mean, Lack)}
+        self.unsupported |= _refused(scheduler)
 
     @property
     def engine(self) -> int:
@@ -172,6 +169,22 @@ class Surface:
             scheduler.max_num_active_reqs = active
 
 
+def _expect_all_that_is_needed(scheduler: Any) -> None:
+    """Raises UngovernableError. The scheduler is asked first: the others are its attributes."""
+    lack = (
+        _lacking(SCHEDULER, scheduler)
+        or _lacking(SCHEDULER_CONFIG, scheduler.scheduler_config)
+        or _lacking(CACHE_CONFIG, scheduler.cache_config)
+        or _lacking(CACHE_MANAGER, scheduler.kv_cache_manager)
+    )
+    if lack is not None:
+        raise UngovernableError(lack)
+
+
+def _lacking(used: Used, instance: Any) -> str | None:
+    return lacking(used, functools.partial(hasattr, instance))
+
+
 def _sizes(scheduler: Any) -> Sizes:
     config = scheduler.scheduler_config
     decode = 1 + int(getattr(scheduler, "num_spec_tokens", 0) or 0)
@@ -203,15 +216,13 @@ def _whole_images(scheduler: Any) -> bool:
     return bool(getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False))
 
 
-def _unsupported(scheduler: Any) -> dict[Knob, str]:
+def _refused(scheduler: Any) -> dict[Knob, str]:
+    """The knobs that this vLLM has and this start-up forbids."""
     backend = getattr(scheduler.parallel_config, "distributed_executor_backend", None)
     if backend == "external_launcher":
         return dict.fromkeys(Knob, "with the external launcher every rank schedules for itself and must stay alike")
-    reason = None
-    if not hasattr(scheduler.scheduler_config, "long_prefill_token_threshold"):
-        reason = "this vLLM has no long-prefill threshold"
-    elif not scheduler.scheduler_config.enable_chunked_prefill:
-        reason = "chunked prefill is off"
-    elif _whole_images(scheduler):
-        reason = "images are not chunked, and a cap below an image would hang"
-    return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: reason} if reason else {}
+    if not scheduler.scheduler_config.enable_chunked_prefill:
+        return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
+    if _whole_images(scheduler):
+        return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "images are not chunked, and a cap below an image would hang"}
+    return {}

@@ -1,0 +1,198 @@
+"""What Flyball uses of vLLM's private classes, name by name, and what follows from what is absent. Pure.
+
+vLLM says that its scheduler interface may change. So everything that is read, written, called or wrapped stands here:
+the checks at start and the probe (`probe.py`, docs/versions.md) go by this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from flyball_engine.contract import Knob
+
+#: Whether something has an attribute of this name.
+Has = Callable[[str], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """A class of vLLM's: the names we cannot do without, and those we can, each with what happens without it."""
+
+    module: str
+    name: str
+    needed: tuple[str, ...] = ()
+    optional: Mapping[str, str] = field(default_factory=dict)
+
+
+SCHEDULER: Final = Used(
+    module="vllm.v1.core.sched.scheduler",
+    name="Scheduler",
+    needed=(
+        "running",
+        "waiting",
+        "requests",
+        "scheduler_config",
+        "vllm_config",
+        "parallel_config",
+        "cache_config",
+        "max_num_running_reqs",
+        "max_num_scheduled_tokens",
+        "max_model_len",
+        "get_request_counts",
+        "kv_cache_manager",
+        "schedule",
+        "add_request",
+        "update_from_output",
+        "finish_requests",
+    ),
+    optional={
+        "max_num_active_reqs": "requests are admitted up to the slots: those are set before each step",
+        "adaptive_long_prefill_threshold": "vLLM never raises the long-prefill threshold by itself",
+        "deferred_waiting": "`skipped_waiting` are the requests that wait for other things than room",
+        "skipped_waiting": "`deferred_waiting` are the requests that wait for other things than room",
+        "_pause_state": "the watchdog cannot tell a pause from a stall",
+        "num_spec_tokens": "a decode is one token",
+        "num_prefill_lookahead": "drafts need no prompt tokens ahead",
+        "max_num_encoder_input_tokens": "no image has to go into one step whole",
+        "need_mamba_block_aligned_split": "no state-space block has to go into one step whole",
+    },
+)
+SCHEDULER_CONFIG: Final = Used(
+    module="vllm.config.scheduler",
+    name="SchedulerConfig",
+    needed=("get_scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill"),
+    optional={
+        "long_prefill_token_threshold": "long_prefill_token_threshold is refused",
+        "async_scheduling": "one step at a time is taken to be in flight",
+        "is_multimodal_model": "no image has to go into one step whole",
+        "disable_chunked_mm_input": "no image has to go into one step whole",
+    },
+)
+#: What the governor reads once, of the scheduler's own objects.
+CACHE_CONFIG: Final = Used(
+    module="vllm.config.cache",
+    name="CacheConfig",
+    needed=("num_gpu_blocks", "block_size"),
+    optional={"kv_cache_size_tokens": "the cache holds num_gpu_blocks times block_size tokens"},
+)
+CACHE_MANAGER: Final = Used(module="vllm.v1.core.kv_cache_manager", name="KVCacheManager", needed=("usage",))
+PARALLEL_CONFIG: Final = Used(
+    module="vllm.config.parallel",
+    name="ParallelConfig",
+    optional={
+        "pipeline_parallel_size": "one step at a time is taken to be in flight",
+        "distributed_executor_backend": "there is no external launcher to refuse",
+        "data_parallel_index": "`data_parallel_rank` numbers engine cores",
+        "data_parallel_rank": "`data_parallel_index` numbers engine cores",
+    },
+)
+#: What the governor reads of each request and of each step's output, and of the core that it answers to. Looked at when
+#: the plugin registers, before there is a request; the scheduler is asked itself, when it is made.
+STEP: Final = (
+    Used(
+        module="vllm.v1.request",
+        name="Request",
+        needed=("request_id", "num_tokens", "num_computed_tokens", "is_prefill_chunk"),
+    ),
+    Used(
+        module="vllm.v1.core.sched.output",
+        name="SchedulerOutput",
+        needed=("num_scheduled_tokens", "total_num_scheduled_tokens"),
+    ),
+    Used(module="vllm.v1.engine.core", name="EngineCore", needed=("scheduler",)),
+)
+_OUTPUTS: Final = "vllm.v1.engine.output_processor"
+#: What the count of requests wraps and reads; looked at when the API server is built.
+COUNTING: Final = (
+    Used(
+        module=_OUTPUTS,
+        name="OutputProcessor",
+        needed=("request_states", "add_request", "_update_stats_from_output", "_update_stats_from_finished"),
+    ),
+    Used(module=_OUTPUTS, name="RequestState", needed=("detokenizer", "prompt_len", "num_cached_tokens")),
+    Used(module="vllm.v1.engine", name="EngineCoreRequest", needed=("request_id",)),
+    Used(module="vllm.v1.engine", name="EngineCoreOutput", needed=("new_token_ids",)),
+    Used(module="vllm.v1.engine", name="FinishReason", needed=("ABORT", "ERROR")),
+)
+#: Where requests are refused by a deadline; the last tells how many sequences are to come before they do.
+GATE: Final = (
+    Used(module="vllm.renderers.base", name="BaseRenderer", needed=("process_for_engine_async",)),
+    Used(
+        module="vllm.entrypoints.generate.base.serving",
+        name="GenerateBaseServing",
+        optional={"_preflight": "the gate reserves for one sequence of a prompt until all are sent"},
+    ),
+)
+#: What carries setpoints from the API server to the engine cores; one of two ways is enough.
+CLIENT: Final = Used(
+    module="vllm.v1.engine.core_client",
+    name="AsyncMPClient",
+    optional={
+        "call_utility_all_async": "engine cores are called one by one",
+        "_call_utility_async": "engine cores are called together",
+        "core_engines": "engine cores are called together",
+    },
+)
+#: All that the governor needs, and all there is.
+GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
+EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, CLIENT)
+
+
+class Means(StrEnum):
+    """How a limit is moved."""
+
+    ADMISSION_LIMIT = "Scheduler.max_num_active_reqs"
+    """vLLM's own limit of admission: it stops there, and what runs drains."""
+    SLOTS = "Scheduler.max_num_running_reqs, before each step: never below what runs"
+    """vLLM admits up to its slots and asserts them at the end of a step: lowered only as far as what runs."""
+    STEP_TOKENS = "Scheduler.max_num_scheduled_tokens"
+    """vLLM reads it at the top of each step."""
+    CONFIGURATION = "SchedulerConfig.long_prefill_token_threshold, in a copy of the scheduler's own"
+    """vLLM reads it for each prompt; workers read the shared configuration, which stays as it is."""
+
+
+class Way(StrEnum):
+    """How a setpoint gets from the API server to the engine cores."""
+
+    TOGETHER = "AsyncMPClient.call_utility_all_async"
+    """vLLM calls all of them and waits for all answers."""
+    ONE_BY_ONE = "AsyncMPClient._call_utility_async, once for each of core_engines"
+    """We call each of them and wait for all answers."""
+
+
+class Lack(StrEnum):
+    """What a version of vLLM does not let us do."""
+
+    NO_THRESHOLD = "this vLLM has no long-prefill threshold"
+    """Its scheduler splits prompts by the step's tokens alone."""
+    NO_WAY_TO_CORES = "this vLLM's AsyncMPClient has no call to engine cores by name"
+    """No setpoint can reach them."""
+
+
+def means(scheduler: Has, config: Has) -> dict[Knob, Means | Lack]:
+    """How each limit is moved on a scheduler that has what is needed, or why it cannot be."""
+    return {
+        Knob.MAX_NUM_ACTIVE_SEQS: Means.ADMISSION_LIMIT if scheduler("max_num_active_reqs") else Means.SLOTS,
+        Knob.MAX_NUM_SCHEDULED_TOKENS: Means.STEP_TOKENS,
+        Knob.LONG_PREFILL_TOKEN_THRESHOLD: (
+            Means.CONFIGURATION if config("long_prefill_token_threshold") else Lack.NO_THRESHOLD
+        ),
+    }
+
+
+def lacking(used: Used, has: Has) -> str | None:
+    """What it lacks of what we cannot do without, in words; None if nothing."""
+    absent = [name for name in used.needed if not has(name)]
+    return f"this vLLM's {used.name} has no {', '.join(absent)}" if absent else None
+
+
+def way(client: Has) -> Way | Lack:
+    """How setpoints reach the engine cores, or why they cannot."""
+    if client("call_utility_all_async"):
+        return Way.TOGETHER
+    if client("_call_utility_async") and client("core_engines"):
+        return Way.ONE_BY_ONE
+    return Lack.NO_WAY_TO_CORES
