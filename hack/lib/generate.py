@@ -1,4 +1,4 @@
-"""Writes what is generated from the models: the CRD, and the chart's copy of it. Run by hack/gen and hack/check.
+"""Writes what is generated: the CRD, the chart's copy, the page on vLLM's versions. Run by hack/gen and hack/check.
 
 An argument names another root to write under, so that what is committed can be compared with it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import versions
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
 from flyball_operator.cli.main import to_yaml
@@ -32,10 +33,21 @@ def chart_crd() -> str:
     return f"{HEADER}{{{{- if .Values.crds.install }}}}\n{document}{{{{- end }}}}\n"
 
 
+def versions_page() -> str:
+    """The page on vLLM's versions, from the reports that are committed."""
+    return versions.page(versions.read(ROOT / "docs/versions"))
+
+
 def main(root: Path) -> None:
-    """Write both files under `root`."""
-    (root / f"crds/{names.CRD_NAME}.yaml").write_text(crd())
-    (root / f"charts/flyball/templates/crd-{names.PLURAL}.yaml").write_text(chart_crd())
+    """Write the files under `root`."""
+    files = {
+        f"crds/{names.CRD_NAME}.yaml": crd,
+        f"charts/flyball/templates/crd-{names.PLURAL}.yaml": chart_crd,
+        "docs/versions.md": versions_page,
+    }
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.installed import Installed, ask
 from support.vllm_server import make_model, make_plugin
 
 
@@ -17,6 +18,12 @@ def vllm_python() -> str:
     if not python:
         pytest.skip("FLYBALL_VLLM_PYTHON names no Python with vLLM; hack/test engine does")
     return python
+
+
+@pytest.fixture(scope="session")
+def installed(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What is known of the vLLM that is tested."""
+    return ask(vllm_python, tmp_path_factory.mktemp("asked"))
 
 
 @pytest.fixture(scope="session")

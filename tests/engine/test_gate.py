@@ -16,6 +16,7 @@ from flyball_engine.batching.gate import Reason
 from flyball_engine.contract import Shed
 from flyball_engine.model import StepModel
 from support.engine import ControlClient, setpoint
+from support.installed import Installed
 from support.reflexes import a_budget
 from support.streams import StreamLoad
 from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
@@ -23,7 +24,9 @@ from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
 pytestmark = pytest.mark.engine
 
 #: Two layers without the model's weights: what is asked here is who is let in.
-SMALL = ["--dtype=float32", "--load-format=dummy", '--hf-overrides={"num_hidden_layers": 2}', "--enable-scale-out"]
+SMALL = ["--dtype=float32", "--load-format=dummy", '--hf-overrides={"num_hidden_layers": 2}']
+#: Opens a route that takes tokens, where there is such an option.
+SCALE_OUT = "--enable-scale-out"
 #: A chat template: the small model's tokenizer has none.
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 #: Says that a step takes far longer than any does.
@@ -84,10 +87,14 @@ class Gated:
 
 
 @pytest.fixture(scope="module")
-def gated(vllm_python: str, model: Path, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
+def gated(
+    vllm_python: str, model: Path, plugin: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gated]:
     folder = tmp_path_factory.mktemp("gated")
     (folder / "template.jinja").write_text(TEMPLATE)
     user = [*SMALL, f"--chat-template={folder / 'template.jinja'}"]
+    if not installed.absent([SCALE_OUT]):
+        user.append(SCALE_OUT)
     with started(vllm_python, folder, model=model, plugin=plugin, user=user) as server:
         server.expect_ready()
         control = ControlClient(server.control_url, server.signer)

@@ -42,7 +42,7 @@ def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
     ended = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
     results = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    return dict(zip([*STORIES, "stalling"], results, strict=True))
+    return dict(zip([*STORIES, "stalling", "objects"], results, strict=True))
 
 
 @pytest.fixture(params=STORIES)
@@ -98,3 +98,7 @@ def test_without_floors_the_watchdog_gets_every_request_to_its_end(told: dict[st
     assert stalling["starved_decodes"] > 100
     assert stalling["trips"] == 1
     assert (stalling["wrong_outputs"], stalling["unfinished"]) == (0, 0)
+
+
+def test_what_the_look_at_classes_finds_is_what_the_objects_of_a_step_have(told: dict[str, dict[str, Any]]) -> None:
+    assert told["objects"] == {"misjudged": []}

