@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from flyball_engine.batching.outcomes import OpenRequest, RequestLedger, Sequence
 from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_engine.vllm import gate
 from flyball_engine.vllm import requests as counting
 from support.gates import no_gate
 
@@ -51,6 +52,11 @@ class Engine:
     async def handle(self, request: Request) -> Response:
         """Behaves as the body says."""
         behaviour = (await request.body()).decode()
+        if behaviour.startswith("turned away"):
+            passage = gate._passage.get()
+            assert passage is not None
+            passage.retry_after = 7
+            return JSONResponse({"error": "overloaded"}, status_code=int(behaviour.split()[-1]))
         if behaviour == "refuse":
             return JSONResponse({"error": "full"}, status_code=503)
         if behaviour == "unknown model":
@@ -137,6 +143,15 @@ async def test_each_answer_has_its_outcome(path: str, behaviour: str, outcomes: 
     async with served(engine) as client:
         await client.post(path, content=behaviour)
     engine.expect(**outcomes)
+
+
+@pytest.mark.parametrize("status", [503, 500])
+async def test_what_the_gate_refused_is_to_be_tried_again_whatever_a_route_makes_of_it(status: int) -> None:
+    engine = Engine()
+    async with served(engine) as client:
+        answer = await client.post(PATH, content=f"turned away {status}")
+    assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "7", {"error": "overloaded"})
+    engine.expect(refused=1)
 
 
 async def test_a_fault_of_ours_is_counted_and_the_answer_stands() -> None:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
+from http import HTTPStatus
 from typing import Any, Final
 
 from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
@@ -274,11 +275,9 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """A message to the client."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             if self._passage is not None and self._passage.retry_after is not None:
-                # vLLM's error answers have no headers of their own.
-                headers = [*message.get("headers", ()), (b"retry-after", str(self._passage.retry_after).encode())]
-                message = {**message, "headers": headers}
+                message = _as_refusal(message, self._passage.retry_after)
+            self.status = message["status"]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
         await self._send(message)
@@ -290,3 +289,11 @@ class _Exchange:
         if self.status >= 400 and not request.sequences:
             return End.REFUSED
         return End.ANSWERED if self.returned and self.status < 400 else End.FAILED
+
+
+def _as_refusal(start: Message, retry_after: int) -> Message:
+    """The start of an answer to what the gate refused: vLLM's error answers have no headers of their own."""
+    headers = [*start.get("headers", ()), (b"retry-after", str(retry_after).encode())]
+    # In 0.26 a route takes every exception for a fault of the server.
+    status = HTTPStatus.SERVICE_UNAVAILABLE if start["status"] == HTTPStatus.INTERNAL_SERVER_ERROR else start["status"]
+    return {**start, "status": int(status), "headers": headers}
