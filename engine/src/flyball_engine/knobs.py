@@ -1,0 +1,238 @@
+"""What of an engine's batching can be moved live: limits, a step's time, which requests are let in, and how.
+
+Part of the contract, which exports all of it; a file of its own only for its length. Names of limits are vLLM's own
+flag names. Every model forbids unknown fields.
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: The longest a request may be kept back so that others can join it, in seconds.
+LONGEST_DELAY_SECONDS: Final = 60.0
+
+
+class Frozen(BaseModel):
+    """Base of every contract model: immutable, unknown fields refused, no coercion between JSON types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Coefficient = Annotated[float, Field(ge=0, le=60)]
+NotNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Delay = Annotated[float, Field(ge=0, le=LONGEST_DELAY_SECONDS)]
+
+
+class Knob(StrEnum):
+    """A limit that can be moved live. Values are vLLM's flag names in snake case."""
+
+    MAX_NUM_ACTIVE_SEQS = "max_num_active_seqs"
+    MAX_NUM_SCHEDULED_TOKENS = "max_num_scheduled_tokens"
+    LONG_PREFILL_TOKEN_THRESHOLD = "long_prefill_token_threshold"
+    NUM_SPECULATIVE_TOKENS = "num_speculative_tokens"
+
+
+class Limits(Frozen):
+    """Live batch limits; an absent one has its start value.
+
+    `max_num_active_seqs`: requests that may run at once (admission stops at it; running ones drain).
+    `max_num_scheduled_tokens`: tokens one step may process.
+    `long_prefill_token_threshold`: tokens of one prompt that one step may process; 0 is no cap.
+    `num_speculative_tokens`: draft tokens per request and step at most; 0 drafts nothing.
+    """
+
+    max_num_active_seqs: Positive | None = None
+    max_num_scheduled_tokens: Positive | None = None
+    long_prefill_token_threshold: NotNegative | None = None
+    num_speculative_tokens: NotNegative | None = None
+
+    def given(self) -> dict[Knob, int]:
+        """The limits that are set, by knob."""
+        return {Knob(name): value for name, value in self if value is not None}
+
+
+class Clamp(Frozen):
+    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`, `watchdog`, `schedule`)."""
+
+    knob: Knob
+    requested: int
+    effective: int
+    reason: Annotated[str, Field(max_length=256)]
+
+
+class ModelSpec(Frozen):
+    """The step-time model as a setpoint carries it: the coefficients of `flyball_engine.model.StepModel`, in seconds.
+
+    `id` names the fit, for people. A model that is not `trusted` is compared with what steps take, and bounds nothing.
+    """
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+    trusted: bool
+    t0: Coefficient
+    h: Coefficient
+    c1: Coefficient
+    c2: Coefficient
+    beta: Coefficient
+    g: Coefficient
+    kappa: Positive
+
+
+class StepBudget(Frozen):
+    """The time a step may take; the engine gives each step the tokens that fit into it.
+
+    `seconds`: the budget. `model`: what predicts a step's time; predictions are multiplied by the engine's local bias.
+    `least_prefill_chunk`: tokens a prompt gets in a step even where none fit, so that it advances.
+    """
+
+    seconds: Annotated[float, Field(gt=0, le=60)]
+    model: ModelSpec
+    least_prefill_chunk: Annotated[int, Field(ge=1, le=2**20)] = 16
+
+
+class Shed(Frozen):
+    """Refuse requests (503, Retry-After) whose predicted time to first token passes `margin` of the deadline."""
+
+    ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    margin: Annotated[float, Field(gt=0, le=1)] = 0.85
+
+
+class StrategyType(StrEnum):
+    """How requests are taken from the queue; the `type` of a strategy."""
+
+    CONTINUOUS = "Continuous"
+    STATIC = "Static"
+    DYNAMIC = "Dynamic"
+    BUCKETED = "Bucketed"
+
+
+class Continuous(Frozen):
+    """vLLM's own: a request joins the running ones as soon as there is room."""
+
+    type: Literal["Continuous"] = "Continuous"
+
+
+class Static(Frozen):
+    """A batch runs to its last request before the next is admitted.
+
+    `batch_size`: requests in a batch at most; a batch begins with what waits, be it fewer.
+    """
+
+    type: Literal["Static"] = "Static"
+    batch_size: Positive
+
+
+class Dynamic(Frozen):
+    """Like `Static`, but a batch begins only when one of three things is true, whichever comes first.
+
+    `batch_size`: so many wait; also the most in a batch. `max_delay_seconds`: the oldest has waited so long.
+    `max_batch_tokens`: the prompts that wait have so many tokens; also the most of a batch, unless one prompt alone has
+    more.
+    """
+
+    type: Literal["Dynamic"] = "Dynamic"
+    batch_size: Positive
+    max_delay_seconds: Delay
+    max_batch_tokens: Positive | None = None
+
+
+class Bucketed(Frozen):
+    """Like `Static`, with batches of like prompt lengths; the request that has waited longest is always in the next.
+
+    `batch_size`: requests in a batch at most. `boundaries`: prompt tokens up to which a prompt belongs to each bucket,
+    rising; what is longer than the last has a bucket of its own. `sorted`: instead, the waiting prompts are sorted by
+    length and cut into batches.
+    """
+
+    type: Literal["Bucketed"] = "Bucketed"
+    batch_size: Positive
+    boundaries: Annotated[tuple[Positive, ...], Field(max_length=64, strict=False)] = ()
+    sorted: bool = False
+
+    @model_validator(mode="after")
+    def _one_kind_of_likeness(self) -> Bucketed:
+        if bool(self.boundaries) == self.sorted:
+            raise ValueError("accepted: either boundaries (prompt tokens, rising) or sorted = true")
+        if any(following <= edge for edge, following in itertools.pairwise(self.boundaries)):
+            raise ValueError(f"boundaries: each must be above the one before, got {list(self.boundaries)}")
+        return self
+
+
+Strategy = Annotated[Continuous | Static | Dynamic | Bucketed, Field(discriminator="type")]
+
+
+class NoEvict(Frozen):
+    """Admit only what fits into the KV cache to its expected end, so that nothing has to be preempted for memory.
+
+    `quantile`: a request that names no `max_tokens` is expected to end like this share of the recent ones that named
+    none; before any has ended it is expected to fill the model's length. 1 is the longest of them.
+    """
+
+    quantile: Annotated[float, Field(gt=0, le=1)] = 0.95
+
+
+class Policy(StrEnum):
+    """In which order the queue is served: by arrival, or by priority and then arrival. vLLM's `--scheduling-policy`."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class BatchingKnob(StrEnum):
+    """A part of `Batching` that an engine may lack; values are paths in a setpoint, for a strategy with its type."""
+
+    STATIC = "batching.strategy.Static"
+    DYNAMIC = "batching.strategy.Dynamic"
+    BUCKETED = "batching.strategy.Bucketed"
+    ADMISSION_DELAY_SECONDS = "batching.admission_delay_seconds"
+    NO_EVICT = "batching.no_evict"
+    MAX_CONCURRENT_PREFILLS = "batching.max_concurrent_prefills"
+    POLICY = "batching.policy"
+
+
+AnyKnob = Knob | BatchingKnob
+
+
+class Batching(Frozen):
+    """How requests are admitted from the queue; everything absent is vLLM's own way.
+
+    `admission_delay_seconds`: a request is kept back until the oldest that is kept back has waited so long, or as many
+    wait as may start; then all of them may join together. Dynamic has a delay of its own.
+    `no_evict`: see `NoEvict`; absent admits what fits now.
+    `max_concurrent_prefills`: running requests whose prompt is being processed, at most; absent is no limit.
+    `policy`: the order of the queue; absent is the engine's start policy.
+    """
+
+    strategy: Strategy = Continuous()
+    admission_delay_seconds: Delay = 0.0
+    no_evict: NoEvict | None = None
+    max_concurrent_prefills: Positive | None = None
+    policy: Policy | None = None
+
+    @model_validator(mode="after")
+    def _one_delay(self) -> Batching:
+        if self.admission_delay_seconds and isinstance(self.strategy, Dynamic):
+            raise ValueError("admission_delay_seconds: accepted beside Dynamic: 0; strategy.max_delay_seconds says it")
+        return self
+
+    def given(self) -> tuple[BatchingKnob, ...]:
+        """The parts that ask for something else than vLLM's own way."""
+        asked = {
+            BatchingKnob.ADMISSION_DELAY_SECONDS: self.admission_delay_seconds > 0,
+            BatchingKnob.NO_EVICT: self.no_evict is not None,
+            BatchingKnob.MAX_CONCURRENT_PREFILLS: self.max_concurrent_prefills is not None,
+            BatchingKnob.POLICY: self.policy is not None,
+        }
+        strategy = self.strategy
+        first = () if isinstance(strategy, Continuous) else (BatchingKnob(f"batching.strategy.{strategy.type}"),)
+        return first + tuple(knob for knob, is_asked in asked.items() if is_asked)
+
+
+def knob_named(name: str) -> AnyKnob:
+    """The knob of this value; raises ValueError if there is none."""
+    return Knob(name) if name in set(Knob) else BatchingKnob(name)
