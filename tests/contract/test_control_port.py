@@ -156,8 +156,8 @@ def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
         (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(c3=1.0))), "step.model.c3"),
         (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(trusted="yes"))), "trusted"),
         (
-            json_body(service=SERVICE, epoch=1, generation=1, limits={"num_speculative_tokens": 2}),
-            "num_speculative_tokens",
+            json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_partial_prefills": 2}),
+            "max_num_partial_prefills",
         ),
         (json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_active_seqs": 0}), "max_num_active_seqs"),
         (json_body(service=SERVICE, epoch=1, generation=1, expires_seconds=1), "expires_seconds"),

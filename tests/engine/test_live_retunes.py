@@ -10,17 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from flyball_engine.contract import CoreState, Generation, ReadBack, Refusal, StepBudget, StepKind
+from flyball_engine.contract import Batching, CoreState, Generation, Policy, ReadBack, Refusal, StepBudget, StepKind
+from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static
 from flyball_engine.model import StepModel
 from support import vllm_test_plugin
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.greedy import greedy, some_prompts
 from support.reflexes import a_budget
-from support.streams import StreamLoad
+from support.streams import StreamLoad, StreamTotals
 from support.vllm_server import MODEL_NAME, VllmServer, eventually, make_plugin, started
 
 pytestmark = pytest.mark.engine
@@ -36,6 +38,14 @@ SMALL = [
     "--enable-logging-iteration-details",
 ]
 _generations = itertools.count(1)
+STRATEGIES = (
+    Batching(strategy=Static(batch_size=8)),
+    Batching(strategy=Dynamic(batch_size=8, max_delay_seconds=0.2, max_batch_tokens=600)),
+    Batching(strategy=Bucketed(batch_size=8, boundaries=(100,)), policy=Policy.PRIORITY),
+    Batching(strategy=Bucketed(batch_size=8, sorted=True), max_concurrent_prefills=2),
+    Batching(admission_delay_seconds=0.2, no_evict=NoEvict()),
+    Batching(max_concurrent_prefills=1, policy=Policy.PRIORITY),
+)
 
 
 @dataclass
@@ -50,8 +60,15 @@ class Governed:
 
     def retune(self, *, step: StepBudget | None = None, **limits: int) -> ReadBack:
         """Apply limits, and a step budget; the answer must confirm them."""
+        return self._put(limits=limits, step=step)
+
+    def use(self, batching: Batching) -> ReadBack:
+        """Apply a strategy under the start limits; the answer must confirm it."""
+        return self._put(batching=batching)
+
+    def _put(self, **fields: Any) -> ReadBack:
         generation = next(_generations)
-        answer = self.control.put(setpoint(generation, limits=limits, step=step))
+        answer = self.control.put(setpoint(generation, **fields))
         assert answer.confirmed(Generation(epoch=1, generation=generation))
         self.retunes.append(answer)
         return answer
@@ -61,24 +78,28 @@ class Governed:
         return core
 
     @contextmanager
-    def under_load(self, concurrency: int, *, prompt: int = 100, output: int = 24) -> Iterator[None]:
+    def under_load(self, concurrency: int, *, prompt: int = 100, output: int = 24) -> Iterator[StreamTotals]:
         """Streams that come and go; when the block ends every one of them must have got all its tokens."""
         load = StreamLoad(
             url=self.server.url, model=MODEL_NAME, concurrency=concurrency, prompt_tokens=prompt, max_tokens=output
         )
         with load.running() as totals:
             eventually(lambda: totals.finished > 0, expecting="a first request ends", within=120)
-            yield
+            yield totals
         totals.expect_nothing_lost()
 
     @contextmanager
-    def being_retuned(self, every: float) -> Iterator[None]:
-        """Limits of all sizes, again and again."""
+    def being_retuned(self, every: float, *, strategies: bool = False) -> Iterator[None]:
+        """Limits and budgets of all sizes, or `strategies` in turn, again and again."""
         stop = threading.Event()
+        turns = itertools.cycle(STRATEGIES)
 
         def meddle() -> None:
             while not stop.wait(every):
-                self.retune(step=random_budget(), **random_limits())
+                if strategies:
+                    self.use(next(turns))
+                else:
+                    self.retune(step=random_budget(), **random_limits())
 
         thread = threading.Thread(target=meddle)
         thread.start()
@@ -195,6 +216,35 @@ def limit(engine: Governed) -> int:
     tokens = engine.core().effective.max_num_scheduled_tokens
     assert tokens is not None
     return tokens
+
+
+def test_switching_the_strategy_every_second_under_32_streams_loses_nothing(engine: Governed) -> None:
+    before, trips = len(engine.retunes), engine.core().watchdog_trips
+    with engine.under_load(16, prompt=20), engine.under_load(16, prompt=200):
+        with engine.being_retuned(every=1.0, strategies=True):
+            eventually(lambda: len(engine.retunes) >= before + 2 * len(STRATEGIES), expecting="two rounds", within=120)
+        engine.retune()
+    assert engine.core().watchdog_trips == trips
+
+
+def test_requests_come_to_their_end_under_every_strategy(engine: Governed) -> None:
+    with engine.under_load(8, prompt=20) as short, engine.under_load(8, prompt=200) as long:
+        for batching in STRATEGIES:
+            engine.use(batching)
+            assert engine.core().strategy == batching.strategy.type
+            assert f'strategy="{batching.strategy.type}"' in engine.control.metrics()
+            expect_more(short, long)
+        engine.retune()
+
+
+def expect_more(*loads: StreamTotals) -> None:
+    """Eight more requests of each kind end."""
+    goals = [load.finished + 8 for load in loads]
+    eventually(
+        lambda: all(load.finished >= goal for load, goal in zip(loads, goals, strict=True)),
+        expecting="more requests end",
+        within=120,
+    )
 
 
 def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Governed) -> None:

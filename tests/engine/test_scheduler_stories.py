@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.vllm_server import ROOT
+from support.stories import tell
 
 pytestmark = pytest.mark.engine
 
@@ -29,20 +26,8 @@ STALLING = {"seed": 8, "broken_floors": True, "retunes": 0, "patience": 0.2, "on
 @pytest.fixture(scope="module")
 def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What came of each story; all are told by one process."""
-    texts = [json.dumps(story) for story in (*STORIES.values(), STALLING)]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path_factory.mktemp("home")),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "engine/src"), str(ROOT / "tests")]),
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_PLUGINS": "",
-        "FLYBALL_STATE_DIR": str(tmp_path_factory.mktemp("state")),
-    }
-    command = [vllm_python, "-P", "-m", "support.scheduler_story", str(model), *texts]
-    ended = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False)
-    assert ended.returncode == 0, ended.stderr[-5000:]
-    results = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    return dict(zip([*STORIES, "stalling", "objects"], results, strict=True))
+    stories = {**STORIES, "stalling": STALLING}
+    return tell(stories, python=vllm_python, model=model, folder=tmp_path_factory.mktemp("stories"))
 
 
 @pytest.fixture(params=STORIES)

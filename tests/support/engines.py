@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.batching.gate import Gate
 from flyball_engine.contract import (
+    AnyKnob,
     Ceilings,
     CoreState,
     Generation,
-    Knob,
     Limits,
     Metric,
     ObjectiveSpec,
@@ -61,9 +61,11 @@ class PlantEngine:
 
     version = "plant 1"
 
-    def __init__(self, *, governed: bool = True, unsupported: Mapping[Knob, str] | None = None, seed: int = 1) -> None:
+    def __init__(
+        self, *, governed: bool = True, unsupported: Mapping[AnyKnob, str] | None = None, seed: int = 1
+    ) -> None:
         self.governed = governed
-        self.unsupported: Mapping[Knob, str] = unsupported or {}
+        self.unsupported: Mapping[AnyKnob, str] = unsupported or {}
         self.ungated: str | None = None
         self.plant = Plant(CPU, (), limits=START, seed=seed)
         self.applied: Generation | None = None

@@ -6,8 +6,11 @@ of the step are used up; then waiting ones are admitted. What it asserts at the 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +22,54 @@ from flyball_engine.control.state_file import CoreReport, StateReader, find_stat
 from flyball_engine.vllm.governor import Governor
 
 
+class SchedulingPolicy(Enum):
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class PlainQueue(deque[Any]):
+    """Requests in order of arrival, with the operations of vLLM's queues that reorder them."""
+
+    def add_request(self, request: Any) -> None:
+        self.append(request)
+
+    def prepend_requests(self, requests: Iterable[Any]) -> None:
+        self.extendleft(requests)
+
+    def remove_requests(self, requests: Iterable[Any]) -> None:
+        kept = [request for request in self if request not in set(requests)]
+        self.clear()
+        self.extend(kept)
+
+
+def create_request_queue(policy: SchedulingPolicy) -> PlainQueue:
+    return PlainQueue()
+
+
+class PlainStatus(Enum):
+    WAITING = "waiting"
+    FINISHED_STOPPED = "stopped"
+
+
 @dataclass(eq=False)
 class PlainRequest:
     request_id: str
     num_tokens: int
     left: int
     """Output tokens still to come."""
+    max_tokens: int
+    arrival_time: int
     num_computed_tokens: int = 0
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    num_stale_output_tokens: int = 0
+    drop_stale_output: bool = False
     is_prefill_chunk: bool = False
+    status: PlainStatus = PlainStatus.WAITING
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.num_tokens - self.num_output_tokens
 
 
 @dataclass(frozen=True)
@@ -63,15 +106,28 @@ class PlainScheduler:
         self.max_num_scheduled_tokens = self.scheduler_config.max_num_batched_tokens
         self.max_model_len = 4096
         self.running: list[Any] = []
-        self.waiting: deque[Any] = deque()
+        self.waiting = PlainQueue()
+        self.kv_holding_waiting = PlainQueue()
+        self.deferred_waiting: set[Any] = set()
+        self.num_waiting_for_streaming_input = 0
+        self.policy = SchedulingPolicy.FCFS
+        self._arrivals = itertools.count()
         self.requests: dict[str, Any] = {}
         self.frozen = False
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting)
 
-    def add(self, name: str, *, prompt: int, output: int = 4) -> None:
-        self.add_request(PlainRequest(name, num_tokens=prompt, left=output))
+    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:
+        """One more request; `most` is the max_tokens it names, by default the output it gives."""
+        request = PlainRequest(
+            name,
+            num_tokens=prompt,
+            left=output,
+            max_tokens=output if most is None else most,
+            arrival_time=next(self._arrivals),
+        )
+        self.add_request(request)
 
     def add_request(self, request: PlainRequest) -> None:
         self.requests[request.request_id] = request
@@ -99,10 +155,12 @@ class PlainScheduler:
             request = self.requests[name]
             if not request.is_prefill_chunk:
                 request.num_tokens += 1
+                request.num_output_tokens += 1
                 request.left -= 1
         done = [request for request in self.running if request.left <= 0]
         self.running = [request for request in self.running if request.left > 0]
         for request in done:
+            request.status = PlainStatus.FINISHED_STOPPED
             del self.requests[request.request_id]
 
     def finish_requests(self, *names: str) -> None:
@@ -132,6 +190,11 @@ class GovernedCore:
             self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=Watchdog(seconds=20, steps=3)
         )
         self._reader = StateReader(find_state_files(self.folder)[self.engine])
+
+    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:
+        """A request enters the queue, and the governor hears of it."""
+        self.scheduler.add(name, prompt=prompt, output=output, most=most)
+        self.governor.received(self.scheduler.requests[name])
 
     def step(self, *, seconds: float = 0.1) -> PlainOutput:
         self.governor.before_schedule()

@@ -18,24 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from vllm import SamplingParams
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Limits, ModelSpec, Setpoint, StepBudget
+from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Batching, Limits, ModelSpec, Setpoint, StepBudget
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm import governor
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
-from flyball_engine.vllm.scheduler import governed_class
 from support.live_objects import misjudged
+from support.story_scheduler import BLOCK, make_config, make_scheduler
+from support.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
 
-BLOCK = 32
 #: What the made-up model takes, synchronously: see `Engine._schedule` and `_update`.
 FIXED_SECONDS, SECONDS_PER_TOKEN = 0.003, 0.0001
 LEAST_CHUNK = 16
@@ -60,6 +57,14 @@ class Story:
     patience: float = 20.0
     broken_floors: bool = False
     once: dict[str, int] = field(default_factory=dict)
+    switches: float = 0.0
+    """How often the strategy changes between two steps."""
+    batching: dict[str, Any] = field(default_factory=dict)
+    """The strategy to begin with."""
+    unnamed: float = 0.0
+    """Share of requests that name no max_tokens."""
+    grammars: float = 0.0
+    """Share of requests that wait for a grammar at first."""
 
 
 @dataclass
@@ -79,6 +84,9 @@ class Tally:
     unfinished: int = 0
     most_running: int = 0
     overlapped: int = 0
+    switches: int = 0
+    in_batches: int = 0
+    broken: list[str] = field(default_factory=list)
     sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * len(STEP_FIELDS)))
 
 
@@ -98,9 +106,9 @@ class Engine:
     def __init__(self, story: Story, model: str) -> None:
         self.story, self.tally, self.random = story, Tally(), random.Random(story.seed)
         self.now = 1000.0
-        self.config = _config(story, model)
+        self.config = make_config(story, model)
         self.folder = tempfile.TemporaryDirectory()
-        self.scheduler = _scheduler(self.config, story)
+        self.scheduler = make_scheduler(self.config, story)
         self.governor = Governor(
             self.scheduler,
             folder=Path(self.folder.name),
@@ -114,14 +122,22 @@ class Engine:
         self.added = 0
         self.generation = 0
         self.honest = False
+        self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
+        self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
+        self.batching = Batching()
+        if story.batching:
+            self.switch(Batching.model_validate_json(json.dumps(story.batching)))
 
     def add(self) -> None:
         """One more request, with a prompt that may share its beginning with others."""
         length = self.random.choice([1, 5, 40, 200, 600])
         shared = self.random.choice([0, length // 2])
         prompt = [7] * shared + [self.random.randrange(2000, 9000) for _ in range(length - shared)]
-        params = SamplingParams(max_tokens=self.random.randint(1, self.story.longest), ignore_eos=True)
+        most = self.random.randint(1, self.story.longest)
+        if self.random.random() < self.story.unnamed:
+            most = 1024 - length
+        params = SamplingParams(max_tokens=most, ignore_eos=True)
         params.update_from_generation_config({}, 1)
         name = f"r{self.added}"
         self.added += 1
@@ -129,7 +145,10 @@ class Engine:
         request = Request(
             name, prompt, params, None, arrival_time=float(self.added), priority=priority, block_hasher=self.hasher
         )
+        if self.random.random() < self.story.grammars:
+            wait_for_grammar(request)
         self.scheduler.add_request(request)
+        self.rules.added(name, self.now)
 
     def retune(self, *, limits: dict[str, int], step: StepBudget | None = None) -> None:
         """Apply a setpoint with these limits, and a step budget."""
@@ -142,9 +161,18 @@ class Engine:
                 generation=self.generation,
                 limits=Limits(**limits),
                 step=step,
+                batching=self.batching,
                 expires_seconds=100_000.0,
             )
         )
+        self.limits = limits
+
+    def switch(self, batching: Batching) -> None:
+        """Another strategy, under the same limits."""
+        self.batching = batching
+        self.tally.switches += 1
+        self.retune(limits=self.limits)
+        self.rules.switched(batching)
 
     def retune_at_random(self) -> None:
         """Apply limits that nobody in their senses would ask for, too."""
@@ -179,7 +207,11 @@ class Engine:
         running = {r.request_id: (r, r.is_prefill_chunk, r.num_computed_tokens) for r in scheduler.running}
         preempted = sum(r.num_preemptions for r in scheduler.requests.values())
         began = self.now
+        self.rules.before(self.now)
         output = scheduler.schedule()
+        grammar_comes(scheduler.running)
+        tally.broken += self.rules.after(self._effective()["max_num_active_seqs"])
+        tally.in_batches = self.rules.in_batches
         self.now += 0.001
         tally.steps += 1
         tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
@@ -280,67 +312,6 @@ def _hash(value: Any) -> bytes:
     return hash(value).to_bytes(8, "little", signed=True)
 
 
-def _config(story: Story, model: str) -> VllmConfig:
-    scheduler = SchedulerConfig(
-        max_num_seqs=story.max_num_seqs,
-        max_num_batched_tokens=story.max_num_batched_tokens,
-        max_model_len=1024,
-        is_encoder_decoder=False,
-        enable_chunked_prefill=True,
-        async_scheduling=story.asynchronous,
-        policy=story.policy,
-        watermark=0.0,
-    )
-    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
-    cache.num_gpu_blocks = story.blocks
-    return VllmConfig(
-        scheduler_config=scheduler,
-        model_config=ModelConfig(model=model, max_model_len=1024, dtype="float32", seed=0),
-        cache_config=cache,
-        device_config=DeviceConfig("cpu"),
-    )
-
-
-def _scheduler(config: VllmConfig, story: Story) -> Any:
-    # The CPU platform switches asynchronous scheduling off; the scheduler class is chosen by this field alone.
-    config.scheduler_config.async_scheduling = story.asynchronous
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=config.model_config.dtype)
-    kv = KVCacheConfig(
-        num_blocks=story.blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-    )
-    chosen = config.scheduler_config.get_scheduler_cls()
-    if story.ratchet:
-        older: Any = _older(chosen.__mro__[1])
-        chosen = governed_class(older)
-    return chosen(
-        vllm_config=config,
-        kv_cache_config=kv,
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
-        hash_block_size=BLOCK,
-        log_stats=True,
-    )
-
-
-def _older(base: type[Any]) -> type[Any]:
-    """The scheduler as before 0.31: the slot count is the admission limit, too."""
-
-    def gate(self: Any) -> int:
-        if not self.__dict__.get("in_step"):
-            raise AttributeError("max_num_active_reqs")
-        return int(self.max_num_running_reqs)
-
-    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.in_step = True
-        try:
-            return base.schedule(self, *args, **kwargs)
-        finally:
-            self.in_step = False
-
-    hidden = property(gate, lambda self, value: None)
-    return type(f"Older{base.__name__}", (base,), {"max_num_active_reqs": hidden, "schedule": schedule})
-
-
 def _break_floors() -> None:
     """Take away what keeps decodes alive, so that only the watchdog is left."""
 
@@ -372,6 +343,10 @@ def _meddle(engine: Engine, story: Story) -> None:
         engine.add()
     if engine.random.random() < story.retunes:
         engine.retune_at_random()
+    if engine.random.random() < story.switches:
+        engine.switch(random_batching(engine.random))
+    if engine.random.random() < 0.1:
+        grammar_comes(engine.scheduler.waiting)
     if engine.random.random() < story.aborts:
         engine.abort_one()
     if story.once and engine.generation == 0 and len(engine.scheduler.running) > 20:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from flyball_engine.contract import Ceilings, CoreState, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Ceilings, CoreState, Generation, Limits, ReadBack, Refusal, Setpoint
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.cluster.api import KubeApi
@@ -31,7 +31,7 @@ AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
 class Engines:
     """Pods of one core each, as `EngineClient` would reach them, by UID of the pod."""
 
-    def __init__(self, *uids: str, unsupported: Mapping[Knob, str] | None = None) -> None:
+    def __init__(self, *uids: str, unsupported: Mapping[AnyKnob, str] | None = None) -> None:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
 

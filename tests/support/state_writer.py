@@ -5,11 +5,11 @@ from __future__ import annotations
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from flyball_engine.contract import Knob
+from flyball_engine.contract import AnyKnob
 from flyball_engine.control.state_file import Slot, StateWriter
 
 
-def a_writer(folder: Path, *, engine: int = 0, unsupported: dict[Knob, str] | None = None) -> StateWriter:
+def a_writer(folder: Path, *, engine: int = 0, unsupported: dict[AnyKnob, str] | None = None) -> StateWriter:
     """A state file with plausible ceilings, nothing published yet."""
     writer = StateWriter(folder, engine=engine, unsupported=unsupported or {})
     for slot in (Slot.MAX_NUM_SEQS, Slot.MAX_NUM_BATCHED_TOKENS, Slot.MAX_MODEL_LEN):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.contract import Generation, Knob, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Generation, Knob, Refusal, Setpoint
 from flyball_engine.control.acceptance import STATUS, Refused, check_not_overtaken, judge
 from support.engine import SERVICE, setpoint
 
 HELD = setpoint(7, epoch=3, limits={"max_num_active_seqs": 8})
 
 
-def offer(offered: Setpoint, *, held: Setpoint | None = HELD, unsupported: dict[Knob, str] | None = None) -> str:
+def offer(offered: Setpoint, *, held: Setpoint | None = HELD, unsupported: dict[AnyKnob, str] | None = None) -> str:
     """What becomes of an offer, in a word."""
     try:
         verdict = judge(held=held, offered=offered, service=SERVICE, unsupported=unsupported or {})
@@ -52,7 +52,7 @@ def test_a_knob_that_cannot_be_moved_is_refused_by_name() -> None:
 
 
 def test_a_knob_that_cannot_be_moved_does_not_matter_if_it_is_left_out() -> None:
-    unsupported = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
+    unsupported: dict[AnyKnob, str] = {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
     assert offer(setpoint(9, epoch=9, limits={"max_num_active_seqs": 4}), unsupported=unsupported) == "accepted"
 
 

@@ -233,7 +233,10 @@ def test_chunked_prefill_off_makes_one_knob_unsupported(tmp_path: Path) -> None:
     scheduler = PlainScheduler(PlainConfig(max_num_batched_tokens=4096, enable_chunked_prefill=False))
     governor = Governor(scheduler, folder=tmp_path)
     reader = StateReader(find_state_files(tmp_path)[0])
-    assert reader.unsupported == {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
+    assert reader.unsupported == {
+        Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off",
+        Knob.NUM_SPECULATIVE_TOKENS: "the engine was started without speculative decoding",
+    }
     governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 32}))
     # A prompt of the model's length goes into one step or into none.
     assert scheduler.max_num_scheduled_tokens == 4096

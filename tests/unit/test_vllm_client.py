@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.contract import BatchingKnob, Knob, Setpoint
 from flyball_engine.control.engine import UnansweredError
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
@@ -93,7 +93,7 @@ async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
 ) -> None:
     engine = an_engine(tmp_path, Cores(), failure=failure)
     assert not engine.governed
-    assert set(engine.unsupported) == set(Knob)
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob}
     assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
     await engine.apply(Setpoint(service="s", epoch=1, generation=1))
     assert engine.reports().cores == ()
@@ -105,7 +105,7 @@ async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None
     assert engine.governed
     core.governor.give_up()
     assert not engine.governed
-    assert set(engine.unsupported) == set(Knob)
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob}
 
 
 async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

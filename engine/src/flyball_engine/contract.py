@@ -5,7 +5,7 @@ engine answers with, the names of metrics, ports, paths and environment variable
 any Kubernetes code, so that it loads in an engine pod, in the operator and in a test within milliseconds.
 
 Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
-not know is refused by name (HTTP 422), never silently trimmed.
+not know is refused by name (HTTP 422), never silently trimmed. `knobs` is part of it, in a file of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,22 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from flyball_engine.knobs import AnyKnob as AnyKnob
+from flyball_engine.knobs import Batching as Batching
+from flyball_engine.knobs import BatchingKnob as BatchingKnob
+from flyball_engine.knobs import Clamp as Clamp
+from flyball_engine.knobs import Count as Count
+from flyball_engine.knobs import Frozen as Frozen
+from flyball_engine.knobs import Knob as Knob
+from flyball_engine.knobs import Limits as Limits
+from flyball_engine.knobs import ModelSpec as ModelSpec
+from flyball_engine.knobs import Policy as Policy
+from flyball_engine.knobs import Positive as Positive
+from flyball_engine.knobs import Shed as Shed
+from flyball_engine.knobs import StepBudget as StepBudget
+from flyball_engine.knobs import StrategyType as StrategyType
 
 #: Version of the HTTP contract; it is the first path segment of every control route.
 CONTRACT_VERSION: Final = "v1"
@@ -89,42 +104,6 @@ def launch_command(*, owned: Sequence[str], user: Sequence[str]) -> list[str]:
     return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", "--", *user]
 
 
-class Frozen(BaseModel):
-    """Base of every contract model: immutable, unknown fields refused, no coercion between JSON types."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Coefficient = Annotated[float, Field(ge=0, le=60)]
-
-
-class Knob(StrEnum):
-    """A limit that can be moved live. Values are vLLM's flag names in snake case."""
-
-    MAX_NUM_ACTIVE_SEQS = "max_num_active_seqs"
-    MAX_NUM_SCHEDULED_TOKENS = "max_num_scheduled_tokens"
-    LONG_PREFILL_TOKEN_THRESHOLD = "long_prefill_token_threshold"
-
-
-class Limits(Frozen):
-    """Live batch limits; an absent one has its start value.
-
-    `max_num_active_seqs`: requests that may run at once (admission stops at it; running ones drain).
-    `max_num_scheduled_tokens`: tokens one step may process.
-    `long_prefill_token_threshold`: tokens of one prompt that one step may process; 0 is no cap.
-    """
-
-    max_num_active_seqs: Positive | None = None
-    max_num_scheduled_tokens: Positive | None = None
-    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-
-    def given(self) -> dict[Knob, int]:
-        """The limits that are set, by knob."""
-        return {Knob(name): value for name, value in self if value is not None}
-
-
 class Metric(StrEnum):
     """What an objective is measured on; spelled as in the InferenceService."""
 
@@ -149,42 +128,6 @@ class ObjectiveSpec(Frozen):
         return f"{self.metric.value}/{self.threshold_seconds:g}"
 
 
-class ModelSpec(Frozen):
-    """The step-time model as a setpoint carries it: the coefficients of `flyball_engine.model.StepModel`, in seconds.
-
-    `id` names the fit, for people. A model that is not `trusted` is compared with what steps take, and bounds nothing.
-    """
-
-    id: Annotated[str, Field(min_length=1, max_length=64)]
-    trusted: bool
-    t0: Coefficient
-    h: Coefficient
-    c1: Coefficient
-    c2: Coefficient
-    beta: Coefficient
-    g: Coefficient
-    kappa: Positive
-
-
-class StepBudget(Frozen):
-    """The time a step may take; the engine gives each step the tokens that fit into it.
-
-    `seconds`: the budget. `model`: what predicts a step's time; predictions are multiplied by the engine's local bias.
-    `least_prefill_chunk`: tokens a prompt gets in a step even where none fit, so that it advances.
-    """
-
-    seconds: Annotated[float, Field(gt=0, le=60)]
-    model: ModelSpec
-    least_prefill_chunk: Annotated[int, Field(ge=1, le=2**20)] = 16
-
-
-class Shed(Frozen):
-    """Refuse requests (503, Retry-After) whose predicted time to first token passes `margin` of the deadline."""
-
-    ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
-    margin: Annotated[float, Field(gt=0, le=1)] = 0.85
-
-
 class Generation(Frozen):
     """Who wrote a setpoint and in which order: compared by epoch (the leader), then by number."""
 
@@ -206,6 +149,7 @@ class Setpoint(Frozen):
     `shed`: the deadline that requests are refused by; absent, or with a step model that is not trusted, all are queued.
     `objectives`: what each request is counted against; empty counts nothing.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
+    `batching`: how requests are admitted from the queue.
     """
 
     service: Annotated[str, Field(min_length=1, max_length=64)]
@@ -216,6 +160,7 @@ class Setpoint(Frozen):
     shed: Shed | None = None
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
+    batching: Batching = Batching()
 
     @model_validator(mode="after")
     def _objectives_are_distinct(self) -> Setpoint:
@@ -228,14 +173,9 @@ class Setpoint(Frozen):
         """Key that orders setpoints of one service."""
         return (self.epoch, self.generation)
 
-
-class Clamp(Frozen):
-    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`, `watchdog`)."""
-
-    knob: Knob
-    requested: int
-    effective: int
-    reason: Annotated[str, Field(max_length=256)]
+    def asks(self) -> tuple[AnyKnob, ...]:
+        """Every knob it moves away from what the engine started with."""
+        return (*self.limits.given(), *self.batching.given())
 
 
 class Ceilings(Frozen):
@@ -285,8 +225,9 @@ class CoreState(Frozen):
     core supports. `kv_cache_usage` is a fraction 0…1. `watchdog_trips` counts returns to start values because requests
     stood still. `longest_step_seconds` is the longest step since the setpoint before the present one was applied: the
     step that the present one had to wait for is among them. `local_bias` is what steps take over what the setpoint's
-    model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens,
-    `pipeline_depth` the steps in flight at once.
+    model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens, `pipeline_depth` the steps in
+    flight at once. `strategy` and `policy` are those in force: Continuous and the start policy after the watchdog
+    tripped or the setpoint expired.
     """
 
     engine: Count
@@ -305,6 +246,8 @@ class CoreState(Frozen):
     tokens_per_decode: Positive = 1
     pipeline_depth: Positive = 1
     steps: tuple[StepSums, ...] = ()
+    strategy: StrategyType = StrategyType.CONTINUOUS
+    policy: Policy = Policy.FCFS
 
 
 class ReadBack(Frozen):
@@ -321,7 +264,7 @@ class ReadBack(Frozen):
     accepted: Setpoint | None
     cores: tuple[CoreState, ...]
     unknown: tuple[int, ...] = ()
-    unsupported: dict[Knob, str] = {}
+    unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
 
     def confirmed(self, generation: Generation) -> bool:
         """True if every core applies exactly this generation."""
@@ -434,6 +377,8 @@ class MetricName(StrEnum):
     """counter; engine."""
     UNSUPPORTED = "flyball_unsupported"
     """gauge = 1; knob, reason."""
+    STRATEGY = "flyball_strategy"
+    """gauge = 1; engine, strategy, policy: how the core admits requests now."""
 
 
 #: Sum of the engine's state file that `StepSums` fields come from, in the order they are stored and exported.

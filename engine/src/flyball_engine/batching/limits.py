@@ -29,6 +29,8 @@ class ClampReason(StrEnum):
     """Below what this step's running requests need; follows them down as they finish."""
     WATCHDOG = "watchdog"
     """The queue stood still under the setpoint; start values hold until a newer one."""
+    SCHEDULE = "schedule"
+    """Not among the speculative depths the engine was started with; the next lower one holds, or else the lowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,8 @@ class Sizes:
 
     `tokens_per_decode`: 1 + speculative tokens. `least_chunk`: tokens a partial prefill must get to advance.
     `indivisible`: the longest part of a prompt that must go into one step whole (the model length without chunked
-    prefill, an image, a state-space block); 0 if none.
+    prefill, an image, a state-space block); 0 if none. `depths`: numbers of draft tokens that the engine's graphs were
+    made for, rising; empty where the depth cannot be moved.
     """
 
     max_num_seqs: int
@@ -46,15 +49,17 @@ class Sizes:
     tokens_per_decode: int = 1
     least_chunk: int = LEAST_CHUNK
     indivisible: int = 0
+    depths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Limits to run with, before clamping: each knob has a value. `threshold` 0 is no cap."""
+    """Limits to run with, before clamping: each knob has a value. `threshold` 0 is no cap; `depth` is draft tokens."""
 
     active: int
     tokens: int
     threshold: int
+    depth: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +127,16 @@ def threshold_limit(wanted: int, sizes: Sizes) -> Limited:
     if wanted > sizes.max_model_len:
         return Limited(sizes.max_model_len, ClampReason.CEILING)
     return Limited(sizes.least_chunk, ClampReason.FLOOR)
+
+
+def depth_limit(wanted: int, sizes: Sizes) -> Limited:
+    """Draft tokens per request and step: only depths the engine was started with have a graph."""
+    depths = sizes.depths
+    if not depths or wanted in depths:
+        return Limited(wanted)
+    if wanted > depths[-1]:
+        return Limited(depths[-1], ClampReason.CEILING)
+    return Limited(max((depth for depth in depths if depth < wanted), default=depths[0]), ClampReason.SCHEDULE)
 
 
 def step_threshold(configured: int, *, tokens: int, batch: RunningBatch, sizes: Sizes, adaptive: bool = False) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flyball_engine.contract import Generation, Knob, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Generation, Knob, Refusal, Setpoint
 
 #: HTTP status of each refusal.
 STATUS: Final[Mapping[Refusal, int]] = {
@@ -47,7 +47,7 @@ def judge(
     held: Setpoint | None,
     offered: Setpoint,
     service: str,
-    unsupported: Mapping[Knob, str],
+    unsupported: Mapping[AnyKnob, str],
     ungated: str | None = None,
 ) -> Acceptance:
     """Accept `offered` or raise Refused. `held` is the newest setpoint accepted, `service` this engine's.
@@ -57,7 +57,7 @@ def judge(
     if offered.service != service:
         raise Refused(Refusal.OTHER_SERVICE, f"this engine belongs to service {service!r}, not {offered.service!r}")
     renewal = _in_order(held, offered)
-    named = [f"{knob.value}: {unsupported[knob]}" for knob in offered.limits.given() if knob in unsupported]
+    named = [f"{knob.value}: {unsupported[knob]}" for knob in offered.asks() if knob in unsupported]
     # A step is fitted into its time by its tokens.
     if offered.step is not None and Knob.MAX_NUM_SCHEDULED_TOKENS in unsupported:
         named.append(f"step: {unsupported[Knob.MAX_NUM_SCHEDULED_TOKENS]}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport
 
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
         """Whether setpoints take effect at all."""
 
     @property
-    def unsupported(self) -> Mapping[Knob, str]:
+    def unsupported(self) -> Mapping[AnyKnob, str]:
         """The knobs that cannot be moved, and why."""
 
     @property

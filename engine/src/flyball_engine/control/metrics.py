@@ -90,6 +90,7 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     single: dict[MetricName, dict[tuple[str, ...], float]] = {name: {} for name in _SINGLE}
     trips: dict[tuple[str, ...], float] = {}
     biases: dict[tuple[str, ...], float] = {}
+    strategies: dict[tuple[str, ...], float] = {}
     for core in cores:
         engine = str(core.state.engine)
         if core.state.local_bias is not None:
@@ -97,10 +98,14 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
         limits |= {(engine, knob.value): float(value) for knob, value in core.state.effective.given().items()}
         ceilings |= {(engine, name): float(value) for name, value in core.state.ceilings}
         trips[engine,] = float(core.state.watchdog_trips)
+        strategies[engine, core.state.strategy.value, core.state.policy.value] = 1.0
         for name, value in _singles(core).items():
             single[name][engine,] = value
     yield _gauge(MetricName.LIMIT, "Effective live limit", ["engine", "knob"], limits.items())
     yield _gauge(MetricName.CEILING, "Start-up size that no live limit exceeds", ["engine", "knob"], ceilings.items())
+    yield _gauge(
+        MetricName.STRATEGY, "How requests are admitted now", ["engine", "strategy", "policy"], strategies.items()
+    )
     for name, values in single.items():
         yield _gauge(name, _SINGLE[name], ["engine"], values.items())
     yield _gauge(MetricName.LOCAL_BIAS, "What steps take over what the model says", ["engine"], biases.items())

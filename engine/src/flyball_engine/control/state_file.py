@@ -28,19 +28,32 @@ from typing import Final, cast
 from flyball_engine.batching.gate import CoreLoad, Work
 from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
-from flyball_engine.contract import Ceilings, Clamp, CoreState, Generation, Knob, Limits
+from flyball_engine.contract import (
+    AnyKnob,
+    Ceilings,
+    Clamp,
+    CoreState,
+    Generation,
+    Knob,
+    Limits,
+    Policy,
+    StrategyType,
+)
+from flyball_engine.knobs import knob_named
 
 _MAGIC: Final = int.from_bytes(b"FLYBALL1", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
 _LENGTH: Final = 4
-_TEXT_BYTES: Final = 4096
+_TEXT_BYTES: Final = 16_384
 _REASON_LENGTH: Final = 200
 _READ_ATTEMPTS: Final = 100
 _LOAD_ATTEMPTS: Final = 5
 _READ_PAUSE_SECONDS: Final = 0.0001
 _KNOBS: Final = tuple(Knob)
+_STRATEGIES: Final = tuple(StrategyType)
+_POLICIES: Final = tuple(Policy)
 _REASONS: Final = tuple(ClampReason)
 _ABSENT: Final = math.nan
 
@@ -78,6 +91,8 @@ class Slot(IntEnum):
     RECEIVED_REQUESTS = auto()
     RECEIVED_TOKENS = auto()
     RECEIVED_ATTENTION = auto()
+    STRATEGY = auto()
+    POLICY = auto()
     REQUESTED = 32
     EFFECTIVE = 40
     START = 48
@@ -104,7 +119,7 @@ class CoreReport:
 class StateWriter:
     """Writes one core's file. `numbers` is the body, `sums` the step sums in it: set them, then `publish`."""
 
-    def __init__(self, folder: Path, *, engine: int, unsupported: Mapping[Knob, str]) -> None:
+    def __init__(self, folder: Path, *, engine: int, unsupported: Mapping[AnyKnob, str]) -> None:
         """Make the file of the core `engine`, replacing an older one; raises StateFileError."""
         path = folder / f"core-{engine}.state"
         text = _encoded(engine, unsupported)
@@ -160,6 +175,11 @@ class StateWriter:
         self.numbers[Slot.EFFECTIVE + index] = effective
         self.numbers[Slot.REASON + index] = 0 if reason is None else 1 + _REASONS.index(reason)
 
+    def set_admission(self, strategy: StrategyType, policy: Policy) -> None:
+        """How requests are admitted now."""
+        self.numbers[Slot.STRATEGY] = _STRATEGIES.index(strategy)
+        self.numbers[Slot.POLICY] = _POLICIES.index(policy)
+
     def set_start(self, knob: Knob, value: int) -> None:
         """The value a knob starts with and returns to."""
         self.numbers[Slot.START + _KNOBS.index(knob)] = value
@@ -180,7 +200,7 @@ class StateReader:
             raise StateFileError(f"{path} is no state file of this version")
         text = json.loads(self._map[_TEXT : _TEXT + self._words[_LENGTH]])
         self.engine: int = text["engine"]
-        self.unsupported: dict[Knob, str] = {Knob(knob): why for knob, why in text["unsupported"].items()}
+        self.unsupported: dict[AnyKnob, str] = {knob_named(knob): why for knob, why in text["unsupported"].items()}
 
     def read(self) -> CoreReport | None:
         """The last state published; None if no whole one could be seen, which is not the same as an empty one."""
@@ -218,7 +238,7 @@ def _body(turn: int) -> slice:
     return slice(start, start + 8 * _BODY)
 
 
-def _encoded(engine: int, unsupported: Mapping[Knob, str]) -> bytes:
+def _encoded(engine: int, unsupported: Mapping[AnyKnob, str]) -> bytes:
     short = {knob.value: reason[:_REASON_LENGTH] for knob, reason in unsupported.items()}
     return json.dumps({"engine": engine, "unsupported": short}).encode("ascii")
 
@@ -282,6 +302,8 @@ def _state(body: array[float]) -> CoreState:
         tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
         pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
         steps=step_sums(body[Slot.SUMS :]),
+        strategy=_STRATEGIES[int(body[Slot.STRATEGY])],
+        policy=_POLICIES[int(body[Slot.POLICY])],
     )
 
 

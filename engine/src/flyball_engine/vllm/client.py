@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 from flyball_engine.vllm.needs import Lack, Way, way
@@ -49,10 +49,10 @@ class VllmEngine:
         return isinstance(self._way, Way) and bool(self._readers) and all(report.governed for report in reports)
 
     @property
-    def unsupported(self) -> Mapping[Knob, str]:
+    def unsupported(self) -> Mapping[AnyKnob, str]:
         """The knobs that some core cannot move."""
         if not self.governed:
-            return dict.fromkeys(Knob, self._failure)
+            return dict.fromkeys((*Knob, *BatchingKnob), self._failure)
         return {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
 
     @property

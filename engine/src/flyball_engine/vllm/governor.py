@@ -21,6 +21,7 @@ from flyball_engine.batching.limits import (
     RunningBatch,
     Wanted,
     active_limit,
+    depth_limit,
     step_threshold,
     threshold_limit,
     token_limit,
@@ -28,8 +29,9 @@ from flyball_engine.batching.limits import (
 from flyball_engine.batching.reflex import Queue, Reflex, Room
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.batching.watchdog import Stall, Watchdog
-from flyball_engine.contract import Generation, Knob, Setpoint
+from flyball_engine.contract import Batching, Generation, Knob, Setpoint
 from flyball_engine.control.state_file import Slot, StateWriter
+from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.surface import Surface
 
 _log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Governor:
     ) -> None:
         """Probe the scheduler and make its state file; raises UngovernableError or StateFileError."""
         self._surface = Surface(scheduler)
+        self._admission = Admission(scheduler, self._surface)
         self._clock = clock
         self._watchdog = watchdog or Watchdog()
         self.engine = self._surface.engine
@@ -79,12 +82,14 @@ class Governor:
         self._wanted = self._surface.start
         self._held = self._surface.start
         self._held_for: tuple[Wanted, RunningBatch] | None = None
+        self._gate: int | None = None
         self._reflex = Reflex()
         self._backlog = Backlog()
         self._began = 0.0
         self._joining = 0
         self._prefilling: list[Any] = []
-        self._state = StateWriter(folder, engine=self.engine, unsupported=self._surface.unsupported)
+        unsupported = {**self._surface.unsupported, **self._admission.unsupported}
+        self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums)
         self._describe()
         self._hold_limits()
@@ -107,6 +112,7 @@ class Governor:
         # A renewal after a trip leaves the start values: the same limits would bring the same stall.
         self._wanted = self._surface.start if self._tripped else _complete(setpoint, self._surface.start)
         self._reflex.set_budget(None if self._tripped else setpoint.step)
+        self._admission.use(Batching() if self._tripped else setpoint.batching)
         self.touch()
 
     @_contained
@@ -122,12 +128,13 @@ class Governor:
         self._began = self._clock()
         self._expire_if_due(self._began)
         self._joining = len(self._surface.running)
-        self._hold_limits()
+        self._hold_limits(planning=True)
 
     @_contained
     def after_schedule(self, output: Any) -> None:
         """Note what the step processes, watch for a stall, publish."""
         self._statistics.scheduled(id(output), self._composition(output), now=self._began)
+        self._admission.joined(self._surface.running[self._joining :])
         self._watch(output)
         self._publish()
 
@@ -139,12 +146,14 @@ class Governor:
         if ended is not None:
             self._reflex.observe(*ended)
         self._watchdog.served(output.num_scheduled_tokens, now=now)
+        self._admission.updated()
         self._publish()
 
     @_contained
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
         self._backlog.received(request.num_tokens)
+        self._admission.arrived(request, now=self._clock())
 
     @_contained
     def after_finish(self) -> None:
@@ -160,33 +169,40 @@ class Governor:
         start = self._surface.start
         try:
             self._surface.write(start, step_threshold=start.threshold)
+            self._admission.use(Batching())
             for knob in Knob:
                 self._show(knob, Limited(_value(start, knob)))
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
             _log.exception("Flyball: the start values could not be restored")
         self._state.publish()
 
-    def _hold_limits(self) -> None:
-        """Write the limits that are safe for the batch, and the room of the next step where one is fitted."""
+    def _hold_limits(self, *, planning: bool = False) -> None:
+        """Write the limits that are safe for the batch; if `planning`, also what holds for the next step alone."""
         self._prefilling = self._surface.prefilling()
         batch = self._surface.batch(self._prefilling)
-        if self._held_for != (self._wanted, batch):
+        stand = self._held_for == (self._wanted, batch)
+        if not stand:
             self._held_for = (self._wanted, batch)
             self._clamp(batch)
-        elif not self._reflex.holds:
-            # The limits depend on nothing else: they stand as they were written.
-            return
-        self._write(batch)
+        before, self._gate = self._gate, None
+        if planning and self._admission.holds:
+            prefilling = len(self._prefilling)
+            self._gate = self._admission.gate(active=self._held.active, prefilling=prefilling, now=self._began)
+        # The limits depend on nothing else: they may stand as they were written.
+        if not stand or self._gate != before or self._reflex.holds:
+            self._write(batch)
 
     def _clamp(self, batch: RunningBatch) -> None:
         wanted, sizes = self._wanted, self._surface.sizes
         active = active_limit(wanted.active, sizes)
         tokens = token_limit(wanted.tokens, active=active.value, batch=batch, sizes=sizes)
         threshold = threshold_limit(wanted.threshold, sizes)
-        self._held = Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value)
+        depth = depth_limit(wanted.depth, sizes)
+        self._held = Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value, depth=depth.value)
         self._show(Knob.MAX_NUM_ACTIVE_SEQS, active)
         self._show(Knob.MAX_NUM_SCHEDULED_TOKENS, tokens)
         self._show(Knob.LONG_PREFILL_TOKEN_THRESHOLD, threshold)
+        self._show(Knob.NUM_SPECULATIVE_TOKENS, depth)
 
     def _write(self, batch: RunningBatch) -> None:
         held, surface = self._held, self._surface
@@ -200,12 +216,15 @@ class Governor:
             sizes=surface.sizes,
             adaptive=surface.adaptive and room.threshold == held.threshold,
         )
-        surface.write(replace(held, tokens=room.tokens), step_threshold=threshold)
+        active = held.active if self._gate is None else self._gate
+        surface.write(replace(held, active=active, tokens=room.tokens), step_threshold=threshold)
 
     def _queue(self, batch: RunningBatch) -> Queue:
         """What the next step may serve, as far as its time depends on it."""
         surface = self._surface
-        head = surface.queue_head(_LOOK_AHEAD)
+        # Behind the gate nobody joins, however short the prompt.
+        joining = _LOOK_AHEAD if self._gate is None else self._gate - len(surface.running)
+        head = surface.queue_head(max(0, min(_LOOK_AHEAD, joining)))
         return Queue(
             decodes=batch.decodes,
             tokens_per_decode=surface.sizes.tokens_per_decode,
@@ -253,13 +272,14 @@ class Governor:
             return
         stall = self._watchdog.stepped(
             running=len(self._surface.running),
-            waiting=self._surface.waiting_for_capacity(),
+            # A batch that gathers stands still by intent.
+            waiting=0 if self._admission.gathers(self._began) else self._surface.waiting_for_capacity(),
             scheduled=output.total_num_scheduled_tokens,
             names=lambda: [request.request_id for request in self._surface.running],
             now=self._began,
         )
         # At the start values there is nothing to return to: the stall is not of our making.
-        if stall is not None and (self._wanted != self._surface.start or self._reflex.holds):
+        if stall is not None and (self._wanted != self._surface.start or self._reflex.holds or self._admission.holds):
             self._trip(stall)
 
     def _trip(self, stall: Stall) -> None:
@@ -268,6 +288,7 @@ class Governor:
         self._tripped = True
         self._wanted = self._surface.start
         self._reflex.set_budget(None)
+        self._admission.use(Batching())
         self._held_for = None
         self._state.numbers[Slot.WATCHDOG_TRIPS] += 1
         self._watchdog.reset()
@@ -281,6 +302,7 @@ class Governor:
         self._expires = _NEVER
         self._wanted = self._surface.start
         self._reflex.set_budget(None)
+        self._admission.use(Batching())
         self._set_applied(None)
         self._state.numbers[Slot.EXPIRIES] += 1
 
@@ -311,6 +333,7 @@ class Governor:
         numbers[Slot.STEP_BUDGET_SECONDS] = self._reflex.seconds
         numbers[Slot.LOCAL_BIAS] = self._reflex.bias
         self._count_backlog()
+        self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._state.publish()
 
     def _count_backlog(self) -> None:
@@ -332,6 +355,7 @@ def _complete(setpoint: Setpoint, start: Wanted) -> Wanted:
         active=given.get(Knob.MAX_NUM_ACTIVE_SEQS, start.active),
         tokens=given.get(Knob.MAX_NUM_SCHEDULED_TOKENS, start.tokens),
         threshold=given.get(Knob.LONG_PREFILL_TOKEN_THRESHOLD, start.threshold),
+        depth=given.get(Knob.NUM_SPECULATIVE_TOKENS, start.depth),
     )
 
 
@@ -340,4 +364,5 @@ def _value(limits: Wanted, knob: Knob) -> int:
         Knob.MAX_NUM_ACTIVE_SEQS: limits.active,
         Knob.MAX_NUM_SCHEDULED_TOKENS: limits.tokens,
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: limits.threshold,
+        Knob.NUM_SPECULATIVE_TOKENS: limits.depth,
     }[knob]

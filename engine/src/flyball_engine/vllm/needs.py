@@ -49,6 +49,10 @@ SCHEDULER: Final = Used(
         "finish_requests",
     ),
     optional={
+        "dynamic_sd_lookup": "num_speculative_tokens is refused",
+        "kv_holding_waiting": "strategies that choose requests are refused, and policy",
+        "num_waiting_for_streaming_input": "strategies that choose requests are refused, and policy",
+        "policy": "strategies that choose requests are refused, and policy",
         "max_num_active_reqs": "requests are admitted up to the slots: those are set before each step",
         "adaptive_long_prefill_threshold": "vLLM never raises the long-prefill threshold by itself",
         "deferred_waiting": "`skipped_waiting` are the requests that wait for other things than room",
@@ -150,6 +154,8 @@ class Means(StrEnum):
     """vLLM admits up to its slots and asserts them at the end of a step: lowered only as far as what runs."""
     STEP_TOKENS = "Scheduler.max_num_scheduled_tokens"
     """vLLM reads it at the top of each step."""
+    DRAFTS = "Scheduler.dynamic_sd_lookup"
+    """vLLM looks up the depth by the size of the batch, at each step; there only where the engine drafts by batch size."""
     CONFIGURATION = "SchedulerConfig.long_prefill_token_threshold, in a copy of the scheduler's own"
     """vLLM reads it for each prompt; workers read the shared configuration, which stays as it is."""
 
@@ -168,6 +174,8 @@ class Lack(StrEnum):
 
     NO_THRESHOLD = "this vLLM has no long-prefill threshold"
     """Its scheduler splits prompts by the step's tokens alone."""
+    NO_DRAFTS = "this vLLM drafts as deep as it was started for"
+    """Its depth is looked up nowhere."""
     NO_WAY_TO_CORES = "this vLLM's AsyncMPClient has no call to engine cores by name"
     """No setpoint can reach them."""
 
@@ -180,6 +188,7 @@ def means(scheduler: Has, config: Has) -> dict[Knob, Means | Lack]:
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: (
             Means.CONFIGURATION if config("long_prefill_token_threshold") else Lack.NO_THRESHOLD
         ),
+        Knob.NUM_SPECULATIVE_TOKENS: Means.DRAFTS if scheduler("dynamic_sd_lookup") else Lack.NO_DRAFTS,
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt
-from flyball_engine.contract import Knob
+from flyball_engine.contract import AnyKnob, Knob
 from flyball_engine.vllm.needs import (
     CACHE_CONFIG,
     CACHE_MANAGER,
@@ -47,14 +47,20 @@ class Surface:
         found = means(functools.partial(hasattr, scheduler), functools.partial(hasattr, self._config))
         self._ratchet = found[Knob.MAX_NUM_ACTIVE_SEQS] is Means.SLOTS
         self._adaptive = bool(getattr(scheduler, "adaptive_long_prefill_threshold", False))
+        self._depths_by_batch = list(getattr(scheduler, "dynamic_sd_lookup", None) or ())
         self.sizes = _sizes(scheduler)
         self.start = Wanted(
             active=scheduler.max_num_running_reqs if self._ratchet else scheduler.max_num_active_reqs,
             tokens=scheduler.max_num_scheduled_tokens,
             threshold=getattr(self._config, "long_prefill_token_threshold", 0),
+            depth=max(self.sizes.depths, default=0),
         )
-        self.unsupported = {knob: mean.value for knob, mean in found.items() if isinstance(mean, Lack)}
-        self.unsupported |= _refused(scheduler)
+        self._depth = self.start.depth
+        self.ungoverned = _ungoverned(scheduler)
+        self.unsupported: dict[AnyKnob, str] = {
+            knob: mean.value for knob, mean in found.items() if isinstance(mean, Lack)
+        }
+        self.unsupported |= dict.fromkeys(Knob, self.ungoverned) if self.ungoverned else _refused(scheduler)
 
     @property
     def engine(self) -> int:
@@ -90,6 +96,11 @@ class Surface:
         cache = self._scheduler.cache_config
         counted = getattr(cache, "kv_cache_size_tokens", None)
         return int(counted or (cache.num_gpu_blocks or 0) * cache.block_size)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block of the KV cache."""
+        return int(getattr(self._scheduler, "block_size", self._scheduler.cache_config.block_size))
 
     @property
     def paused(self) -> bool:
@@ -159,6 +170,10 @@ class Surface:
             self._config.long_prefill_token_threshold = step_threshold
             if self._adaptive:
                 self._scheduler.adaptive_long_prefill_threshold = step_threshold == limits.threshold
+        if Knob.NUM_SPECULATIVE_TOKENS not in self.unsupported and limits.depth != self._depth:
+            # What the engine drafts at each batch size stays as it was started, but for the deepest.
+            self._depth = limits.depth
+            self._scheduler.dynamic_sd_lookup = [min(depth, limits.depth) for depth in self._depths_by_batch]
 
     def _write_active(self, active: int) -> None:
         scheduler = self._scheduler
@@ -196,6 +211,8 @@ def _sizes(scheduler: Any) -> Sizes:
         tokens_per_decode=decode,
         least_chunk=max(LEAST_CHUNK, decode, lookahead + 1),
         indivisible=_indivisible(scheduler),
+        # Looked up by the number of scheduled requests: entry 0 is never read.
+        depths=tuple(sorted(set(lookup[1:]))) if (lookup := getattr(scheduler, "dynamic_sd_lookup", None)) else (),
     )
 
 
@@ -216,13 +233,33 @@ def _whole_images(scheduler: Any) -> bool:
     return bool(getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False))
 
 
-def _refused(scheduler: Any) -> dict[Knob, str]:
-    """The knobs that this vLLM has and this start-up forbids."""
+def _ungoverned(scheduler: Any) -> str | None:
+    """Why nothing of this scheduler may be moved."""
     backend = getattr(scheduler.parallel_config, "distributed_executor_backend", None)
-    if backend == "external_launcher":
-        return dict.fromkeys(Knob, "with the external launcher every rank schedules for itself and must stay alike")
+    alike = "with the external launcher every rank schedules for itself and must stay alike"
+    return alike if backend == "external_launcher" else None
+
+
+def _refused(scheduler: Any) -> dict[AnyKnob, str]:
+    """The knobs that this vLLM has and this start-up forbids."""
+    found = {
+        Knob.LONG_PREFILL_TOKEN_THRESHOLD: _no_threshold(scheduler),
+        Knob.NUM_SPECULATIVE_TOKENS: _no_depth(scheduler),
+    }
+    return {knob: reason for knob, reason in found.items() if reason}
+
+
+def _no_threshold(scheduler: Any) -> str | None:
     if not scheduler.scheduler_config.enable_chunked_prefill:
-        return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off"}
-    if _whole_images(scheduler):
-        return {Knob.LONG_PREFILL_TOKEN_THRESHOLD: "images are not chunked, and a cap below an image would hang"}
-    return {}
+        return "chunked prefill is off"
+    return "images are not chunked, and a cap below an image would hang" if _whole_images(scheduler) else None
+
+
+def _no_depth(scheduler: Any) -> str | None:
+    if not getattr(scheduler, "num_spec_tokens", 0):
+        return "the engine was started without speculative decoding"
+    if not getattr(scheduler, "dynamic_sd_lookup", None):
+        return "the engine was started without num_speculative_tokens_per_batch_size"
+    if getattr(scheduler.parallel_config, "data_parallel_size", 1) > 1:
+        return "data-parallel ranks would come to differ in depth, and wait for each other for ever"
+    return None

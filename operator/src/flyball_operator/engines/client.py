@@ -19,6 +19,7 @@ from yarl import URL
 from flyball_engine.contract import (
     CONTROL_PORT,
     SETPOINT_PATH,
+    Batching,
     ErrorBody,
     Generation,
     ReadBack,
@@ -122,7 +123,9 @@ class EngineClient:
     async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
-        body = setpoint.model_dump_json(exclude_none=True).encode()
+        # An engine may be older than this operator, and refuses fields it does not know: send only what says something.
+        unused = {"batching"} if setpoint.batching == Batching() else set()
+        body = setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
         status, answer = await self._request("PUT", address, body=body, service=setpoint.service, seconds=WRITE_SECONDS)
         if status != 200:
             raise _refusal(status, answer)

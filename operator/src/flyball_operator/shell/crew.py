@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from flyball_engine.contract import Generation, Knob, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Generation, Knob, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import (
     BadAnswerError,
@@ -92,9 +92,9 @@ class Crew:
             if member.read_back is not None
         }
 
-    def unsupported(self) -> dict[Knob, str]:
+    def unsupported(self) -> dict[AnyKnob, str]:
         """Knobs that some pod cannot move live, and why."""
-        found: dict[Knob, str] = {}
+        found: dict[AnyKnob, str] = {}
         for read_back in self.read_backs().values():
             found.update(read_back.unsupported)
         return found
@@ -118,7 +118,8 @@ class Crew:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
             elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
                 found.append((_reason(member.problem), f"{name}: {member.problem}"))
-        found += [(Reason.UNSUPPORTED, f"{knob.value}: {why}") for knob, why in self.unsupported().items()]
+        lacking = self.unsupported()
+        found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     @property
@@ -217,6 +218,8 @@ class Crew:
             member.problem = answer
 
 
+#: What the brain moves; an engine that lacks another knob lacks nothing that is asked of it.
+_TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 _GRAVITY: Final = (
     Reason.FENCED,
     Reason.UNGOVERNED,

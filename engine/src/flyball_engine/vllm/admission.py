@@ -1,0 +1,143 @@
+"""Which requests vLLM may admit in the next step: the strategies of `batching.strategies` on vLLM's queues.
+
+vLLM's own admission gate does it: before each step the active limit is set to what runs plus how many may join, and
+those that may join are brought to the front of the queue. While a batch gathers and nothing runs the gate is at 0; vLLM
+then looks again every millisecond, as it does while it waits for a grammar, and hears of new requests at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
+from flyball_engine.batching.strategies import Scene, Waiting, decide, in_order
+from flyball_engine.contract import AnyKnob, Batching, BatchingKnob, Policy, StrategyType
+from flyball_engine.vllm.queue import WaitingQueues
+from flyball_engine.vllm.surface import Surface
+
+_OWN_WAY: Final = Batching()
+_ENDED_BY_ITSELF: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+
+
+class Admission:
+    """Holds one scheduler to a strategy. Everything here runs on the core's own thread, between steps."""
+
+    def __init__(self, scheduler: Any, surface: Surface) -> None:
+        self._requests: Any = scheduler.requests
+        self._surface = surface
+        self._queues = WaitingQueues(scheduler)
+        self.unsupported: dict[AnyKnob, str] = (
+            dict.fromkeys(BatchingKnob, reason) if (reason := surface.ungoverned) else self._queues.unsupported
+        )
+        self._batching = _OWN_WAY
+        self._called: tuple[str, ...] = ()
+        self._held_until: float | None = None
+        self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._lengths = OutputLengths()
+        self._open_ended: dict[str, Any] = {}
+
+    @property
+    def strategy(self) -> StrategyType:
+        """The strategy in force."""
+        return StrategyType(self._batching.strategy.type)
+
+    @property
+    def policy(self) -> Policy:
+        """The order of the queue in force."""
+        return self._queues.policy
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests are admitted in another way than vLLM's own."""
+        return self._batching != _OWN_WAY
+
+    def use(self, batching: Batching) -> None:
+        """Admit like this from the next step on. An engine that cannot goes on in vLLM's own way."""
+        if any(knob in self.unsupported for knob in batching.given()):
+            batching = _OWN_WAY
+        if batching == self._batching:
+            return
+        self._batching, self._called, self._held_until = batching, (), None
+        if BatchingKnob.POLICY not in self.unsupported:
+            self._queues.follow(batching.policy)
+
+    def arrived(self, request: Any, *, now: float) -> None:
+        """A request entered the queue."""
+        self._arrived[request] = now
+
+    def gate(self, *, active: int, prefilling: int, now: float) -> int:
+        """The admission gate of the coming step, within the `active` limit; brings forward who may join."""
+        running, holding = len(self._surface.running), self._queues.holding_slots
+        slots = active - running - holding
+        if in_order(self._batching):
+            scene = Scene(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
+            return min(active, running + holding + decide(self._batching, (), scene).most)
+        preempted, first = self._queues.preempted(), self._queues.holding_cache()
+        resuming = [request for request in preempted if self._queues.can_resume(request)]
+        shown: dict[str, Any] = {}
+        scene = Scene(
+            now=now,
+            queue=self._shown(shown, now),
+            running=running + len(preempted) - len(resuming),
+            slots=slots,
+            resuming=len(first) + len(resuming),
+            prefilling=prefilling,
+            kv_free=self._kv_free((*self._surface.running, *preempted, *first)),
+        )
+        decision = decide(self._batching, self._called, scene)
+        self._called, self._held_until = decision.called, decision.held_until
+        if decision.most:
+            self._queues.bring_forward([*resuming, *(shown[name] for name in decision.admit or ())])
+        return min(active, running + holding + decision.most)
+
+    def gathers(self, now: float) -> bool:
+        """Whether those that wait are kept back by intent, and not for longer than was asked for."""
+        return self._held_until is not None and now <= self._held_until
+
+    def joined(self, requests: Iterable[Any]) -> None:
+        """These were admitted in the step just planned."""
+        if BatchingKnob.NO_EVICT not in self.unsupported:
+            self._open_ended.update({one.request_id: one for one in requests if self._most(one) is None})
+
+    def updated(self) -> None:
+        """A step's outputs were processed: learn from the requests that ended."""
+        for name in [name for name in self._open_ended if name not in self._requests]:
+            request = self._open_ended.pop(name)
+            if request.status.name in _ENDED_BY_ITSELF:
+                self._lengths.ended(request.num_output_tokens)
+
+    def _shown(self, shown: dict[str, Any], now: float) -> Iterator[Waiting]:
+        evicts = self._batching.no_evict is None
+        for request in self._queues.fresh():
+            shown[request.request_id] = request
+            yield Waiting(
+                name=request.request_id,
+                arrived=self._arrived.setdefault(request, now),
+                prompt_tokens=request.num_prompt_tokens,
+                kv_tokens=0 if evicts else self._to_end(request),
+            )
+
+    def _kv_free(self, holding: Iterable[Any]) -> int:
+        if self._batching.no_evict is None:
+            return 0
+        # One block is never anyone's.
+        return self._surface.kv_cache_tokens - self._surface.block_tokens - sum(map(self._to_end, holding))
+
+    def _to_end(self, request: Any) -> int:
+        """KV tokens of a request at its end, in whole blocks, with the room of its last step's drafts."""
+        promise, sizes, block = self._batching.no_evict, self._surface.sizes, self._surface.block_tokens
+        tokens = tokens_to_end(
+            prompt=request.num_prompt_tokens,
+            produced=request.num_output_tokens,
+            most=self._most(request),
+            expected=self._lengths.quantile(promise.quantile) if promise else None,
+            model_length=sizes.max_model_len,
+        )
+        return -(-(tokens + sizes.tokens_per_decode) // block) * block
+
+    def _most(self, request: Any) -> int | None:
+        """Output tokens the request named; None if none: vLLM then fills in what the model's length leaves."""
+        named: int = request.max_tokens
+        return named if request.num_prompt_tokens + named < self._surface.sizes.max_model_len else None

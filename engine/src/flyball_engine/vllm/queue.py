@@ -1,0 +1,141 @@
+"""The waiting queues of vLLM's scheduler, as far as admission reads and reorders them.
+
+vLLM takes requests from the front of its queue until the active limit is reached, so a limit of what runs plus `k`, and
+`k` requests brought to the front, admits exactly these. Requests never leave the queues here, and only the queues' own
+operations move them: an engine core sleeps for ever over work that it does not see.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from flyball_engine.contract import AnyKnob, BatchingKnob, Policy
+
+_NEEDED: Final = ("deferred_waiting", "kv_holding_waiting", "num_waiting_for_streaming_input", "policy")
+#: What admits chosen requests, not only a number of them.
+_CHOOSING: Final = (
+    BatchingKnob.STATIC,
+    BatchingKnob.DYNAMIC,
+    BatchingKnob.BUCKETED,
+    BatchingKnob.ADMISSION_DELAY_SECONDS,
+    BatchingKnob.NO_EVICT,
+)
+
+
+class WaitingQueues:
+    """What waits in one scheduler. Everything here runs on the core's own thread, between steps."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._module = sys.modules.get(type(scheduler.waiting).__module__)
+        self.unsupported = _unsupported(scheduler, self._module)
+        self.start_policy = Policy(scheduler.policy.value) if hasattr(scheduler, "policy") else Policy.FCFS
+        self._policy = self.start_policy
+        self._rearranged = False
+
+    @property
+    def policy(self) -> Policy:
+        """The order the queue is served in."""
+        return self._policy
+
+    @property
+    def holding_slots(self) -> int:
+        """Requests that hold a slot without running: streaming sessions that wait for input."""
+        return int(getattr(self._scheduler, "num_waiting_for_streaming_input", 0))
+
+    def preempted(self) -> list[Any]:
+        """The requests in the queue that ran before."""
+        return [request for request in self._scheduler.waiting if request.num_preemptions]
+
+    def can_resume(self, request: Any) -> bool:
+        """Whether vLLM would take this preempted one now: not while a step in flight may still deliver its token."""
+        return not (getattr(request, "num_stale_output_tokens", 0) and not request.drop_stale_output)
+
+    def holding_cache(self) -> list[Any]:
+        """Requests that hold KV cache and could go on now: resumed streaming sessions, which vLLM serves before all."""
+        scheduler = self._scheduler
+        holding = scheduler.kv_holding_waiting
+        return [request for request in holding if request not in scheduler.deferred_waiting] if holding else []
+
+    def fresh(self) -> Iterator[Any]:
+        """The requests that never ran and could start now, in the order of service."""
+        scheduler = self._scheduler
+        deferred = scheduler.deferred_waiting
+        for request in self._in_order():
+            if request.num_preemptions:
+                continue
+            # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
+            if request in deferred and not scheduler._handle_blocked_waiting_request(request):  # noqa: SLF001 – see above
+                continue
+            yield request
+
+    def bring_forward(self, requests: Sequence[Any]) -> None:
+        """Put these at the front of the queue, in this order; the others keep theirs."""
+        waiting = self._scheduler.waiting
+        if self._sorts_itself(waiting):
+            waiting = self._scheduler.waiting = self._filled(Policy.FCFS)
+        elif all(ahead is request for ahead, request in zip(islice(waiting, len(requests)), requests, strict=True)):
+            return
+        self._rearranged = True
+        waiting.remove_requests(requests)
+        # vLLM's own: they are prepended one after the other, so the last comes to stand first.
+        waiting.prepend_requests(reversed(requests))
+
+    def follow(self, policy: Policy | None) -> None:
+        """Serve in the order of `policy` from now on, None is the start policy; undoes what was brought forward."""
+        wanted = self.start_policy if policy is None else policy
+        if wanted is self._policy and not self._rearranged:
+            return
+        scheduler = self._scheduler
+        scheduler.waiting = self._filled(wanted)
+        if wanted is not self._policy:
+            holding = self._new(wanted)
+            for request in sorted(scheduler.kv_holding_waiting, key=_by_arrival):
+                holding.add_request(request)
+            scheduler.kv_holding_waiting = holding
+            scheduler.policy = self._module.SchedulingPolicy(wanted.value)  # type: ignore[union-attr] # unsupported if None
+        self._policy, self._rearranged = wanted, False
+
+    def _in_order(self) -> list[Any]:
+        waiting = self._scheduler.waiting
+        # Brought forward once, a queue by priority is kept in order of arrival: see `bring_forward`.
+        if self._policy is Policy.PRIORITY and not self._sorts_itself(waiting):
+            return sorted(waiting)
+        return list(waiting)
+
+    def _sorts_itself(self, waiting: Any) -> bool:
+        return not hasattr(waiting, "appendleft")
+
+    def _filled(self, policy: Policy) -> Any:
+        """A new queue with all that waits; where order is of arrival, what ran before comes first, as vLLM has it."""
+        queue = self._new(policy)
+        for request in sorted(self._scheduler.waiting, key=lambda one: (not one.num_preemptions, one.arrival_time)):
+            queue.add_request(request)
+        return queue
+
+    def _new(self, policy: Policy) -> Any:
+        module: Any = self._module
+        return module.create_request_queue(module.SchedulingPolicy(policy.value))
+
+
+def _by_arrival(request: Any) -> Any:
+    return request.arrival_time
+
+
+def _unsupported(scheduler: Any, module: Any) -> dict[AnyKnob, str]:
+    """What this scheduler's queues do not allow. A limit on prefills needs none of them."""
+    missing = [name for name in _NEEDED if not hasattr(scheduler, name)]
+    if missing or not hasattr(module, "create_request_queue"):
+        lacks = ", ".join(missing) or "way to make a queue"
+        return dict.fromkeys((*_CHOOSING, BatchingKnob.POLICY), f"this vLLM's scheduler has no {lacks}")
+    for attribute, reason in (
+        ("connector", "with a KV connector vLLM starts loading whatever waits, in an order of its own"),
+        ("ec_connector", "with an encoder cache connector vLLM passes over requests in transit"),
+        ("lora_config", "with LoRA vLLM passes over requests whose adapter has no slot"),
+    ):
+        if getattr(scheduler, attribute, None) is not None:
+            return dict.fromkeys(_CHOOSING, reason)
+    return {}

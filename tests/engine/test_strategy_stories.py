@@ -1,0 +1,84 @@
+"""Every strategy on vLLM's own scheduler classes, with a made-up model: what it promises is checked at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.stories import tell
+
+pytestmark = pytest.mark.engine
+
+DYNAMIC = {"type": "Dynamic", "batch_size": 6, "max_delay_seconds": 0.1, "max_batch_tokens": 900}
+#: Random switches over all strategies and knobs, beside random limits.
+KINDS: dict[str, dict[str, Any]] = {
+    "roomy": {"seed": 40},
+    "roomy, two steps in flight": {"seed": 41, "asynchronous": True},
+    "roomy, by priority": {"seed": 42, "policy": "priority"},
+    "tight": {"seed": 43, "blocks": 50},
+    "tight, two steps in flight": {"seed": 44, "blocks": 50, "asynchronous": True},
+    "tight, by priority, two steps in flight": {"seed": 45, "blocks": 50, "policy": "priority", "asynchronous": True},
+    "restless": {"seed": 46, "blocks": 60, "switches": 0.3, "asynchronous": True},
+}
+SWITCHING: dict[str, dict[str, Any]] = {
+    f"switching, {name}": {"switches": 0.02, "longest": 30, "grammars": 0.3, **kind} for name, kind in KINDS.items()
+}
+#: One strategy from the first request to the last.
+STEADY: dict[str, dict[str, Any]] = {
+    f"steady, {name}": {"seed": 50, "longest": 30, "retunes": 0.0, "asynchronous": True, "batching": batching}
+    for name, batching in {
+        "static": {"strategy": {"type": "Static", "batch_size": 8}},
+        "dynamic": {"strategy": DYNAMIC},
+        "bucketed": {"strategy": {"type": "Bucketed", "batch_size": 8, "boundaries": [8, 100, 300]}},
+        "sorted, by priority": {
+            "strategy": {"type": "Bucketed", "batch_size": 8, "sorted": True},
+            "policy": "priority",
+        },
+        "a delay": {"admission_delay_seconds": 0.05},
+        "few prefills": {"max_concurrent_prefills": 2},
+    }.items()
+}
+TIGHT: dict[str, Any] = {"seed": 60, "blocks": 50, "retunes": 0.0, "asynchronous": True}
+NO_EVICT: dict[str, dict[str, Any]] = {"evicting": TIGHT, "never evicting": {**TIGHT, "batching": {"no_evict": {}}}}
+STORIES = SWITCHING | STEADY | NO_EVICT
+
+
+@pytest.fixture(scope="module")
+def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return tell(STORIES, python=vllm_python, model=model, folder=tmp_path_factory.mktemp("stories"))
+
+
+@pytest.fixture(params=STORIES)
+def story(request: pytest.FixtureRequest, told: dict[str, Any]) -> Any:
+    return told[request.param]
+
+
+def test_every_step_keeps_what_the_strategy_promises(story: dict[str, Any]) -> None:
+    assert story["broken"] == []
+
+
+def test_every_request_says_exactly_what_it_should(story: dict[str, Any]) -> None:
+    assert (story["wrong_outputs"], story["unfinished"], story["kv_usage"]) == (0, 0, 0)
+
+
+def test_limits_hold_and_no_decode_is_left_out(story: dict[str, Any]) -> None:
+    assert (story["over_cap"], story["over_tokens"], story["starved_decodes"]) == (0, 0, 0)
+
+
+def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
+    assert (story["governed"], story["trips"]) == (True, 0)
+
+
+def test_the_stories_cover_what_they_say(told: dict[str, Any]) -> None:
+    switching = [told[name] for name in SWITCHING]
+    assert min(story["switches"] for story in switching) > 5
+    assert sum(story["in_batches"] for story in switching) > 400
+    assert sum(story["preemptions"] for story in switching) > 10
+    assert told["steady, static"]["in_batches"] > 200
+
+
+def test_without_eviction_nothing_is_preempted(told: dict[str, Any]) -> None:
+    assert told["evicting"]["preemptions"] > 20
+    assert told["never evicting"]["preemptions"] == 0
