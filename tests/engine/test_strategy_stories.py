@@ -20,6 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tight": {"seed": 43, "blocks": 50},
     "tight, two steps in flight": {"seed": 44, "blocks": 50, "asynchronous": True},
     "tight, by priority, two steps in flight": {"seed": 45, "blocks": 50, "policy": "priority", "asynchronous": True},
+    "with drafts": {"seed": 47, "drafts": True},
     "restless": {"seed": 46, "blocks": 60, "switches": 0.3, "asynchronous": True},
 }
 SWITCHING: dict[str, dict[str, Any]] = {
@@ -77,6 +78,7 @@ def test_the_stories_cover_what_they_say(told: dict[str, Any]) -> None:
     assert sum(story["in_batches"] for story in switching) > 400
     assert sum(story["preemptions"] for story in switching) > 10
     assert told["steady, static"]["in_batches"] > 200
+    assert told["switching, with drafts"]["depths"] == [0, 2, 4]
 
 
 def test_without_eviction_nothing_is_preempted(told: dict[str, Any]) -> None:

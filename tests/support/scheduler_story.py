@@ -63,6 +63,8 @@ class Story:
     """The strategy to begin with."""
     unnamed: float = 0.0
     """Share of requests that name no max_tokens."""
+    drafts: bool = False
+    """Started with a speculative depth of 4, 2 or 0 by batch size; the made-up model drafts nothing."""
     grammars: float = 0.0
     """Share of requests that wait for a grammar at first."""
 
@@ -180,6 +182,7 @@ class Engine:
             "max_num_active_seqs": self.random.choice([1, 2, 8, 31, 32, 500]),
             "max_num_scheduled_tokens": self.random.choice([1, 4, 16, 33, 100, 512, 100_000]),
             "long_prefill_token_threshold": self.random.choice([0, 1, 16, 64, 5000]),
+            **({"num_speculative_tokens": self.random.choice([0, 1, 2, 3, 4, 9])} if self.story.drafts else {}),
         }
         chosen = dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3)))
         self.retune(limits=chosen, step=self._budget_at_random())
@@ -210,7 +213,7 @@ class Engine:
         self.rules.before(self.now)
         output = scheduler.schedule()
         grammar_comes(scheduler.running)
-        tally.broken += self.rules.after(self._effective()["max_num_active_seqs"])
+        tally.broken += self.rules.after(self._effective(), output)
         tally.in_batches = self.rules.in_batches
         self.now += 0.001
         tally.steps += 1
@@ -376,6 +379,7 @@ def _result(engine: Engine) -> dict[str, Any]:
         "trips": report.state.watchdog_trips,
         "kv_usage": engine.scheduler.kv_cache_manager.usage,
         "scheduler": type(engine.scheduler).__name__,
+        "depths": sorted(engine.rules.depths),
     }
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -28,11 +36,23 @@ def make_config(story: Any, model: str) -> VllmConfig:
     )
     cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
     cache.num_gpu_blocks = story.blocks
+    model_config = ModelConfig(model=model, max_model_len=1024, dtype="float32", seed=0)
+    drafts = None
+    if story.drafts:
+        drafts = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=4,
+            prompt_lookup_max=4,
+            num_speculative_tokens_per_batch_size=[(1, 4, 4), (5, 16, 2), (17, 32, 0)],
+            target_model_config=model_config,
+            target_parallel_config=ParallelConfig(),
+        )
     return VllmConfig(
         scheduler_config=scheduler,
-        model_config=ModelConfig(model=model, max_model_len=1024, dtype="float32", seed=0),
+        model_config=model_config,
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
+        speculative_config=drafts,
     )
 
 

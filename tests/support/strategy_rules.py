@@ -65,6 +65,7 @@ class Rules:
         self._members: dict[str, Any] = {}
         self._start_policy = Policy(scheduler.policy.value)
         self.in_batches = 0
+        self.depths: set[int] = set()
 
     def added(self, name: str, now: float) -> None:
         """A request entered the queue."""
@@ -86,12 +87,17 @@ class Rules:
         self._prefilling = sum(one.is_prefill_chunk for one in self._scheduler.running)
         self._fresh = [one for one in waiting if not one.num_preemptions and _could_start(one)]
 
-    def after(self, active: int) -> list[str]:
-        """A step was planned under this active limit."""
+    def after(self, effective: dict[str, int], output: Any) -> list[str]:
+        """A step was planned under these limits."""
+        active = effective["max_num_active_seqs"]
         joined = [one for one in self._scheduler.running if one.request_id not in self._running]
         fresh = [one for one in joined if not one.num_preemptions]
         strategy = self._batching.strategy
         broken = [*self._prefills(joined), *self._cache(fresh), *self._order(fresh)]
+        if (depth := effective.get("num_speculative_tokens")) is not None:
+            self.depths.add(output.num_spec_tokens_to_schedule)
+            if output.num_scheduled_tokens and output.num_spec_tokens_to_schedule > depth:
+                broken.append(f"{output.num_spec_tokens_to_schedule} drafts, {depth} may")
         if isinstance(strategy, Continuous):
             return broken + self._delay(fresh, active)
         return broken + self._batch(strategy, fresh, active)
