@@ -64,6 +64,8 @@ class PlainRequest:
     num_preemptions: int = 0
     num_stale_output_tokens: int = 0
     drop_stale_output: bool = False
+    ready: bool = True
+    """Whether nothing but room keeps it from starting."""
     is_prefill_chunk: bool = False
     status: PlainStatus = PlainStatus.WAITING
 
@@ -114,6 +116,9 @@ class PlainScheduler:
         self._arrivals = itertools.count()
         self.requests: dict[str, Any] = {}
         self.frozen = False
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        return bool(request.ready)
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting)

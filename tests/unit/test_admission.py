@@ -95,6 +95,32 @@ def test_a_batch_that_gathers_is_no_stall(core: GovernedCore) -> None:
     assert joins(core) == ["r0-8"]
 
 
+def test_a_session_with_new_input_goes_on_behind_a_shut_gate(core: GovernedCore) -> None:
+    use(core, Static(batch_size=1))
+    fill(core, 8, 9)
+    core.step()
+    session = core.scheduler.waiting.pop()
+    core.scheduler.kv_holding_waiting.append(session)
+    core.scheduler.deferred_waiting.add(session)
+    session.ready = False
+    core.governor.before_schedule()
+    assert core.scheduler.max_num_active_reqs == 1
+    session.ready = True
+    core.governor.before_schedule()
+    assert core.scheduler.max_num_active_reqs == 2
+
+
+def test_a_request_that_cannot_start_is_not_counted(core: GovernedCore) -> None:
+    use(core, Dynamic(batch_size=2, max_delay_seconds=30.0))
+    fill(core, 8, 9)
+    waits = core.scheduler.waiting[1]
+    waits.ready = False
+    core.scheduler.deferred_waiting.add(waits)
+    assert joins(core) == []
+    waits.ready = True
+    assert joins(core) == ["r0-8", "r1-9"]
+
+
 def test_what_was_preempted_is_not_let_in_while_a_token_of_it_is_in_flight(core: GovernedCore) -> None:
     use(core, Static(batch_size=1))
     fill(core, 8, 9)
@@ -142,7 +168,8 @@ def test_a_fault_in_a_strategy_leaves_plain_scheduling(core: GovernedCore, monke
     monkeypatch.setattr(admission, "decide", fails)
     fill(core, 8, 9, 10)
     assert len(joins(core)) == 3
-    assert not core.report().governed
+    report = core.report()
+    assert (report.governed, report.state.strategy) == (False, StrategyType.CONTINUOUS)
 
 
 def test_no_evict_learns_from_requests_that_named_no_end(core: GovernedCore) -> None:

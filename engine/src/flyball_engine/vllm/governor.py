@@ -169,9 +169,10 @@ class Governor:
         start = self._surface.start
         try:
             self._surface.write(start, step_threshold=start.threshold)
-            self._admission.use(Batching())
             for knob in Knob:
                 self._show(knob, Limited(_value(start, knob)))
+            self._admission.use(Batching())
+            self._state.set_admission(self._admission.strategy, self._admission.policy)
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
             _log.exception("Flyball: the start values could not be restored")
         self._state.publish()

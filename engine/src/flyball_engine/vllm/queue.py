@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from flyball_engine.contract import AnyKnob, BatchingKnob, Policy
 
-_NEEDED: Final = ("deferred_waiting", "kv_holding_waiting", "num_waiting_for_streaming_input", "policy")
+_NEEDED: Final = (
+    "deferred_waiting",
+    "kv_holding_waiting",
+    "num_waiting_for_streaming_input",
+    "policy",
+    "_handle_blocked_waiting_request",
+)
 #: What admits chosen requests, not only a number of them.
 _CHOOSING: Final = (
     BatchingKnob.STATIC,
@@ -55,22 +61,14 @@ class WaitingQueues:
         return not (getattr(request, "num_stale_output_tokens", 0) and not request.drop_stale_output)
 
     def holding_cache(self) -> list[Any]:
-        """Requests that hold KV cache and could go on now: resumed streaming sessions, which vLLM serves before all."""
-        scheduler = self._scheduler
-        holding = scheduler.kv_holding_waiting
-        return [request for request in holding if request not in scheduler.deferred_waiting] if holding else []
+        """Requests that hold KV cache and could go on now: sessions with new input, which vLLM serves first."""
+        return [request for request in self._scheduler.kv_holding_waiting if self._could_start(request)]
 
     def fresh(self) -> Iterator[Any]:
         """The requests that never ran and could start now, in the order of service."""
-        scheduler = self._scheduler
-        deferred = scheduler.deferred_waiting
         for request in self._in_order():
-            if request.num_preemptions:
-                continue
-            # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
-            if request in deferred and not scheduler._handle_blocked_waiting_request(request):  # noqa: SLF001 – see above
-                continue
-            yield request
+            if not request.num_preemptions and self._could_start(request):
+                yield request
 
     def bring_forward(self, requests: Sequence[Any]) -> None:
         """Put these at the front of the queue, in this order; the others keep theirs."""
@@ -98,6 +96,13 @@ class WaitingQueues:
             scheduler.kv_holding_waiting = holding
             scheduler.policy = self._module.SchedulingPolicy(wanted.value)  # type: ignore[union-attr] # unsupported if None
         self._policy, self._rearranged = wanted, False
+
+    def _could_start(self, request: Any) -> bool:
+        scheduler = self._scheduler
+        if request not in scheduler.deferred_waiting:
+            return True
+        # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
+        return bool(scheduler._handle_blocked_waiting_request(request))  # noqa: SLF001 – see above
 
     def _in_order(self) -> list[Any]:
         waiting = self._scheduler.waiting
