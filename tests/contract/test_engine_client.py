@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flyball_engine.contract import SETPOINT_PATH, Generation, Knob, Limits, Refusal, Setpoint
+from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, Refusal, Setpoint
+from flyball_engine.knobs import Static
 from flyball_operator.engines import client as client_module
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import (
@@ -161,6 +163,25 @@ async def gives(answer: Callable[[web.Request], object]) -> EngineError:
         with pytest.raises(EngineError) as caught:
             await engines.read(where)
         return caught.value
+
+
+@pytest.mark.parametrize(
+    "batching", [Batching(), Batching(strategy=Static(batch_size=4))], ids=["vLLM's own", "static"]
+)
+async def test_an_older_engine_is_sent_nothing_it_need_not_know(batching: Batching) -> None:
+    bodies: list[dict[str, object]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        return web.Response(text="an older one")
+
+    wanted = setpoint(1).model_copy(update={"batching": batching})
+    async with impostor(handle) as where, client(Ed25519PrivateKey.generate()) as engines:
+        with pytest.raises(BadAnswerError):
+            await engines.write(where, wanted)
+    (body,) = bodies
+    assert ("batching" in body) is (batching != Batching())
+    assert Setpoint.model_validate_json(json.dumps(body)) == wanted
 
 
 async def test_answers_of_something_else_are_named_for_what_they_are() -> None:
