@@ -26,7 +26,7 @@ from flyball_engine.simulator.queue import Policy
 from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Scheduler
 from flyball_engine.vllm.plugin import failure, register
-from support import scheduler_story
+from support import scheduler_story, story_scheduler
 
 MODEL_LEN = 1024
 
@@ -133,7 +133,8 @@ def main() -> None:
     init_none_hash(scheduler_story._hash)
     register()
     assert failure() is None, failure()
-    vars(scheduler_story).update(BLOCK=BLOCK_TOKENS, _config=uncached(scheduler_story._config))
+    vars(story_scheduler).update(BLOCK=BLOCK_TOKENS)
+    vars(scheduler_story).update(BLOCK=BLOCK_TOKENS, make_config=uncached(story_scheduler.make_config))
     for text in stories:
         print(json.dumps(play(scheduler_story.Story(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from flyball_engine.batching.gate import Verdict
 from flyball_engine.batching.outcomes import LedgerCounts
-from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.simulator.core import Core, CoreConfig
@@ -44,7 +44,7 @@ class SimulatedEngine:
         self.preset = preset
         self._clock = clock
         self._origin = clock()
-        self._state = StateWriter(folder, engine=0, unsupported={})
+        self._state = StateWriter(folder, engine=0, unsupported=self.unsupported)
         random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
         config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
         self.core = Core(config, Plant(preset.law, random, disturbances), random, sums=self._state.sums)
@@ -65,9 +65,9 @@ class SimulatedEngine:
         return True
 
     @property
-    def unsupported(self) -> Mapping[Knob, str]:
-        """None."""
-        return {}
+    def unsupported(self) -> Mapping[AnyKnob, str]:
+        """Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time."""
+        return dict.fromkeys((*BatchingKnob, Knob.NUM_SPECULATIVE_TOKENS), "the simulated engine has none yet")
 
     @property
     def ungated(self) -> str | None:
