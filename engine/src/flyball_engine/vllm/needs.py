@@ -155,7 +155,7 @@ class Means(StrEnum):
     STEP_TOKENS = "Scheduler.max_num_scheduled_tokens"
     """vLLM reads it at the top of each step."""
     DRAFTS = "Scheduler.dynamic_sd_lookup"
-    """vLLM looks up the depth by the size of the batch, at each step; there only where the engine drafts by batch size."""
+    """vLLM looks it up at each step, by the size of the batch; there only where the engine drafts by that."""
     CONFIGURATION = "SchedulerConfig.long_prefill_token_threshold, in a copy of the scheduler's own"
     """vLLM reads it for each prompt; workers read the shared configuration, which stays as it is."""
 
