@@ -68,7 +68,7 @@ def test_the_api_server_serves_the_schema_as_committed(crd: Path) -> None:
     assert served == ours
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(spec=specs())
 def test_nothing_a_valid_spec_says_is_pruned(services: InferenceServices, spec: Object) -> None:
     stored = services.create(good() | {"spec": spec}, dry_run=True)

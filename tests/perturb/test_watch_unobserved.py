@@ -98,7 +98,7 @@ happenings = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(happenings)
 def test_after_a_list_nothing_is_missing_and_nothing_is_a_ghost(steps: list[tuple[str, Resource, str, str]]) -> None:
     async def story() -> None:

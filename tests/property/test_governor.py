@@ -77,5 +77,5 @@ class AnySequence(RuleBasedStateMachine):
         assert applied is None or applied.order() == self.newest
 
 
-AnySequence.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnySequence.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestAnySequence = AnySequence.TestCase

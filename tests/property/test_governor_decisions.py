@@ -23,7 +23,7 @@ from flyball_operator.governor.signals import (
 )
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 
-SOME = settings(max_examples=60, deadline=None)
+SOME = settings(max_examples=60)
 counts = st.floats(0, 1e6, allow_nan=False)
 seconds = st.floats(1e-4, 60)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.cluster.api import KubeApi
@@ -42,7 +42,7 @@ def snapshot(world: World) -> Snapshot:
     return seen.snapshot
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
     world = World()
@@ -55,7 +55,7 @@ def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str
     assert strategy["maxSurge"] + strategy["maxUnavailable"] > 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(st.lists(specs, min_size=2, max_size=4))
 def test_the_way_does_not_matter_only_the_last_spec(chain: list[dict[str, Any]]) -> None:
     walked, direct = World(), World()

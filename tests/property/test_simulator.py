@@ -119,7 +119,7 @@ def close_to(value: float) -> object:
     return pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None, phases=[Part.generate])
+@settings(max_examples=40, phases=[Part.generate])
 @given(stories)
 def test_jumping_over_a_stretch_is_stepping_through_it(story: Story) -> None:
     (leaper, jumped), (walker, stepped) = story.play(jumps=True), story.play(jumps=False)
@@ -138,7 +138,7 @@ def test_jumping_over_a_stretch_is_stepping_through_it(story: Story) -> None:
     assert leaper.statistics.longest_seconds == close_to(walker.statistics.longest_seconds)
 
 
-@settings(max_examples=40, deadline=None, phases=[Part.generate])
+@settings(max_examples=40, phases=[Part.generate])
 @given(stories)
 def test_every_request_has_an_end_and_leaves_nothing_behind(story: Story) -> None:
     core, played = story.play(jumps=True, disturbances=Disturbances())
@@ -157,7 +157,7 @@ def test_every_request_has_an_end_and_leaves_nothing_behind(story: Story) -> Non
     assert outcomes["finished"] == sum(request.fate is Fate.FINISHED for request in played.requests)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stories, st.floats(0.5, SECONDS))
 def test_the_cache_never_holds_more_than_it_can(story: Story, pause: float) -> None:
     core = a_core(seqs=story.seqs, kv_tokens=story.kv_tokens, model_len=2000, policy=story.policy, seed=story.seed)

@@ -228,7 +228,7 @@ async def test_the_record_is_what_kubernetes_expects() -> None:
 ways = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Way), st.floats(0.1, 20)), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ways, st.booleans())
 def test_whatever_fails_whenever_no_two_may_act(troubles: list[tuple[str, Way, float]], deleted: bool) -> None:
     async def story() -> None:

@@ -55,7 +55,8 @@ async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> 
     engine = an_engine(tmp_path, cores)
     await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
     assert not engine.governed
-    assert engine.unsupported == dict.fromkeys(Knob, "this vLLM's AsyncMPClient has no call to engine cores by name")
+    reason = "this vLLM's AsyncMPClient has no call to engine cores by name"
+    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob), reason)
 
 
 async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:

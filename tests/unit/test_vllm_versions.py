@@ -111,6 +111,7 @@ def test_a_limit_that_a_version_lacks_is_refused_by_name_and_the_others_are_move
     core = GovernedCore(tmp_path, scheduler)
     assert core._reader.unsupported == {
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: "this vLLM has no long-prefill threshold",
+        Knob.NUM_SPECULATIVE_TOKENS: "the engine was started without speculative decoding",
     }
     effective = core.report().state.effective
     assert (effective.max_num_active_seqs, effective.max_num_scheduled_tokens) == (16, 256)
@@ -140,6 +141,7 @@ def test_a_version_that_has_everything_is_governed_by_its_own_limits() -> None:
         Knob.MAX_NUM_ACTIVE_SEQS: Means.ADMISSION_LIMIT,
         Knob.MAX_NUM_SCHEDULED_TOKENS: Means.STEP_TOKENS,
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: Means.CONFIGURATION,
+        Knob.NUM_SPECULATIVE_TOKENS: Means.DRAFTS,
     }
     assert all(verdict.works for verdict in (*found.knobs.values(), found.setpoints, found.counting, found.gate))
     assert all(there for names in found.names.values() for there in names.values())
