@@ -68,6 +68,7 @@ class Real(scheduler_story.Engine):
         params = SamplingParams(max_tokens=output, ignore_eos=True)
         params.update_from_generation_config({}, 1)
         tokens = [self.random.randrange(2000, 9000) for _ in range(prompt)]
+        self.rules.added(f"r{number}", self.now)
         self.scheduler.add_request(
             vllm_request.Request(
                 f"r{number}", tokens, params, None, arrival_time=float(number), priority=priority, block_hasher=None
