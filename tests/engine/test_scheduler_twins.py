@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.vllm_server import ROOT
+from support.stories import told_by
 
 pytestmark = pytest.mark.engine
 
@@ -26,19 +23,8 @@ STORIES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What came of each story; all are told by one process."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path_factory.mktemp("home")),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "engine/src"), str(ROOT / "tests")]),
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_PLUGINS": "",
-        "FLYBALL_STATE_DIR": str(tmp_path_factory.mktemp("state")),
-    }
-    texts = [json.dumps(story) for story in STORIES.values()]
-    command = [vllm_python, "-P", "-m", "support.scheduler_twins", str(model), *texts]
-    ended = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False)
-    assert ended.returncode == 0, ended.stderr[-5000:]
-    results = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    folder = tmp_path_factory.mktemp("twins")
+    results = told_by("scheduler_twins", STORIES, python=vllm_python, model=model, folder=folder)
     return dict(zip(STORIES, results, strict=True))
 
 

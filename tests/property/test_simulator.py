@@ -10,11 +10,10 @@ from hypothesis import Phase as Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_engine.contract import Metric, ObjectiveSpec, Shed
+from flyball_engine.contract import Metric, ObjectiveSpec, Policy, Shed
 from flyball_engine.simulator.core import Core, Speculation
 from flyball_engine.simulator.lengths import Lognormal, Shape
 from flyball_engine.simulator.plant import CALM, Disturbances
-from flyball_engine.simulator.queue import Policy
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, Run, crash, retune, run, slow_down
 from flyball_engine.simulator.workload import Phase, workload

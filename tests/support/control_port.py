@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.contract import Env
 from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
-from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
+from flyball_engine.control.tokens import verifier_of
 from support.engine import SERVICE, ControlClient, Signer
 from support.plain_scheduler import PlainEngine
 
@@ -47,7 +48,7 @@ def control_port(
         nonlocal stop
         service = ControlService(
             engine=engine,
-            verifier=_verifier(signer.public_pem if public_pem == "" else public_pem),
+            verifier=verifier_of(_environment(signer.public_pem if public_pem == "" else public_pem)),
             service=SERVICE,
             follow=lambda setpoint: ledger.set_objectives(setpoint.objectives),
             timeout=timeout,
@@ -78,8 +79,6 @@ def control_port(
         assert not thread.is_alive()
 
 
-def _verifier(pem: str | None) -> TokenVerifier:
-    try:
-        return TokenVerifier(public_key=load_public_key(pem), service=SERVICE)
-    except UnusableKeyError:
-        return TokenVerifier(public_key=None, service=SERVICE)
+def _environment(pem: str | None) -> dict[str, str]:
+    key = {} if pem is None else {Env.PUBLIC_KEY.value: pem}
+    return {Env.SERVICE_UID.value: SERVICE, **key}

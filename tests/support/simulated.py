@@ -7,11 +7,10 @@ from dataclasses import asdict
 from random import Random
 
 from flyball_engine.batching.limits import Sizes
-from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, Policy, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core, CoreConfig, Speculation
 from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant
-from flyball_engine.simulator.queue import Policy
 from flyball_engine.simulator.requests import Prefix, Request
 
 #: A step takes 10 ms, and 1 ms more for each token beyond 64; decodes pay for the KV they read.

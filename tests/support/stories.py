@@ -17,6 +17,14 @@ def tell(stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, 
 
     Beside them `objects`: what was misjudged of vLLM's classes.
     """
+    results = told_by("scheduler_story", stories, python=python, model=model, folder=folder)
+    return dict(zip((*stories, "objects"), results, strict=True))
+
+
+def told_by(
+    module: str, stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, folder: Path
+) -> list[dict[str, Any]]:
+    """The objects that a module of `support` writes when it is run with these stories."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -26,8 +34,7 @@ def tell(stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, 
         "FLYBALL_STATE_DIR": str(folder),
     }
     texts = [json.dumps(story) for story in stories.values()]
-    command = [python, "-P", "-m", "support.scheduler_story", str(model), *texts]
+    command = [python, "-P", "-m", f"support.{module}", str(model), *texts]
     ended = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-5000:]
-    results = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    return dict(zip((*stories, "objects"), results, strict=True))
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]

@@ -19,6 +19,8 @@ from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import StepBudget
 from flyball_engine.model import StepModel
 
+#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
+LOOK_AHEAD: Final = 8
 #: Weight of one step in the local bias, and the range it is kept in: design 5, found in simulation.
 BIAS_WEIGHT: Final = 0.04
 BIAS_RANGE: Final = (0.5, 3.0)

@@ -6,6 +6,8 @@ The pod holds the public key only; nothing here is worth stealing. Reads need no
 from __future__ import annotations
 
 import hmac
+import logging
+from collections.abc import Mapping
 from typing import NoReturn
 
 import jwt
@@ -13,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import ValidationError
 
-from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LEEWAY_SECONDS, Claims, Refusal, body_digest
+from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LEEWAY_SECONDS, Claims, Env, Refusal, body_digest
 from flyball_engine.control.acceptance import Refused
 
 _SCHEME = "bearer "
+_log = logging.getLogger(__name__)
 
 
 class UnusableKeyError(Exception):
@@ -75,3 +78,13 @@ def _brief(error: Exception) -> str:
 
 def _refuse(message: str) -> NoReturn:
     raise Refused(Refusal.BAD_TOKEN, message)
+
+
+def verifier_of(environment: Mapping[str, str]) -> TokenVerifier:
+    """The verifier of this pod, by what the operator set on its container."""
+    try:
+        key = load_public_key(environment.get(Env.PUBLIC_KEY))
+    except UnusableKeyError as error:
+        _log.warning("Flyball: no setpoint will be accepted: %s", error)
+        key = None
+    return TokenVerifier(public_key=key, service=environment.get(Env.SERVICE_UID, ""))

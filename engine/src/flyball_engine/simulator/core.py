@@ -17,10 +17,9 @@ from flyball_engine.batching.gate import CoreLoad, Gate, Verdict, Work, prompt_w
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Setpoint
+from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, Setpoint
 from flyball_engine.simulator.governed import Governed
 from flyball_engine.simulator.plant import Plant, Stretch
-from flyball_engine.simulator.queue import Policy
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.scheduler import Plan, Scheduler
 

@@ -44,20 +44,13 @@ class Law:
 
     def seconds(self, step: Step, *, reread_tokens: int = 0) -> float:
         """Of one step; `reread_tokens` is the sum of the contexts before its chunks of prompts."""
-        model, tokens = self.model, step.tokens
-        return (
-            model.t0
-            + (model.h if step.prefill_tokens else 0.0)
-            + (
-                model.c1 * tokens
-                if tokens <= model.kappa
-                else model.c1 * model.kappa + model.c2 * (tokens - model.kappa)
-            )
-            + model.beta * step.decodes
-            + model.g * step.prefill_attention
-            + self.kv_token * step.kv_tokens
-            + self.reread * reread_tokens
+        modelled = self.model.step_seconds(
+            tokens=step.tokens,
+            decodes=step.decodes,
+            prefills=step.prefill_tokens > 0,
+            attention=step.prefill_attention,
         )
+        return modelled + self.kv_token * step.kv_tokens + self.reread * reread_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

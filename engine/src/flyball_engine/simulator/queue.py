@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from enum import StrEnum
 from itertools import islice
 
+from flyball_engine.contract import Policy
 from flyball_engine.simulator.requests import Request
-
-
-class Policy(StrEnum):
-    """vLLM's `--scheduling-policy`."""
-
-    FCFS = "fcfs"
-    PRIORITY = "priority"
 
 
 class WaitingQueue:

@@ -15,18 +15,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
-from flyball_engine.batching.reflex import Prompt, Queue
+from flyball_engine.batching.reflex import LOOK_AHEAD, Prompt, Queue
 from flyball_engine.batching.step_statistics import Step
+from flyball_engine.contract import Policy
 from flyball_engine.simulator.kv import BLOCK_TOKENS, PrefixCache, blocks
-from flyball_engine.simulator.queue import Policy, WaitingQueue
+from flyball_engine.simulator.queue import WaitingQueue
 from flyball_engine.simulator.requests import Request
-
-#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
-LOOK_AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
-from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
+from flyball_engine.control.tokens import verifier_of
 from flyball_engine.simulator.api import build_api
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.serving import SimulatedEngine
@@ -55,7 +55,7 @@ async def control_of(
     """The control port of an engine, and its address. Raises OSError if the port is taken."""
     service = ControlService(
         engine=engine,
-        verifier=_verifier(environment),
+        verifier=verifier_of(environment),
         service=environment.get(Env.SERVICE_UID, ""),
         follow=engine.follow,
     )
@@ -105,12 +105,3 @@ def _uvicorn(api: ASGIApp, config: ServerConfig) -> uvicorn.Config:
         ws="none",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-
-
-def _verifier(environment: Mapping[str, str]) -> TokenVerifier:
-    try:
-        key = load_public_key(environment.get(Env.PUBLIC_KEY))
-    except UnusableKeyError as error:
-        _log.warning("Flyball: no setpoint will be accepted: %s", error)
-        key = None
-    return TokenVerifier(public_key=key, service=environment.get(Env.SERVICE_UID, ""))

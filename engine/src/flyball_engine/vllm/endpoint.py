@@ -21,7 +21,7 @@ from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
-from flyball_engine.control.tokens import TokenVerifier, UnusableKeyError, load_public_key
+from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.gate import GateKeeper, install_gate
@@ -78,7 +78,10 @@ class FlyballControl:
             ungated=self._ungated,
         )
         service = ControlService(
-            engine=engine, verifier=_verifier(), service=os.environ.get(Env.SERVICE_UID, ""), follow=self._follow
+            engine=engine,
+            verifier=verifier_of(os.environ),
+            service=os.environ.get(Env.SERVICE_UID, ""),
+            follow=self._follow,
         )
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, self._ledger.collect, self._gate))
@@ -94,12 +97,3 @@ def _vllm_version() -> str:
     from vllm.version import __version__  # noqa: PLC0415 – this module is imported without vLLM, too
 
     return str(__version__)
-
-
-def _verifier() -> TokenVerifier:
-    try:
-        key = load_public_key(os.environ.get(Env.PUBLIC_KEY))
-    except UnusableKeyError as error:
-        _log.warning("Flyball: no setpoint will be accepted: %s", error)
-        key = None
-    return TokenVerifier(public_key=key, service=os.environ.get(Env.SERVICE_UID, ""))

@@ -17,10 +17,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from flyball_engine.batching.gate import Gate, Reservation, Verdict
+from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
 _METHOD: Final = "process_for_engine_async"
-_WRAPPED: Final = "__flyball__"
+_CHECK: Final = "_preflight"
 
 
 class Passage:
@@ -109,19 +110,17 @@ def install_gate(keeper: GateKeeper) -> str | None:
         from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 – only an API server has it
     except ImportError as error:
         return str(error)
-    original = getattr(BaseRenderer, _METHOD, None)
-    if original is None:
+    if not hasattr(BaseRenderer, _METHOD):
         return f"BaseRenderer has no {_METHOD}"
-    original = original.__wrapped__ if hasattr(original, _WRAPPED) else original
+    process = original(getattr(BaseRenderer, _METHOD))
 
-    @functools.wraps(original)
+    @functools.wraps(process)
     async def process_for_engine_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-        engine_input = await original(self, *args, **kwargs)
+        engine_input = await process(self, *args, **kwargs)
         keeper.ask(engine_input)
         return engine_input
 
-    setattr(process_for_engine_async, _WRAPPED, True)
-    setattr(BaseRenderer, _METHOD, process_for_engine_async)
+    wrap(BaseRenderer, _METHOD, process_for_engine_async)
     _listen_for_n(keeper)
     return None
 
@@ -132,18 +131,16 @@ def _listen_for_n(keeper: GateKeeper) -> None:
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing  # noqa: PLC0415 – as above
     except ImportError:
         return
-    original = getattr(GenerateBaseServing, "_preflight", None)
-    if original is None:
+    if not hasattr(GenerateBaseServing, _CHECK):
         return
-    original = original.__wrapped__ if hasattr(original, _WRAPPED) else original
+    check = original(getattr(GenerateBaseServing, _CHECK))
 
-    @functools.wraps(original)
+    @functools.wraps(check)
     def _preflight(self: Any, n: int = 1) -> Any:
         keeper.expect(n)
-        return original(self, n)
+        return check(self, n)
 
-    setattr(_preflight, _WRAPPED, True)
-    GenerateBaseServing._preflight = _preflight  # noqa: SLF001 – vLLM's private method is the hook
+    wrap(GenerateBaseServing, _CHECK, _preflight)
 
 
 def refusal(verdict: Verdict) -> Exception:

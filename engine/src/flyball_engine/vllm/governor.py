@@ -26,7 +26,7 @@ from flyball_engine.batching.limits import (
     threshold_limit,
     token_limit,
 )
-from flyball_engine.batching.reflex import Queue, Reflex, Room
+from flyball_engine.batching.reflex import LOOK_AHEAD, Queue, Reflex, Room
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import Batching, Generation, Knob, Setpoint
@@ -37,8 +37,6 @@ from flyball_engine.vllm.surface import Surface
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _NEVER: Final = float("inf")
-#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
-_LOOK_AHEAD: Final = 8
 
 
 def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
@@ -224,14 +222,14 @@ class Governor:
         """What the next step may serve, as far as its time depends on it."""
         surface = self._surface
         # Behind the gate nobody joins, however short the prompt.
-        joining = _LOOK_AHEAD if self._gate is None else self._gate - len(surface.running)
-        head = surface.queue_head(max(0, min(_LOOK_AHEAD, joining)))
+        joining = LOOK_AHEAD if self._gate is None else self._gate - len(surface.running)
+        head = surface.queue_head(max(0, min(LOOK_AHEAD, joining)))
         return Queue(
             decodes=batch.decodes,
             tokens_per_decode=surface.sizes.tokens_per_decode,
             prefilling=surface.prompts(self._prefilling),
             waiting=surface.prompts(head),
-            more=len(head) == _LOOK_AHEAD,
+            more=len(head) == LOOK_AHEAD,
             decodes_behind=batch.decodes_behind,
             indivisible=surface.sizes.indivisible,
         )

@@ -24,6 +24,7 @@ from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Se
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
 from flyball_engine.vllm.needs import COUNTING
+from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ def _request_of(state: Any) -> OpenRequest | None:
 
 def _wrap(processor: Any, feed: _Feed) -> None:
     """Wraps the methods of the class; wrapping it again replaces the feed."""
-    add, update, finished = (_original(getattr(processor, name)) for name in _SURFACE)
+    add, update, finished = (original(getattr(processor, name)) for name in _SURFACE)
 
     @functools.wraps(add)
     def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,15 +186,7 @@ def _wrap(processor: Any, feed: _Feed) -> None:
         return result
 
     for name, wrapper in zip(_SURFACE, (add_request, update_stats, update_finished), strict=True):
-        setattr(wrapper, _WRAPPED, True)
-        setattr(processor, name, wrapper)
-
-
-_WRAPPED: Final = "__flyball__"
-
-
-def _original(method: Any) -> Any:
-    return method.__wrapped__ if hasattr(method, _WRAPPED) else method
+        wrap(processor, name, wrapper)
 
 
 class RequestMiddleware:
