@@ -23,6 +23,7 @@ from typing import Final
 
 from flyball_engine.batching.reflex import step_model
 from flyball_engine.contract import Setpoint, StepBudget
+from flyball_engine.model import StepModel
 
 #: Weight of one finished request in the mean output length and in the share of prompts that the prefix cache holds.
 _FINISHED_WEIGHT: Final = 0.02
@@ -135,6 +136,7 @@ class Gate:
         self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self._loads = loads
         self._setpoint: Setpoint | None = None
+        self._pace: _Pace | None = None
         self._expires = -math.inf
         self._reserved: dict[Reservation, None] = {}
         self._sent = Work()
@@ -145,6 +147,8 @@ class Gate:
     def set_policy(self, setpoint: Setpoint, *, now: float) -> None:
         """The setpoint to decide by from now on, until it expires."""
         self._setpoint = setpoint
+        step = setpoint.step
+        self._pace = _Pace(step, step_model(step)) if step is not None and step.model.trusted else None
         self._expires = now + setpoint.expires_seconds
 
     def decide(self, prompt_tokens: int, *, now: float) -> Verdict:
@@ -186,12 +190,12 @@ class Gate:
         setpoint = self._setpoint if now < self._expires else None
         if setpoint is None or setpoint.shed is None:
             return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
-        if setpoint.step is None or not setpoint.step.model.trusted:
+        if self._pace is None:
             return Verdict(admitted=True, reason=Reason.NO_MODEL)
         loads = self._loads()
         if not loads:
             return Verdict(admitted=True, reason=Reason.UNOBSERVED)
-        predicted = self._predict(prompt_tokens, setpoint.step, loads)
+        predicted = self._predict(prompt_tokens, self._pace, loads)
         deadline = setpoint.shed.ttft_deadline_seconds * setpoint.shed.margin
         late = predicted > deadline
         return Verdict(
@@ -201,13 +205,13 @@ class Gate:
             deadline=deadline,
         )
 
-    def _predict(self, prompt_tokens: int, step: StepBudget, loads: list[CoreLoad]) -> float:
+    def _predict(self, prompt_tokens: int, pace: _Pace, loads: list[CoreLoad]) -> float:
         """Seconds to the first token on the core that has most room; what is on its way is spread over the cores."""
         on_way = sum((reservation.work for reservation in self._reserved), self._sent)
         on_way -= sum((load.received for load in loads), Work())
         return min(
-            predicted_ttft(
-                step,
+            _ttft(
+                pace,
                 load,
                 prompt=prompt_work(prompt_tokens).less_cached(self._hit_ratio),
                 ahead=(load.backlog + on_way.spread(len(loads))).less_cached(self._hit_ratio),
@@ -217,12 +221,20 @@ class Gate:
         )
 
 
-def predicted_ttft(step: StepBudget, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output: float | None) -> float:
+@dataclass(frozen=True)
+class _Pace:
+    """A setpoint's step budget, with its model made ready: a request shall cost no more than it must."""
+
+    step: StepBudget
+    model: StepModel
+
+
+def _ttft(pace: _Pace, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output: float | None) -> float:
     """Seconds from now to the first token of a prompt with some work `ahead` of it.
 
     `mean_output`: tokens of an answer, None while that is not known: then no wait for a place is reckoned.
     """
-    model, decodes = step_model(step), load.decodes
+    step, model, decodes = pace.step, pace.model, load.decodes
     decode_tokens = decodes * load.tokens_per_decode
 
     def steps(work: Work) -> float:
