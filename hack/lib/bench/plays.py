@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from random import Random
 
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import Limits, ModelSpec, Setpoint, Shed, StepBudget
-from flyball_engine.simulator.core import Core, CoreConfig
-from flyball_engine.simulator.plant import Plant
+from flyball_engine.simulator.plant import Disturbances, Law, Plant
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Request
-from flyball_engine.simulator.virtual import Event, retune, run
+from flyball_engine.simulator.virtual import Event, build, retune, run
 from flyball_engine.simulator.workload import Phase, workload
 
 #: The share of the token objective that a step may take: what noise and stalls need.
@@ -55,17 +55,17 @@ class Policy:
 
 
 class TimedPlant(Plant):
-    """A plant that keeps what it took for each mixed step."""
+    """A plant that puts what it took for each mixed step into `mixed`."""
 
-    def __init__(self, preset: Preset, random: Random) -> None:
-        super().__init__(preset.law, random)
-        self.mixed: list[float] = []
+    def __init__(self, mixed: list[float], law: Law, random: Random, disturbances: Disturbances) -> None:
+        super().__init__(law, random, disturbances)
+        self._mixed = mixed
 
     def step(self, step: Step, *, reread_tokens: int = 0) -> float:
         """As the plant's own."""
         seconds = super().step(step, reread_tokens=reread_tokens)
         if step.prefill_tokens:
-            self.mixed.append(seconds)
+            self._mixed.append(seconds)
         return seconds
 
 
@@ -81,14 +81,13 @@ def play(
     scene: Scene, policy: Policy, *, seed: int, events: Sequence[Event] = (), biased: bool = True, warm_up: float = 0.0
 ) -> Played:
     """Run the scene to its end, and on until what was let in is answered."""
-    random = Random(seed)
-    plant = TimedPlant(scene.preset, random)
-    core = Core(CoreConfig(sizes=scene.preset.sizes, kv_tokens=scene.preset.kv_tokens), plant, random)
+    mixed: list[float] = []
+    core = build(scene.preset, seed=seed, plant=partial(TimedPlant, mixed))
     if not biased:
         core.governed.reflex.observe = _learn_nothing  # type: ignore[method-assign] # that is the question
     requests = workload(scene.phases, Random(seed))
     run(core, requests, until=2 * scene.seconds, events=[retune(0.0, policy.setpoint(scene)), *events])
-    return Played(plant.mixed, [request for request in requests if request.arrival >= warm_up])
+    return Played(mixed, [request for request in requests if request.arrival >= warm_up])
 
 
 def _learn_nothing(step: Step, seconds: float) -> None:

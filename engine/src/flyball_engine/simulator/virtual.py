@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -10,7 +10,7 @@ from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Setpoint, StepSums
 from flyball_engine.simulator.core import Core, CoreConfig
-from flyball_engine.simulator.plant import USUAL, Disturbances, Plant
+from flyball_engine.simulator.plant import USUAL, Disturbances, Law, Plant
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Request
 
@@ -61,11 +61,18 @@ class Run:
     seconds: float
 
 
-def build(preset: Preset, *, seed: int = 1, disturbances: Disturbances = USUAL) -> Core:
-    """A core of a preset, started at its sizes."""
+def build(
+    preset: Preset,
+    *,
+    seed: int = 1,
+    disturbances: Disturbances = USUAL,
+    plant: Callable[[Law, Random, Disturbances], Plant] = Plant,
+    sums: MutableSequence[float] | None = None,
+) -> Core:
+    """A core of a preset, started at its sizes, on its `plant`; `sums` as for `Core`."""
     random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
     config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
-    return Core(config, Plant(preset.law, random, disturbances), random)
+    return Core(config, plant(preset.law, random, disturbances), random, sums=sums)
 
 
 def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterable[Event] = ()) -> Run:
