@@ -22,11 +22,11 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flyball_engine.batching import governed
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Batching, Limits, ModelSpec, Setpoint, StepBudget
 from flyball_engine.control.state_file import StateReader, find_state_files
-from flyball_engine.vllm import governor
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
 from support.live_objects import misjudged
@@ -321,7 +321,7 @@ def _break_floors() -> None:
     def token_limit(wanted: int, *, sizes: Sizes, **_: Any) -> Limited:
         return Limited(min(wanted, sizes.max_num_batched_tokens))
 
-    vars(governor).update(token_limit=token_limit, step_threshold=lambda configured, **_: configured)
+    vars(governed).update(token_limit=token_limit, step_threshold=lambda configured, **_: configured)
 
 
 def play(story: Story, model: str) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from vllm import SamplingParams
 from vllm.v1 import request as vllm_request
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
+from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.contract import Limits, Policy, Setpoint
-from flyball_engine.simulator.governed import Governed
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Scheduler

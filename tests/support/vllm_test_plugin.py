@@ -38,15 +38,15 @@ def _schedule_asynchronously() -> None:
 
 
 def _make_floors_removable(flag: Path) -> None:
+    from flyball_engine.batching import governed  # noqa: PLC0415
     from flyball_engine.batching.limits import Limited  # noqa: PLC0415 – as above
     from flyball_engine.batching.watchdog import Watchdog  # noqa: PLC0415
-    from flyball_engine.vllm import governor  # noqa: PLC0415
 
-    original = vars(governor)["token_limit"]
+    original = vars(governed)["token_limit"]
     if original.__name__ == "token_limit_or_not":
         return
 
     def token_limit_or_not(wanted: int, **batch: Any) -> Limited:
         return Limited(wanted) if flag.exists() else original(wanted, **batch)
 
-    vars(governor).update(token_limit=token_limit_or_not, Watchdog=functools.partial(Watchdog, seconds=2.0))
+    vars(governed).update(token_limit=token_limit_or_not, Watchdog=functools.partial(Watchdog, seconds=2.0))

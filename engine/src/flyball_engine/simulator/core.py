@@ -12,16 +12,20 @@ import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from flyball_engine.batching.gate import CoreLoad, Gate, Verdict, Work, prompt_work
+from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, Setpoint
-from flyball_engine.simulator.governed import Governed
 from flyball_engine.simulator.plant import Plant, Stretch
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.scheduler import Plan, Scheduler
+
+#: Knobs that a simulated core cannot move: its depth is what it was started with.
+FIXED: Final = (Knob.NUM_SPECULATIVE_TOKENS,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ class Core:
             policy=config.policy,
             decode_steps=self._speculative_steps if drafts else None,
         )
-        self.governed = Governed(sizes, config.start or whole)
+        self.governed = Governed(sizes, config.start or whole, fixed=FIXED)
         self._config = config
         self._random = random
         self._jumps = jumps
@@ -168,7 +172,7 @@ class Core:
         """The work that the gate predicts by."""
         scheduler = self.scheduler
         batch = scheduler.batch()
-        limits = {knob: shown[1] for knob, shown in self.governed.shown(batch).items()}
+        limits = {knob: shown.effective for knob, shown in self.governed.shown(batch).items()}
         bias = self.governed.reflex.bias
         return CoreLoad(
             backlog=scheduler.backlog(),
@@ -195,7 +199,7 @@ class Core:
             if request.sequence is not None:
                 self.ledger.ended(request.sequence.request, End.FAILED, self.now)
         trips, expiries = self.governed.trips, self.governed.expiries
-        self.governed = Governed(self.governed.sizes, self.governed.start)
+        self.governed = Governed(self.governed.sizes, self.governed.start, fixed=FIXED)
         self.governed.trips, self.governed.expiries = trips, expiries
         self.gate = Gate(lambda: [self.load()])
         self.gate.rebase()
@@ -226,7 +230,8 @@ class Core:
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             tokens=plan.step.tokens,
-            prefilling=(str(request.number) for request in scheduler.prefilling),
+            # Decodes are in every step.
+            names=lambda: (str(request.number) for request in scheduler.prefilling),
             now=self.now,
         )
         return plan

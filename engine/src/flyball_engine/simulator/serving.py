@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from flyball_engine.batching.gate import Verdict
 from flyball_engine.batching.outcomes import LedgerCounts
-from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
-from flyball_engine.simulator.core import Core, CoreConfig
-from flyball_engine.simulator.governed import by_knob
-from flyball_engine.simulator.plant import USUAL, Disturbances, Plant
+from flyball_engine.simulator.core import FIXED
+from flyball_engine.simulator.plant import USUAL, Disturbances
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.virtual import build
 
 TICK_SECONDS: Final = 0.02
 #: An idle engine looks at its clock so often, for a setpoint that expires.
@@ -45,9 +44,7 @@ class SimulatedEngine:
         self._clock = clock
         self._origin = clock()
         self._state = StateWriter(folder, engine=0, unsupported=self.unsupported)
-        random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
-        config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
-        self.core = Core(config, Plant(preset.law, random, disturbances), random, sums=self._state.sums)
+        self.core = build(preset, seed=seed, disturbances=disturbances, sums=self._state.sums)
         self._tick = asyncio.Event()
         self._work = asyncio.Event()
         self._describe()
@@ -67,7 +64,7 @@ class SimulatedEngine:
     @property
     def unsupported(self) -> Mapping[AnyKnob, str]:
         """Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time."""
-        return dict.fromkeys((*BatchingKnob, Knob.NUM_SPECULATIVE_TOKENS), "the simulated engine has none yet")
+        return dict.fromkeys((*BatchingKnob, *FIXED), "the simulated engine has none yet")
 
     @property
     def ungated(self) -> str | None:
@@ -166,15 +163,15 @@ class SimulatedEngine:
         numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
         numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
         numbers[Slot.KV_CACHE_TOKENS] = self.preset.kv_tokens
-        for knob, value in by_knob(self.core.governed.start).items():
+        for knob, value in self.core.governed.started().items():
             self._state.set_start(knob, value)
 
     def _publish(self) -> None:
         core, numbers = self.core, self._state.numbers
         governed, scheduler = core.governed, core.scheduler
         self._state.set_generation(governed.applied)
-        for knob, (requested, effective, reason) in governed.shown(scheduler.batch()).items():
-            self._state.set_knob(knob, requested=requested, effective=effective, reason=reason)
+        for knob, shown in governed.shown(scheduler.batch()).items():
+            self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
         numbers[Slot.RUNNING] = len(scheduler.running)
         numbers[Slot.WAITING] = len(scheduler.waiting)
         numbers[Slot.KV_CACHE_USAGE] = scheduler.used_blocks() / scheduler.capacity
