@@ -108,7 +108,7 @@ async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> Non
 async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
     world = World()
     pod = world.engine()
-    async with serving(pod), scraping(tmp_path, target(pod), scrape="8s") as (_, reader):
+    async with serving(pod), scraping(tmp_path, target(pod), scrape="4s") as (_, reader):
         found = await read_until(reader, lambda seen: isinstance(seen, Signals))
         assert isinstance(found, Signals)
         assert _reason(found.load) is Missing.TOO_FEW_SAMPLES

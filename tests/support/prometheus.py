@@ -84,6 +84,8 @@ def prometheus(folder: Path, targets: Sequence[Target], *, scrape: str = "500ms"
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
+            # It takes up its targets at the end of the first such interval, which is 5 s by default.
+            "--scrape.discovery-reload-interval=50ms",
         ],
         stdout=log,
         stderr=log,
