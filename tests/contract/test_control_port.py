@@ -160,6 +160,8 @@ def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
             "max_num_partial_prefills",
         ),
         (json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_active_seqs": 0}), "max_num_active_seqs"),
+        (json_body(service=SERVICE, epoch=1, generation=1, queue={"max_num_queued_reqs": -1}), "queue.max_num_queued"),
+        (json_body(service=SERVICE, epoch=1, generation=1, queue={"max_queue_len": 5}), "queue.max_queue_len"),
         (json_body(service=SERVICE, epoch=1, generation=1, expires_seconds=1), "expires_seconds"),
         (json_body(service=SERVICE, epoch=1, generation=1, admission="shed"), "admission"),
         (b'{"service":"s","epoch":NaN,"generation":1}', "epoch"),

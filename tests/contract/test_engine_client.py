@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, Refusal, Setpoint
+from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
 from flyball_engine.knobs import Static
 from flyball_operator.engines import client as client_module
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
@@ -167,21 +167,24 @@ async def gives(answer: Callable[[web.Request], object]) -> EngineError:
 
 
 @pytest.mark.parametrize(
-    "batching", [Batching(), Batching(strategy=Static(batch_size=4))], ids=["vLLM's own", "static"]
+    ("batching", "queue"),
+    [(Batching(), QueueLimits()), (Batching(strategy=Static(batch_size=4)), QueueLimits(max_num_queued_reqs=64))],
+    ids=["vLLM's own", "other"],
 )
-async def test_an_older_engine_is_sent_nothing_it_need_not_know(batching: Batching) -> None:
+async def test_an_older_engine_is_sent_nothing_it_need_not_know(batching: Batching, queue: QueueLimits) -> None:
     bodies: list[dict[str, object]] = []
 
     async def handle(request: web.Request) -> web.Response:
         bodies.append(await request.json())
         return web.Response(text="an older one")
 
-    wanted = setpoint(1).model_copy(update={"batching": batching})
+    wanted = setpoint(1).model_copy(update={"batching": batching, "queue": queue})
     async with impostor(handle) as where, client(Ed25519PrivateKey.generate()) as engines:
         with pytest.raises(BadAnswerError):
             await engines.write(where, wanted)
     (body,) = bodies
     assert ("batching" in body) is (batching != Batching())
+    assert ("queue" in body) is (queue != QueueLimits())
     assert Setpoint.model_validate_json(json.dumps(body)) == wanted
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from flyball_engine.batching.gate import Reason
-from flyball_engine.contract import Shed
+from flyball_engine.contract import QueueKnob, QueueLimits, Shed
 from flyball_engine.model import StepModel
 from support.engine import ControlClient, setpoint
 from support.installed import Installed
@@ -149,6 +149,30 @@ def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:
 def test_without_a_deadline_everything_is_queued(gated: Gated) -> None:
     gated.control.put(setpoint(next(gated.generations), step=a_budget(0.3, SLOW)))
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
+
+
+def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_and_counted(gated: Gated) -> None:
+    wanted = setpoint(next(gated.generations), queue=QueueLimits(max_num_queued_reqs=1))
+    if lacking := gated.control.read().unsupported.get(QueueKnob.MAX_NUM_QUEUED_REQS):
+        _, error = gated.control.refuse(wanted)
+        assert error.message == f"queue.max_num_queued_reqs: {lacking}"
+        return
+    assert gated.control.read().queue == QueueLimits()
+    assert gated.control.put(wanted).queue == QueueLimits(max_num_queued_reqs=1)
+    refused = gated.admissions(Reason.QUEUE_FULL)
+    # It runs for many seconds, and is broken off.
+    long = {"model": MODEL_NAME, "prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{gated.server.url}/v1/completions", json=long, timeout=120, trust_env=False) as running:
+        assert running.status_code == 200
+        for route in GENERATING.values():
+            if (answer := gated.post(*route)).status_code != 404:
+                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), route
+                assert "busy" in answer.json()["error"]["message"]
+        turned_away = gated.admissions(Reason.QUEUE_FULL)
+        assert turned_away > refused + 5
+        assert gated.control.put(setpoint(next(gated.generations))).queue == QueueLimits()
+        assert gated.post("/v1/completions", COMPLETION).status_code == 200
+    assert gated.admissions(Reason.QUEUE_FULL) == turned_away
 
 
 def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_well(gated: Gated) -> None:

@@ -26,6 +26,7 @@ from flyball_engine.contract import (
     Limits,
     Metric,
     ObjectiveSpec,
+    QueueLimits,
     Setpoint,
     StepSums,
 )
@@ -67,6 +68,7 @@ class PlantEngine:
         self.governed = governed
         self.unsupported: Mapping[AnyKnob, str] = unsupported or {}
         self.ungated: str | None = None
+        self.queue: QueueLimits | None = None
         self.plant = Plant(CPU, (), limits=START, seed=seed)
         self.applied: Generation | None = None
         self.history: list[Setpoint] = []

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import Setpoint
+from flyball_engine.contract import QueueLimits, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm.governor import Governor
@@ -226,6 +226,7 @@ class PlainEngine:
         self.governed = True
         self.unsupported: dict[Any, str] = {}
         self.ungated: str | None = None
+        self.queue: QueueLimits | None = None
         self.alive = True
         self.answers = True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, Setpoint
+from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, QueueKnob, QueueLimits, Setpoint
 from flyball_engine.control.acceptance import Refused, judge
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static, knob_named
 from support.engine import SERVICE, setpoint
@@ -89,8 +89,10 @@ def test_a_setpoint_names_all_it_asks_for() -> None:
         max_concurrent_prefills=2,
         policy=Policy.PRIORITY,
     )
-    asked = setpoint(1, limits={"num_speculative_tokens": 2}, batching=batching).asks()
-    assert set(asked) == {Knob.NUM_SPECULATIVE_TOKENS, *BatchingKnob} - {BatchingKnob.STATIC, BatchingKnob.DYNAMIC}
+    queue = QueueLimits(max_num_queued_reqs=9, max_num_queued_tokens=9000)
+    asked = setpoint(1, limits={"num_speculative_tokens": 2}, batching=batching, queue=queue).asks()
+    others = {BatchingKnob.STATIC, BatchingKnob.DYNAMIC}
+    assert set(asked) == {Knob.NUM_SPECULATIVE_TOKENS, *BatchingKnob, *QueueKnob} - others
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_what_an_engine_lacks_is_refused_by_name(batching: Batching, knob: Batch
 
 
 def test_every_knob_is_found_by_its_value() -> None:
-    for knob in (*Knob, *BatchingKnob):
+    for knob in (*Knob, *BatchingKnob, *QueueKnob):
         assert knob_named(knob.value) is knob
     with pytest.raises(ValueError, match="warp"):
         knob_named("warp")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import BatchingKnob, Knob, Setpoint
+from flyball_engine.contract import BatchingKnob, Knob, QueueKnob, Setpoint
 from flyball_engine.control.engine import UnansweredError
+from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
 from support.engine import setpoint
@@ -34,7 +35,8 @@ class Cores:
 
 def an_engine(folder: Path, cores: Cores, *, failure: str | None = None) -> VllmEngine:
     client = SimpleNamespace(engine_core=cores, errored=False)
-    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure)
+    backstop = Backstop(client, refused=lambda: None, clock=lambda: 0.0)
+    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure, backstop=backstop)
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -56,7 +58,7 @@ async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> 
     await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
     assert not engine.governed
     reason = "this vLLM's AsyncMPClient has no call to engine cores by name"
-    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob), reason)
+    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob), reason)
 
 
 async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
 ) -> None:
     engine = an_engine(tmp_path, Cores(), failure=failure)
     assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob}
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob}
     assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
     await engine.apply(Setpoint(service="s", epoch=1, generation=1))
     assert engine.reports().cores == ()
@@ -106,7 +108,7 @@ async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None
     assert engine.governed
     core.governor.give_up()
     assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob}
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob}
 
 
 async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -143,7 +143,9 @@ def test_a_version_that_has_everything_is_governed_by_its_own_limits() -> None:
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: Means.CONFIGURATION,
         Knob.NUM_SPECULATIVE_TOKENS: Means.DRAFTS,
     }
-    assert all(verdict.works for verdict in (*found.knobs.values(), found.setpoints, found.counting, found.gate))
+    assert all(
+        verdict.works for verdict in (*found.knobs.values(), found.setpoints, found.counting, found.gate, found.queue)
+    )
     assert all(there for names in found.names.values() for there in names.values())
     assert found.dropped == ("--a", "--b")
     assert Support.model_validate_json(found.model_dump_json()) == found
@@ -162,11 +164,13 @@ def test_what_cannot_be_done_has_its_reason() -> None:
         SchedulerConfig=["long_prefill_token_threshold"],
         AsyncMPClient=["call_utility_all_async", "core_engines"],
         RequestState=["prompt_len"],
+        AsyncLLM=["check_admission"],
     )
     threshold = found.knobs[Knob.LONG_PREFILL_TOKEN_THRESHOLD]
     assert (threshold.works, threshold.how) == (False, "this vLLM has no long-prefill threshold")
     assert found.knobs[Knob.MAX_NUM_SCHEDULED_TOKENS].works
     assert found.setpoints.works is False
+    assert (found.queue.works, found.queue.how) == (False, "this vLLM has no such limit of its queue")
     for uncounted in (found.counting, found.gate):
         assert (uncounted.works, uncounted.how) == (False, "this vLLM's RequestState has no prompt_len")
 
@@ -178,8 +182,8 @@ def test_without_what_the_governor_needs_no_limit_moves() -> None:
 
 
 def test_what_could_not_be_looked_at_is_neither_there_nor_absent() -> None:
-    found = report(Scheduler=None, EngineCoreOutput=None, AsyncMPClient=None)
-    verdicts = (*found.knobs.values(), found.setpoints, found.counting)
+    found = report(Scheduler=None, EngineCoreOutput=None, AsyncMPClient=None, AsyncLLM=None)
+    verdicts = (*found.knobs.values(), found.setpoints, found.counting, found.queue)
     assert {verdict.works for verdict in verdicts} == {None}
     assert found.knobs[Knob.MAX_NUM_ACTIVE_SEQS].how == "could not be looked at: Scheduler"
     assert set(found.names[SCHEDULER.name].values()) == {None}

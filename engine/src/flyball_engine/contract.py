@@ -29,6 +29,8 @@ from flyball_engine.knobs import Limits as Limits
 from flyball_engine.knobs import ModelSpec as ModelSpec
 from flyball_engine.knobs import Policy as Policy
 from flyball_engine.knobs import Positive as Positive
+from flyball_engine.knobs import QueueKnob as QueueKnob
+from flyball_engine.knobs import QueueLimits as QueueLimits
 from flyball_engine.knobs import Shed as Shed
 from flyball_engine.knobs import StepBudget as StepBudget
 from flyball_engine.knobs import StrategyType as StrategyType
@@ -149,7 +151,7 @@ class Setpoint(Frozen):
     `shed`: the deadline that requests are refused by; absent, or with a step model that is not trusted, all are queued.
     `objectives`: what each request is counted against; empty counts nothing.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
-    `batching`: how requests are admitted from the queue.
+    `batching`: how requests are admitted from the queue. `queue`: what vLLM itself refuses, a backstop.
     """
 
     service: Annotated[str, Field(min_length=1, max_length=64)]
@@ -161,6 +163,7 @@ class Setpoint(Frozen):
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
     batching: Batching = Batching()
+    queue: QueueLimits = QueueLimits()
 
     @model_validator(mode="after")
     def _objectives_are_distinct(self) -> Setpoint:
@@ -175,7 +178,7 @@ class Setpoint(Frozen):
 
     def asks(self) -> tuple[AnyKnob, ...]:
         """Every knob it moves away from what the engine started with."""
-        return (*self.limits.given(), *self.batching.given())
+        return (*self.limits.given(), *self.batching.given(), *self.queue.given())
 
 
 class Ceilings(Frozen):
@@ -255,6 +258,7 @@ class ReadBack(Frozen):
 
     `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
     in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
+    `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
     """
 
     service: str
@@ -265,6 +269,7 @@ class ReadBack(Frozen):
     cores: tuple[CoreState, ...]
     unknown: tuple[int, ...] = ()
     unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
+    queue: QueueLimits | None = None
 
     def confirmed(self, generation: Generation) -> bool:
         """True if every core applies exactly this generation."""

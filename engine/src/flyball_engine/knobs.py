@@ -195,7 +195,31 @@ class BatchingKnob(StrEnum):
     POLICY = "batching.policy"
 
 
-AnyKnob = Knob | BatchingKnob
+class QueueKnob(StrEnum):
+    """A limit of vLLM's own on its queue, which a version may lack; values are paths in a setpoint."""
+
+    MAX_NUM_QUEUED_REQS = "queue.max_num_queued_reqs"
+    MAX_NUM_QUEUED_TOKENS = "queue.max_num_queued_tokens"
+
+
+class QueueLimits(Frozen):
+    """What may be unfinished before vLLM itself refuses (503), deadline or not; an absent one has its start value.
+
+    A backstop behind `Shed`: vLLM knows neither the length of the prompt that comes nor how far the others are.
+    `max_num_queued_reqs`: requests that wait or run; one of `n` sequences counts as `n`.
+    `max_num_queued_tokens`: tokens of prompts that are not processed to their end; the last one let in may pass it.
+    As in vLLM, 0 refuses every request.
+    """
+
+    max_num_queued_reqs: NotNegative | None = None
+    max_num_queued_tokens: NotNegative | None = None
+
+    def given(self) -> tuple[QueueKnob, ...]:
+        """The limits that are set."""
+        return tuple(QueueKnob(f"queue.{name}") for name, value in self if value is not None)
+
+
+AnyKnob = Knob | BatchingKnob | QueueKnob
 
 
 class Batching(Frozen):
@@ -235,4 +259,7 @@ class Batching(Frozen):
 
 def knob_named(name: str) -> AnyKnob:
     """The knob of this value; raises ValueError if there is none."""
-    return Knob(name) if name in set(Knob) else BatchingKnob(name)
+    for kind in (Knob, BatchingKnob):
+        if name in set(kind):
+            return kind(name)
+    return QueueKnob(name)

@@ -46,9 +46,11 @@ class Reason(StrEnum):
     """Let in: what the engine core does could not be read."""
     LATE = "late"
     """Refused: its first token is predicted to come after the deadline."""
+    QUEUE_FULL = "queue_full"
+    """Refused: by vLLM's own limits of its queue. Rarely one that the gate let in, and counted, a moment before."""
 
 
-REFUSALS: Final = frozenset({Reason.LATE})
+REFUSALS: Final = frozenset({Reason.LATE, Reason.QUEUE_FULL})
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,10 @@ class Gate:
         verdict = self._verdict(prompt_tokens, now)
         self.counts[verdict.reason] += 1
         return verdict
+
+    def queue_full(self) -> None:
+        """Count a request that the engine's own limits refused."""
+        self.counts[Reason.QUEUE_FULL] += 1
 
     def reserve(self, prompt_tokens: int, *, now: float) -> Reservation:
         """Add to the backlog what was let in, until it is sent or given back."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from flyball_engine.contract import AnyKnob, Setpoint
+from flyball_engine.contract import AnyKnob, QueueLimits, Setpoint
 from flyball_engine.control.state_file import CoreReport
 
 
@@ -47,6 +47,10 @@ class Engine(Protocol):
     @property
     def ungated(self) -> str | None:
         """Why requests cannot be refused by a deadline; None if they can."""
+
+    @property
+    def queue(self) -> QueueLimits | None:
+        """The limits of the queue in force, besides the cores'; None if the engine has none."""
 
     def healthy(self) -> bool:
         """Whether the engine still serves."""

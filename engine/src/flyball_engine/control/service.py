@@ -95,6 +95,7 @@ class ControlService:
             cores=tuple(report.state for report in reports.cores),
             unknown=reports.unknown,
             unsupported=dict(self.engine.unsupported),
+            queue=self.engine.queue,
         )
 
     def applied(self) -> Generation | None:

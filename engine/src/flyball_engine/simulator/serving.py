@@ -13,7 +13,7 @@ from typing import Final
 
 from flyball_engine.batching.gate import Verdict
 from flyball_engine.batching.outcomes import LedgerCounts
-from flyball_engine.contract import AnyKnob, BatchingKnob, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.simulator.core import FIXED
@@ -64,12 +64,16 @@ class SimulatedEngine:
     @property
     def unsupported(self) -> Mapping[AnyKnob, str]:
         """Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time."""
-        return dict.fromkeys((*BatchingKnob, *FIXED), "the simulated engine has none yet")
+        return dict.fromkeys((*BatchingKnob, *QueueKnob, *FIXED), "the simulated engine has none yet")
 
     @property
     def ungated(self) -> str | None:
         """Nothing keeps the gate from refusing."""
         return None
+
+    @property
+    def queue(self) -> None:
+        """The queue has no limits of its own."""
 
     def healthy(self) -> bool:
         """As long as the process is there."""

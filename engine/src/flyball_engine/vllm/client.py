@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, QueueKnob, QueueLimits, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
+from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.needs import Lack, Way, way
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,14 @@ class VllmEngine:
     """The engine cores that this API-server process talks to."""
 
     def __init__(
-        self, engine_client: Any, *, version: str, folder: Path, failure: str | None, ungated: str | None = None
+        self,
+        engine_client: Any,
+        *,
+        version: str,
+        folder: Path,
+        failure: str | None,
+        backstop: Backstop,
+        ungated: str | None = None,
     ) -> None:
         """Open the cores' state files: they exist by now if the cores are governed.
 
@@ -35,6 +43,7 @@ class VllmEngine:
         self._version = f"vllm {version}"
         self._readers = _open_all(folder)
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
+        self._backstop = backstop
         self._ungated = ungated
 
     @property
@@ -52,13 +61,19 @@ class VllmEngine:
     def unsupported(self) -> Mapping[AnyKnob, str]:
         """The knobs that some core cannot move."""
         if not self.governed:
-            return dict.fromkeys((*Knob, *BatchingKnob), self._failure)
-        return {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
+            return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob), self._failure)
+        cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
+        return cores | self._backstop.unsupported
 
     @property
     def ungated(self) -> str | None:
         """Why requests cannot be refused by a deadline."""
         return self._ungated if self.governed else self._failure
+
+    @property
+    def queue(self) -> QueueLimits | None:
+        """The limits of this API server's queue that are in force."""
+        return self._backstop.limits()
 
     def loads(self) -> list[CoreLoad] | None:
         """What the gate needs of every core; None if one cannot be seen."""

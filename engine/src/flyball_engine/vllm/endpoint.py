@@ -23,6 +23,7 @@ from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
+from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.gate import GateKeeper, install_gate
 from flyball_engine.vllm.requests import install
@@ -41,15 +42,16 @@ class FlyballControl:
         self._ledger = RequestLedger()
         self._engine: VllmEngine | None = None
         self._gate = Gate(lambda: None if self._engine is None else self._engine.loads())
+        self._keeper = GateKeeper(self._gate, time.monotonic)
+        self._backstop: Backstop | None = None
         self._ungated: str | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Count this application's requests, and refuse them; never raises. The control port is a server of its own."""
-        keeper = GateKeeper(self._gate, time.monotonic)
         try:
-            uncounted = install(self._ledger, app, keeper=keeper)
-            self._ungated = uncounted or install_gate(keeper)
+            uncounted = install(self._ledger, app, keeper=self._keeper)
+            self._ungated = uncounted or install_gate(self._keeper)
         except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
             uncounted = self._ungated = f"{type(error).__name__}: {error}"
         if uncounted is not None:
@@ -70,11 +72,13 @@ class FlyballControl:
         """Bind the port and serve on it in the background; raises OSError if it is taken."""
         sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
         _log.info("Flyball: control port on %s", sock.getsockname())
+        self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic)
         engine = self._engine = VllmEngine(
             engine_client,
             version=_vllm_version(),
             folder=ensure_state_dir(),
             failure=plugin.failure(),
+            backstop=self._backstop,
             ungated=self._ungated,
         )
         service = ControlService(
@@ -91,6 +95,8 @@ class FlyballControl:
         """What of a setpoint is done in the API server."""
         self._ledger.set_objectives(setpoint.objectives)
         self._gate.set_policy(setpoint, now=time.monotonic())
+        if self._backstop is not None:
+            self._backstop.follow(setpoint)
 
 
 def _vllm_version() -> str:

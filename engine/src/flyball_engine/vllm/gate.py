@@ -81,6 +81,13 @@ class GateKeeper:
         if passage is not None:
             passage.sequences = max(1, sequences)
 
+    def overflowed(self) -> None:
+        """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
+        passage = _passage.get()
+        if passage is not None and passage.retry_after is None:
+            passage.retry_after = 1
+            self._gate.queue_full()
+
     def sent(self, prompt_tokens: int, *, alone: bool) -> None:
         """A sequence goes to the engine; `alone` if it has no other."""
         if alone:

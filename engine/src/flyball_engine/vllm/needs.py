@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from flyball_engine.contract import Knob
+from flyball_engine.contract import AnyKnob, Knob, QueueKnob
 
 #: Whether something has an attribute of this name.
 Has = Callable[[str], bool]
@@ -71,6 +71,8 @@ SCHEDULER_CONFIG: Final = Used(
     optional={
         "long_prefill_token_threshold": "long_prefill_token_threshold is refused",
         "async_scheduling": "one step at a time is taken to be in flight",
+        "max_num_queued_reqs": "queue.max_num_queued_reqs is refused",
+        "max_num_queued_tokens": "queue.max_num_queued_tokens is refused",
         "is_multimodal_model": "no image has to go into one step whole",
         "disable_chunked_mm_input": "no image has to go into one step whole",
     },
@@ -130,6 +132,15 @@ GATE: Final = (
         optional={"_preflight": "the gate reserves for one sequence of a prompt until all are sent"},
     ),
 )
+#: Where vLLM's own limits of its queue are asked, and moved.
+QUEUE: Final = Used(
+    module="vllm.v1.engine.async_llm",
+    name="AsyncLLM",
+    optional={
+        "check_admission": "queue limits are refused",
+        "scheduler_config": "queue limits are refused",
+    },
+)
 #: What carries setpoints from the API server to the engine cores; one of two ways is enough.
 CLIENT: Final = Used(
     module="vllm.v1.engine.core_client",
@@ -142,7 +153,7 @@ CLIENT: Final = Used(
 )
 #: All that the governor needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
-EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, CLIENT)
+EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, QUEUE, CLIENT)
 
 
 class Means(StrEnum):
@@ -169,6 +180,10 @@ class Way(StrEnum):
     """We call each of them and wait for all answers."""
 
 
+#: How the limits of the queue are moved: vLLM reads them at each request.
+QUEUE_MEANS: Final = "AsyncLLM.scheduler_config, in a copy of the API server's own"
+
+
 class Lack(StrEnum):
     """What a version of vLLM does not let us do."""
 
@@ -176,6 +191,8 @@ class Lack(StrEnum):
     """Its scheduler splits prompts by the step's tokens alone."""
     NO_DRAFTS = "this vLLM drafts as deep as it was started for"
     """Its depth is looked up nowhere."""
+    NO_QUEUE_LIMITS = "this vLLM has no such limit of its queue"
+    """Its API server takes whatever comes."""
     NO_WAY_TO_CORES = "this vLLM's AsyncMPClient has no call to engine cores by name"
     """No setpoint can reach them."""
 
@@ -190,6 +207,12 @@ def means(scheduler: Has, config: Has) -> dict[Knob, Means | Lack]:
         ),
         Knob.NUM_SPECULATIVE_TOKENS: Means.DRAFTS if scheduler("dynamic_sd_lookup") else Lack.NO_DRAFTS,
     }
+
+
+def queue_lacks(client: Has, config: Has) -> dict[AnyKnob, str]:
+    """The limits of the queue that cannot be moved, and why."""
+    asked = client("check_admission") and client("scheduler_config")
+    return {knob: Lack.NO_QUEUE_LIMITS.value for knob in QueueKnob if not (asked and config(knob.name.lower()))}
 
 
 def lacking(used: Used, has: Has) -> str | None:

@@ -14,6 +14,8 @@ from flyball_engine.vllm.needs import (
     EVERYTHING,
     GATE,
     GOVERNING,
+    QUEUE,
+    QUEUE_MEANS,
     SCHEDULER,
     SCHEDULER_CONFIG,
     Lack,
@@ -22,6 +24,7 @@ from flyball_engine.vllm.needs import (
     Way,
     lacking,
     means,
+    queue_lacks,
     way,
 )
 
@@ -42,7 +45,8 @@ class Support(Frozen):
     """What one version of vLLM lets Flyball do.
 
     `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
-    `gate`: refusing requests by a deadline. `dropped`: owned arguments that it does not have, which the launcher drops.
+    `gate`: refusing requests by a deadline. `queue`: moving vLLM's own limits of its queue. `dropped`: owned arguments
+    that it does not have, which the launcher drops.
     `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
     looked at.
     """
@@ -52,6 +56,7 @@ class Support(Frozen):
     setpoints: Verdict
     counting: Verdict
     gate: Verdict
+    queue: Verdict
     dropped: Annotated[tuple[str, ...], Field(strict=False)]
     names: dict[str, dict[str, bool | None]]
 
@@ -64,6 +69,7 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         setpoints=_setpoints(seen[CLIENT.name]),
         counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
         gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        queue=_queue(seen),
         dropped=tuple(sorted(dropped)),
         names={used.name: _present(used, seen[used.name]) for used in EVERYTHING},
     )
@@ -76,6 +82,15 @@ def _knobs(seen: Mapping[str, Names]) -> dict[Knob, Verdict]:
     scheduler, config = (seen[used.name] or () for used in (SCHEDULER, SCHEDULER_CONFIG))
     found = means(scheduler.__contains__, config.__contains__)
     return {knob: Verdict(works=isinstance(mean, Means), how=mean.value) for knob, mean in found.items()}
+
+
+def _queue(seen: Mapping[str, Names]) -> Verdict:
+    client, config = seen[QUEUE.name], seen[SCHEDULER_CONFIG.name]
+    if client is None or config is None:
+        unseen = [used.name for used in (QUEUE, SCHEDULER_CONFIG) if seen[used.name] is None]
+        return Verdict(works=None, how=_NOT_SEEN.format(", ".join(unseen)))
+    lacks = queue_lacks(client.__contains__, config.__contains__)
+    return Verdict(works=not lacks, how=next(iter(lacks.values()), QUEUE_MEANS))
 
 
 def _setpoints(client: Names) -> Verdict:

@@ -22,6 +22,7 @@ from flyball_engine.contract import (
     Batching,
     ErrorBody,
     Generation,
+    QueueLimits,
     ReadBack,
     Refusal,
     Setpoint,
@@ -42,6 +43,8 @@ CONNECT_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Longer than a step of many thousand prefill tokens on a slow device.
 WRITE_SECONDS: Final = 15.0
+#: Parts of a setpoint that say nothing as they are.
+_SILENT: Final = {"batching": Batching(), "queue": QueueLimits()}
 #: Pods spoken to at once, over all services.
 CONCURRENCY: Final = 64
 
@@ -124,7 +127,7 @@ class EngineClient:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
         # An engine may be older than this operator, and refuses fields it does not know: send only what says something.
-        unused = {"batching"} if setpoint.batching == Batching() else set()
+        unused = {name for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
         body = setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
         status, answer = await self._request("PUT", address, body=body, service=setpoint.service, seconds=WRITE_SECONDS)
         if status != 200:
