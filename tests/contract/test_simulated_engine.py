@@ -116,10 +116,11 @@ def test_a_chat_streams_token_by_token_and_ends_with_its_usage(engine: Served) -
         "stream_options": {"include_usage": True},
     }
     first = events(engine.api.post("/v1/chat/completions", json=body).text)
-    *tokens, end, usage = first
+    *tokens, usage = first
     assert len(tokens) == 9
     assert all(token["choices"][0]["delta"] == {"content": " tok"} for token in tokens)  # type: ignore[index]
-    assert end["choices"][0]["finish_reason"] == "length"  # type: ignore[index]
+    ends = [token["choices"][0]["finish_reason"] for token in tokens]  # type: ignore[index]
+    assert ends == [None] * 8 + ["length"], "told with the last token"
     assert usage["usage"]["completion_tokens"] == 9  # type: ignore[index]
     again = events(engine.api.post("/v1/chat/completions", json=body).text)
     assert again[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 80  # type: ignore[index]
@@ -131,11 +132,12 @@ def test_a_chat_streams_token_by_token_and_ends_with_its_usage(engine: Served) -
         ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
         ({"prompt": [], "max_tokens": 1}, "prompt: is empty"),
         ({"prompt": "x" * 20_000, "max_tokens": 1}, "longer than the 4096 tokens"),
+        ({"prompt": "x" * 17_000_000, "max_tokens": 1}, "at most 16777216 bytes"),
     ],
 )
 def test_what_cannot_be_served_is_refused_as_openai_does(engine: Served, body: dict[str, object], why: str) -> None:
     answer = engine.api.post("/v1/completions", json=body)
-    assert answer.status_code == 400
+    assert answer.status_code in {400, 413}
     assert why in answer.json()["error"]["message"]
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from flyball_engine.batching.gate import Verdict
+from flyball_engine.batching.gate import Gate, Verdict
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
+from flyball_engine.openai.load import Load
 from flyball_engine.simulator.core import FIXED
 from flyball_engine.simulator.plant import USUAL, Disturbances
 from flyball_engine.simulator.presets import Preset
@@ -75,9 +76,24 @@ class SimulatedEngine:
     def queue(self) -> None:
         """The queue has no limits of its own."""
 
+    @property
+    def gate(self) -> Gate:
+        """What requests are let in by."""
+        return self.core.gate
+
     def healthy(self) -> bool:
         """As long as the process is there."""
         return True
+
+    def load(self) -> Load:
+        """What it does now."""
+        scheduler = self.core.scheduler
+        return Load(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            kv_cache_usage=scheduler.used_blocks() / scheduler.capacity,
+            preemptions=scheduler.preemptions,
+        )
 
     def reports(self) -> Reports:
         """What was published last."""

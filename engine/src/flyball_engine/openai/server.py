@@ -1,0 +1,102 @@
+"""Both ports of an engine of our own: the API and, as in vLLM's pods, the control port beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp
+
+from flyball_engine.batching.gate import Gate
+from flyball_engine.contract import CONTROL_PORT, Env, Setpoint
+from flyball_engine.control.app import build_app
+from flyball_engine.control.engine import Engine
+from flyball_engine.control.metrics import Counts, EngineCollector
+from flyball_engine.control.server import bind, serve
+from flyball_engine.control.service import ControlService
+from flyball_engine.control.tokens import verifier_of
+
+_log = logging.getLogger(__name__)
+
+
+class DrivenEngine(Engine, Protocol):
+    """An engine that lives in this process."""
+
+    @property
+    def gate(self) -> Gate:
+        """What requests are let in by."""
+
+    def counts(self) -> Counts:
+        """What requests came to."""
+
+    def follow(self, setpoint: Setpoint) -> None:
+        """What requests are counted against and refused by from now on."""
+
+    async def drive(self) -> None:
+        """Work, until cancelled."""
+
+
+@asynccontextmanager
+async def control_of(
+    engine: DrivenEngine, *, host: str, environment: Mapping[str, str], collectors: tuple[Collector, ...] = ()
+) -> AsyncIterator[tuple[str, int]]:
+    """Drives an engine behind its control port, whose address this is. Raises OSError if the port is taken.
+
+    `collectors`: metrics of its own, beside those of every engine.
+    """
+    service = ControlService(
+        engine=engine,
+        verifier=verifier_of(environment),
+        service=environment.get(Env.SERVICE_UID, ""),
+        follow=engine.follow,
+    )
+    registry = CollectorRegistry()
+    for collector in (EngineCollector(service, engine.counts, engine.gate), *collectors):
+        registry.register(collector)
+    sock = bind(host, int(environment.get(Env.CONTROL_PORT) or CONTROL_PORT))
+    address = sock.getsockname()
+    driving = asyncio.create_task(engine.drive())
+    serving = asyncio.create_task(serve(build_app(service, registry), sock))
+    try:
+        yield address[0], address[1]
+    finally:
+        service.close()
+        for task in (serving, driving):
+            task.cancel()
+        await asyncio.gather(serving, driving, return_exceptions=True)
+
+
+async def serve_api(api: ASGIApp, *, host: str, port: int, grace_seconds: int) -> None:
+    """Serve until a signal ends it; then no new request is taken, and open answers have `grace_seconds`."""
+    config = uvicorn.Config(
+        api,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=grace_seconds,
+    )
+    await uvicorn.Server(config).serve()
+
+
+async def serve_engine(
+    engine: DrivenEngine,
+    api: ASGIApp,
+    *,
+    host: str,
+    port: int,
+    grace_seconds: int,
+    collectors: tuple[Collector, ...] = (),
+) -> None:
+    """Both ports, until a signal ends them; the control port is told by the environment, as in a pod."""
+    async with control_of(engine, host=host, environment=os.environ, collectors=collectors) as address:
+        _log.info("Flyball: API on %s:%d, control port on %s:%d", host, port, *address)
+        await serve_api(api, host=host, port=port, grace_seconds=grace_seconds)
