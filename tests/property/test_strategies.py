@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_engine.batching.output_lengths import OutputLengths
-from flyball_engine.knobs import Batching, Bucketed, Continuous, Dynamic, NoEvict, Static
+from flyball_engine.knobs import Batched, Batching, Bucketed, Continuous, Dynamic, NoEvict, Static
 from support.batches import Bench
 
 SIZES = st.integers(1, 12)
@@ -50,7 +50,7 @@ def test_every_request_gets_in_once_in_batches_that_keep_their_promise(
 ) -> None:
     bench = bench_with(batching, jobs, slots=slots, per_step=per_step, kv=kv)
     strategy = batching.strategy
-    assert not isinstance(strategy, Continuous)
+    assert isinstance(strategy, Batched)
     seen: list[str] = []
     for batch in bench.batches():
         assert len(batch) <= min(strategy.batch_size, max(slots, 1))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flyball_engine.contract import Batching, Policy
-from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static, Strategy
+from flyball_engine.knobs import Batched, Bucketed, Continuous, Dynamic, NoEvict, Static, Strategy
 
 #: What a story's requests have most often: prompts of 1, 5, 40, 200 and 600 tokens.
 EDGES = (8, 100, 300)
@@ -98,7 +98,7 @@ class Rules:
             self.depths.add(output.num_spec_tokens_to_schedule)
             if output.num_scheduled_tokens and output.num_spec_tokens_to_schedule > depth:
                 broken.append(f"{output.num_spec_tokens_to_schedule} drafts, {depth} may")
-        if isinstance(strategy, Continuous):
+        if not isinstance(strategy, Batched):
             return broken + self._delay(fresh, active)
         return broken + self._batch(strategy, fresh, active)
 
@@ -121,7 +121,7 @@ class Rules:
 
     def _order(self, fresh: list[Any]) -> list[str]:
         batching = self._batching
-        if not isinstance(batching.strategy, Continuous) or batching.admission_delay_seconds or not fresh:
+        if isinstance(batching.strategy, Batched) or batching.admission_delay_seconds or not fresh:
             return []
         by_priority = (batching.policy or self._start_policy) is Policy.PRIORITY
 

@@ -22,10 +22,10 @@ def said_of(**batching: Any) -> str:
     return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in caught.value.errors())
 
 
-def test_absent_is_vllm_s_own_way() -> None:
+def test_absent_is_the_engine_s_own_way() -> None:
     batching = Setpoint.model_validate({"service": SERVICE, "epoch": 1, "generation": 1}).batching
     assert batching == Batching()
-    assert isinstance(batching.strategy, Continuous)
+    assert batching.strategy is None
     assert batching.given() == ()
 
 
@@ -43,6 +43,7 @@ def test_absent_is_vllm_s_own_way() -> None:
 def test_every_strategy_travels_as_json(strategy: dict[str, Any]) -> None:
     batching = Batching.model_validate({"strategy": strategy})
     assert Batching.model_validate_json(batching.model_dump_json()) == batching
+    assert batching.strategy is not None
     assert batching.strategy.type == strategy["type"]
 
 
@@ -91,13 +92,14 @@ def test_a_setpoint_names_all_it_asks_for() -> None:
     )
     queue = QueueLimits(max_num_queued_reqs=9, max_num_queued_tokens=9000)
     asked = setpoint(1, limits={"num_speculative_tokens": 2}, batching=batching, queue=queue).asks()
-    others = {BatchingKnob.STATIC, BatchingKnob.DYNAMIC}
+    others = {BatchingKnob.CONTINUOUS, BatchingKnob.STATIC, BatchingKnob.DYNAMIC}
     assert set(asked) == {Knob.NUM_SPECULATIVE_TOKENS, *BatchingKnob, *QueueKnob} - others
 
 
 @pytest.mark.parametrize(
     ("batching", "knob"),
     [
+        (Batching(strategy=Continuous()), BatchingKnob.CONTINUOUS),
         (Batching(strategy=Static(batch_size=4)), BatchingKnob.STATIC),
         (Batching(strategy=Dynamic(batch_size=4, max_delay_seconds=1.0)), BatchingKnob.DYNAMIC),
         (Batching(strategy=Bucketed(batch_size=4, sorted=True)), BatchingKnob.BUCKETED),

@@ -229,8 +229,8 @@ class CoreState(Frozen):
     stood still. `longest_step_seconds` is the longest step since the setpoint before the present one was applied: the
     step that the present one had to wait for is among them. `local_bias` is what steps take over what the setpoint's
     model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens, `pipeline_depth` the steps in
-    flight at once. `strategy` and `policy` are those in force: Continuous and the start policy after the watchdog
-    tripped or the setpoint expired.
+    flight at once. `strategy` and `policy` are those in force: the engine's own after the watchdog tripped or
+    the setpoint expired.
     """
 
     engine: Count

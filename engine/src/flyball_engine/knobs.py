@@ -163,7 +163,9 @@ class Bucketed(Frozen):
         return self
 
 
-Strategy = Annotated[Continuous | Static | Dynamic | Bucketed, Field(discriminator="type")]
+#: Strategies that run a batch to its last request.
+Batched = Static | Dynamic | Bucketed
+Strategy = Annotated[Continuous | Batched, Field(discriminator="type")]
 
 
 class NoEvict(Frozen):
@@ -186,6 +188,7 @@ class Policy(StrEnum):
 class BatchingKnob(StrEnum):
     """A part of `Batching` that an engine may lack; values are paths in a setpoint, for a strategy with its type."""
 
+    CONTINUOUS = "batching.strategy.Continuous"
     STATIC = "batching.strategy.Static"
     DYNAMIC = "batching.strategy.Dynamic"
     BUCKETED = "batching.strategy.Bucketed"
@@ -223,8 +226,9 @@ AnyKnob = Knob | BatchingKnob | QueueKnob
 
 
 class Batching(Frozen):
-    """How requests are admitted from the queue; everything absent is vLLM's own way.
+    """How requests are admitted from the queue; everything absent is the engine's own way.
 
+    `strategy`: absent, vLLM's is `Continuous`, that of an engine without it the one it was started with.
     `admission_delay_seconds`: a request is kept back until the oldest that is kept back has waited so long, or as many
     wait as may start; then all of them may join together. Dynamic has a delay of its own.
     `no_evict`: see `NoEvict`; absent admits what fits now.
@@ -232,7 +236,7 @@ class Batching(Frozen):
     `policy`: the order of the queue; absent is the engine's start policy.
     """
 
-    strategy: Strategy = Continuous()
+    strategy: Strategy | None = None
     admission_delay_seconds: Delay = 0.0
     no_evict: NoEvict | None = None
     max_concurrent_prefills: Positive | None = None
@@ -245,7 +249,7 @@ class Batching(Frozen):
         return self
 
     def given(self) -> tuple[BatchingKnob, ...]:
-        """The parts that ask for something else than vLLM's own way."""
+        """The parts that ask for something else than the engine's own way."""
         asked = {
             BatchingKnob.ADMISSION_DELAY_SECONDS: self.admission_delay_seconds > 0,
             BatchingKnob.NO_EVICT: self.no_evict is not None,
@@ -253,7 +257,7 @@ class Batching(Frozen):
             BatchingKnob.POLICY: self.policy is not None,
         }
         strategy = self.strategy
-        first = () if isinstance(strategy, Continuous) else (BatchingKnob(f"batching.strategy.{strategy.type}"),)
+        first = () if strategy is None else (BatchingKnob(f"batching.strategy.{strategy.type}"),)
         return first + tuple(knob for knob, is_asked in asked.items() if is_asked)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from flyball_engine.knobs import Batching, Bucketed, Continuous, Dynamic
+from flyball_engine.knobs import Batched, Batching, Bucketed, Dynamic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +70,7 @@ class Decision:
 
 def in_order(batching: Batching) -> bool:
     """Whether new requests simply come in the engine's own order, bounded by number alone."""
-    continuous = isinstance(batching.strategy, Continuous)
-    return continuous and not batching.admission_delay_seconds and batching.no_evict is None
+    return not isinstance(batching.strategy, Batched) and not batching.admission_delay_seconds and batching.no_evict is None
 
 
 def decide(batching: Batching, called: Sequence[str], scene: Scene) -> Decision:
@@ -85,7 +84,7 @@ def decide(batching: Batching, called: Sequence[str], scene: Scene) -> Decision:
     if resumed == room:
         # Whoever is called now could not join: a long queue need not be read in every step of a full engine.
         return Decision(most=resumed, admit=(), called=tuple(called))
-    if isinstance(batching.strategy, Continuous) and not batching.admission_delay_seconds:
+    if not isinstance(batching.strategy, Batched) and not batching.admission_delay_seconds:
         members, held_until = list(islice(scene.queue, room - resumed)), None
     else:
         members, held_until = _members(batching, called, scene)
@@ -100,7 +99,7 @@ def decide(batching: Batching, called: Sequence[str], scene: Scene) -> Decision:
 
 def _members(batching: Batching, called: Sequence[str], scene: Scene) -> tuple[list[Waiting], float | None]:
     """Who is called and has not joined yet, and until when others are kept back."""
-    one_batch = not isinstance(batching.strategy, Continuous)
+    one_batch = isinstance(batching.strategy, Batched)
     if one_batch and not called and scene.running + scene.resuming:
         return [], None
     waiting = list(scene.queue)
@@ -124,7 +123,7 @@ def _delay(batching: Batching) -> float:
 def _next_batch(batching: Batching, waiting: list[Waiting], scene: Scene) -> tuple[list[Waiting], bool]:
     """The batch that would begin now, and whether waiting longer could not make it larger."""
     strategy = batching.strategy
-    if isinstance(strategy, Continuous):
+    if not isinstance(strategy, Batched):
         return waiting, len(waiting) >= scene.slots
     most = max(1, min(strategy.batch_size, scene.slots))
     like = _alike(strategy, waiting, most) if isinstance(strategy, Bucketed) else waiting

@@ -65,7 +65,8 @@ class SimulatedEngine:
     @property
     def unsupported(self) -> Mapping[AnyKnob, str]:
         """Strategies and speculation: requests are admitted as vLLM does by itself, a token at a time."""
-        return dict.fromkeys((*BatchingKnob, *QueueKnob, *FIXED), "the simulated engine has none yet")
+        lacks = [knob for knob in (*BatchingKnob, *QueueKnob, *FIXED) if knob is not BatchingKnob.CONTINUOUS]
+        return dict.fromkeys(lacks, "the simulated engine has none yet")
 
     @property
     def ungated(self) -> str | None:

@@ -41,7 +41,8 @@ class Admission:
     @property
     def strategy(self) -> StrategyType:
         """The strategy in force."""
-        return StrategyType(self._batching.strategy.type)
+        strategy = self._batching.strategy
+        return StrategyType.CONTINUOUS if strategy is None else StrategyType(strategy.type)
 
     @property
     def policy(self) -> Policy:
