@@ -70,7 +70,11 @@ class Decision:
 
 def in_order(batching: Batching) -> bool:
     """Whether new requests simply come in the engine's own order, bounded by number alone."""
-    return not isinstance(batching.strategy, Batched) and not batching.admission_delay_seconds and batching.no_evict is None
+    return (
+        not isinstance(batching.strategy, Batched)
+        and not batching.admission_delay_seconds
+        and batching.no_evict is None
+    )
 
 
 def decide(batching: Batching, called: Sequence[str], scene: Scene) -> Decision:
