@@ -18,18 +18,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
 from flyball_engine.knobs import Static
+from flyball_engine.signing import BadKeyError, Signer
 from flyball_operator.engines import client as client_module
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import (
     BadAnswerError,
-    BadKeyError,
     EngineError,
     NotLeadingError,
     RefusedError,
     UnknownError,
     UnreachableError,
 )
-from flyball_operator.engines.sign import Signer
 from support.brains import World
 from support.engines import PlantEngine, ServedEngine, serving
 

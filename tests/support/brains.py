@@ -14,9 +14,9 @@ import aiohttp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, generate_latest
 
+from flyball_engine.signing import Signer
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.engines.sign import Signer
 from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.brain import Brain, SignalReader

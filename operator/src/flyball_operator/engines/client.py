@@ -19,14 +19,13 @@ from yarl import URL
 from flyball_engine.contract import (
     CONTROL_PORT,
     SETPOINT_PATH,
-    Batching,
     ErrorBody,
     Generation,
-    QueueLimits,
     ReadBack,
     Refusal,
     Setpoint,
 )
+from flyball_engine.signing import Signer, body_of
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
@@ -35,7 +34,6 @@ from flyball_operator.engines.errors import (
     UnknownError,
     UnreachableError,
 )
-from flyball_operator.engines.sign import Signer
 
 #: A read-back is some 10 KiB per core.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -43,8 +41,6 @@ CONNECT_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Longer than a step of many thousand prefill tokens on a slow device.
 WRITE_SECONDS: Final = 15.0
-#: Parts of a setpoint that say nothing as they are.
-_SILENT: Final = {"batching": Batching(), "queue": QueueLimits()}
 #: Pods spoken to at once, over all services.
 CONCURRENCY: Final = 64
 
@@ -126,9 +122,7 @@ class EngineClient:
     async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
-        # An engine may be older than this operator, and refuses fields it does not know: send only what says something.
-        unused = {name for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
-        body = setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
+        body = body_of(setpoint)
         status, answer = await self._request("PUT", address, body=body, service=setpoint.service, seconds=WRITE_SECONDS)
         if status != 200:
             raise _refusal(status, answer)

@@ -1,7 +1,6 @@
 """What can go wrong between the operator and an engine.
 
 EnginesError
-├── BadKeyError      the signing key cannot be used: the operator does not start
 └── EngineError      one pod's answer
     ├── UnreachableError   no connection, or no answer in time
     ├── BadAnswerError     an answer that is no read-back: another server, too large, cut off
@@ -16,10 +15,6 @@ from flyball_engine.contract import Generation, Refusal
 
 class EnginesError(Exception):
     """Root of this room's errors."""
-
-
-class BadKeyError(EnginesError):
-    """The signing key file is missing, unreadable or no Ed25519 key."""
 
 
 class EngineError(EnginesError):

@@ -25,6 +25,7 @@ import kopf
 from kubernetes.aio import client
 from pydantic import ValidationError
 
+from flyball_engine.signing import BadKeyError, Signer
 from flyball_operator.api import names
 from flyball_operator.cluster.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.cluster.cache import Cache
@@ -36,7 +37,6 @@ from flyball_operator.cluster.reader import Key, Reader
 from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.engines.errors import EnginesError
-from flyball_operator.engines.sign import Signer
 from flyball_operator.plan.snapshot import Config
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.shell import kopf_glue, startup
@@ -338,7 +338,7 @@ def _outcome(running: Callable[[], None]) -> Exit:
     except* LeadershipLostError as lost:
         log.error("ending: %s", _first(lost))
         outcome = Exit.LOST
-    except* (EnginesError, ClusterError) as wrong:
+    except* (EnginesError, BadKeyError, ClusterError) as wrong:
         log.error("ending: %s", _first(wrong))
         outcome = Exit.MISCONFIGURED
     except* Exception:

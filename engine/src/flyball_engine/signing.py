@@ -1,19 +1,45 @@
 """Signs setpoints: an EdDSA token over the body's digest, for one service, valid for seconds.
 
-The operator holds the private key, pods the public half only, so nothing worth stealing lies in users' namespaces.
+Whoever writes setpoints holds the private key (the operator; a person with `flyball-bench`), pods the public half
+only, so nothing worth stealing lies in users' namespaces. `flyball_engine.control.tokens` verifies.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LIFETIME_SECONDS, Claims, body_digest
-from flyball_operator.engines.errors import BadKeyError
+from flyball_engine.contract import (
+    TOKEN_ALGORITHM,
+    TOKEN_LIFETIME_SECONDS,
+    Batching,
+    Claims,
+    QueueLimits,
+    Setpoint,
+    body_digest,
+)
+
+
+class BadKeyError(Exception):
+    """The signing key file is missing, unreadable or no Ed25519 key."""
+
+
+#: Parts of a setpoint that say nothing as they are.
+_SILENT: Final = {"batching": Batching(), "queue": QueueLimits()}
+
+
+def body_of(setpoint: Setpoint) -> bytes:
+    """A setpoint as it is signed and sent.
+
+    An engine may be older than who writes to it, and refuses fields it does not know: only what says something is sent.
+    """
+    unused = {name for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
+    return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 
 class Signer:
