@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from flyball_engine.batching.gate import Reason
-from flyball_engine.contract import QueueKnob, QueueLimits, Shed
+from flyball_engine.bench.main import main as flyball_bench
+from flyball_engine.bench.report import Report
+from flyball_engine.contract import BatchingKnob, QueueKnob, QueueLimits, Shed, StrategyType
 from flyball_engine.model import StepModel
 from support.engine import ControlClient, setpoint
 from support.installed import Installed
@@ -31,6 +33,8 @@ SCALE_OUT = "--enable-scale-out"
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 #: Says that a step takes far longer than any does.
 SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
+
+SHORT_EXERCISE = ("--concurrency=8", "--requests=2", "--workloads=mixed", "--input-tokens=32", "--output-tokens=8")
 
 PROMPT = "the quick brown fox " * 20
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -188,3 +192,28 @@ def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_
     # Nothing of what was refused, or ended, stands in the way of the next.
     eventually(lambda: gated.control.read().cores[0].running == 0, expecting="the engine is idle", within=60)
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
+
+
+def test_the_exercise_compares_strategies_without_the_gate_and_puts_it_back(
+    gated: Gated, vllm_python: str, model: Path, tmp_path: Path
+) -> None:
+    gated.sheds_after(1000.0)
+    before = gated.control.read()
+    lacking = {knob.value for knob in before.unsupported if isinstance(knob, BatchingKnob)}
+    strategies = [one for one in StrategyType if f"batching.strategy.{one.value}" not in lacking]
+    key = tmp_path / "key.pem"
+    key.write_bytes(gated.server.signer.private_pem)
+    where = [f"--url={gated.server.url}", f"--control={gated.server.control_url}", f"--signing-key={key}"]
+    how = [f"--python={vllm_python}", f"--tokenizer={model}", f"--out={tmp_path}"]
+    what = [f"--strategies={','.join(strategies)}", *SHORT_EXERCISE]
+    assert flyball_bench(["run", *where, *how, *what]) == 0
+    series = Report.model_validate_json((tmp_path / "report.json").read_bytes()).series
+    assert [line.setting.strategy for line in series] == strategies
+    for line in series:
+        (point,) = line.measurements
+        assert (point.completed, point.failed, point.truncated) == (16, 0, 0), point
+    held, after = before.accepted, gated.control.read().accepted
+    assert held is not None
+    assert after is not None
+    assert after == held.model_copy(update={"generation": after.generation})
+    gated.generations = itertools.count(after.generation + 1)

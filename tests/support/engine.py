@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from flyball_engine.contract import (
     METRICS_PATH,
@@ -37,6 +37,10 @@ class Signer:
     @property
     def public_pem(self) -> str:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+    @property
+    def private_pem(self) -> bytes:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def token(
         self, body: bytes, *, audience: str = SERVICE, lifetime: float = TOKEN_LIFETIME_SECONDS, **claims: Any

@@ -107,10 +107,11 @@ def started(
     plugin: Path,
     user: Sequence[str] = (),
     owned: Sequence[str] = (),
+    port: int | None = None,
     **variables: str,
 ) -> Iterator[VllmServer]:
     """A server with these of the user's and of Flyball's arguments beside those it needs; ended at the end."""
-    port, control, signer = free_port(), free_port(), Signer()
+    port, control, signer = port or free_port(), free_port(), Signer()
     needed = [f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1", f"--port={port}"]
     small = ["--enforce-eager", "--kv-cache-memory-bytes=256M", "--max-model-len=4096", "--dtype=bfloat16"]
     command = launch_command(owned=[*needed, *owned], user=[*small, *user])

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from demo import report
 from demo.main import example, in_force
-from demo.measure import Measured, Percentiles, Request, measure
+from demo.measure import Measured, Request, measure
 from demo.phases import NORMAL, PHASES, schedule
 from demo.watch import Pod, Snapshot, counters_of, pod_of
+from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,

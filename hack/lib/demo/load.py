@@ -1,4 +1,4 @@
-"""The load: a Job in the cluster whose pod runs `generator.py`, and the line to it.
+"""The load: a Job in the cluster whose pod runs the generator of `flyball-bench`, and the line to it.
 
 The Job's container waits for standard input and ends when that closes, so the load never outlives the demo, however the
 demo ends.
@@ -14,9 +14,9 @@ from typing import Any, Self
 from demo.errors import DemoError, WaitError
 from demo.kube import kubectl
 from demo.phases import Run, Stream
+from flyball_engine.bench.load import GENERATOR
 
 JOB = "flyball-demo-load"
-GENERATOR = Path(__file__).with_name("generator.py")
 #: A run's result is one line: some hundred requests with every gap between two tokens.
 LINE_LIMIT = 64 * 2**20
 #: A whole demo fits in, and a load pod that was forgotten ends.

@@ -6,52 +6,20 @@ the time between tokens), by nearest rank.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
+from flyball_engine.bench import requests
+from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import Objective
 
 
-class Request(BaseModel):
-    """One request as the load generator saw it; times in seconds."""
-
-    start: float
-    ttft: float
-    gaps: tuple[float, ...]
-    prompt_tokens: int
-    output_tokens: int
-    expected_tokens: int
-    error: str
-
-    @property
-    def failed(self) -> bool:
-        """Refused, broken off, or without a single token."""
-        return bool(self.error) or self.ttft <= 0
-
-    @property
-    def reason(self) -> str:
-        """Why it failed, in a line."""
-        return self.error.strip().rpartition("\n")[2] or "ended without a token"
-
-    @property
-    def truncated(self) -> bool:
-        """Ended well, with fewer tokens than were asked for."""
-        return not self.failed and self.output_tokens < self.expected_tokens
-
-    @property
-    def latency(self) -> float:
-        """From sending to the last token."""
-        return self.ttft + sum(self.gaps)
-
-    @property
-    def per_token(self) -> float | None:
-        """Mean time per token after the first; None for an answer of one token."""
-        return sum(self.gaps) / (self.output_tokens - 1) if self.output_tokens > 1 else None
+class Request(requests.Request):
+    """One request as the load generator saw it, and what it came to."""
 
     def outcomes(self, metric: Metric, threshold: float) -> tuple[int, int]:
         """How often this request met and violated a threshold: once per request, for InterTokenLatency once per gap."""
@@ -78,24 +46,6 @@ class Request(BaseModel):
         if objective.metric is Metric.INTER_TOKEN_LATENCY:
             return not self.gaps or sum(self.gaps) / len(self.gaps) <= objective.threshold_seconds
         return not self.outcomes(objective.metric, objective.threshold_seconds)[1]
-
-
-class Percentiles(BaseModel):
-    """Median and 99th percentile, in seconds; None where there was nothing."""
-
-    p50: float | None = None
-    p99: float | None = None
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Percentiles:
-        """By nearest rank."""
-        ranked = sorted(values)
-        if not ranked:
-            return cls()
-        return cls(
-            p50=ranked[math.ceil(0.50 * len(ranked)) - 1],
-            p99=ranked[math.ceil(0.99 * len(ranked)) - 1],
-        )
 
 
 class Measured(BaseModel):

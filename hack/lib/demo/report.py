@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from demo.measure import Measured, Percentiles
+from demo.measure import Measured
 from demo.view import limits_text, percent
+from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Limits
 from flyball_operator.api.v1alpha1 import DecisionStatus, Mode, Objective, StepModelStatus
 

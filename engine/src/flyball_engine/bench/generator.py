@@ -1,11 +1,13 @@
-"""Runs in the load pod: vLLM's own load generator, told over standard input which runs to make.
+"""vLLM's own load generator, told over standard input which runs to make.
 
-One process lives as long as the demo, because importing vLLM costs half a minute on the load pod's share of a core. A
-stream of a run is a forked child with its own event loop and random state, so that two streams of one run neither share
-nor disturb each other's arrival times. A run is prepared (prompts made) before it is started, so that it starts on the
+One process lives as long as who asks, because importing vLLM costs half a minute on a share of a core. A stream of a
+run is a forked child with its own event loop and random state, so that two streams of one run neither share nor
+disturb each other's arrival times. A run is prepared (prompts made) before it is started, so that it starts on the
 second. When standard input ends, whoever asked is gone: the children are ended and so is this process.
 
-It is mounted from a ConfigMap into the engine image, so it may import nothing but the standard library and vLLM.
+It runs where vLLM is and we may not be: by the Python that `flyball-bench --python` names, and in the pod of
+`hack/demo`, mounted from a ConfigMap into the engine image. So it may import nothing but the standard library and
+vLLM.
 
 Lines in, JSON:   {"hello": true}   {"prepare": RUN, "streams": {NAME: [ARGUMENT, ...]}}   {"start": RUN}
 Lines out, JSON:  {"event": "up" | "prepared" | "started" | "finished" | "failed", "run": RUN, ...}
@@ -72,7 +74,13 @@ def stream(pipe: Connection, arguments: list[str]) -> None:
 
     serve.benchmark = start_on_word
     result = asyncio.run(serve.main_async(options))
-    pipe.send({"duration": result["duration"], "requests": requests_of(result, expected, clock)})
+    pipe.send(
+        {
+            "duration": result["duration"],
+            "tokens_per_draft": result.get("spec_decode_acceptance_length"),
+            "requests": requests_of(result, expected, clock),
+        }
+    )
 
 
 class Run:

@@ -1,0 +1,328 @@
+"""The exercise's decisions: points, what came of them, knee, advice, and the report in all its forms."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from flyball_engine.bench import options as bench_options
+from flyball_engine.bench.advice import Work, advise
+from flyball_engine.bench.control import setpoint_of
+from flyball_engine.bench.errors import FileError
+from flyball_engine.bench.files import RESULTS, Results, read
+from flyball_engine.bench.knee import knee
+from flyball_engine.bench.main import main
+from flyball_engine.bench.measurements import Sample, measure, utilisation
+from flyball_engine.bench.page import page
+from flyball_engine.bench.points import Effort, Setting, Target, settings_of, sweep, time_left
+from flyball_engine.bench.report import Report, report
+from flyball_engine.bench.requests import Request
+from flyball_engine.bench.series import series_of
+from flyball_engine.bench.svg import decades, steps
+from flyball_engine.bench.table import ABSENT, figure, table
+from flyball_engine.contract import Limits, Setpoint, StrategyType
+from support.exercises import MIXED, UNIFORM, a_measurement, a_point, a_sweep
+
+WHEN = "2026-11-21T12:00:00+00:00"
+#: A server that batches: throughput rises and flattens, latency rises slowly, then in proportion.
+BATCHING = {1: (100.0, 1.0), 4: (380.0, 1.05), 16: (1200.0, 1.3), 64: (1900.0, 3.4), 256: (1950.0, 13.1)}
+CONTINUOUS, STATIC = StrategyType.CONTINUOUS, StrategyType.STATIC
+
+
+def a_request(ttft: float, gaps: tuple[float, ...], *, error: str = "") -> Request:
+    """Of ten tokens that were asked for."""
+    output = len(gaps) + 1 if ttft else 0
+    return Request(
+        start=0, ttft=ttft, gaps=gaps, prompt_tokens=5, output_tokens=output, expected_tokens=10, error=error
+    )
+
+
+class TestThePoints:
+    def test_settings_change_innermost_and_every_point_has_a_key_of_its_own(self) -> None:
+        points = sweep(
+            Target(endpoint="http://e", model="m"),
+            workloads=[UNIFORM, MIXED],
+            settings=settings_of([CONTINUOUS, STATIC], batch_size=None, max_delay_seconds=0.1),
+            concurrencies=[1, 16],
+            effort=Effort(),
+        )
+        order = [(point.workload.name.value, point.concurrency, point.setting.strategy) for point in points[:4]]
+        assert order == [
+            ("uniform", 1, CONTINUOUS),
+            ("uniform", 1, STATIC),
+            ("uniform", 16, CONTINUOUS),
+            ("uniform", 16, STATIC),
+        ]
+        assert len({point.key for point in points}) == len(points) == 8
+
+    def test_whatever_is_set_is_part_of_the_key(self) -> None:
+        plain = a_point(4)
+        others = [a_point(8), a_point(4, label="x"), a_point(4, endpoint="http://b"), a_point(4, workload=MIXED)]
+        assert plain.key == a_point(4).key
+        assert plain.key not in {other.key for other in others}
+
+    @pytest.mark.parametrize(("clients", "requests"), [(1, 8), (4, 16), (64, 256), (256, 512), (1000, 1000)])
+    def test_requests_follow_the_clients_within_bounds(self, clients: int, requests: int) -> None:
+        assert Effort().requests(clients) == requests
+
+    def test_the_time_left_is_what_points_of_like_concurrency_took(self) -> None:
+        assert time_left([], [1, 2]) is None
+        assert time_left([(1, 10.0), (64, 30.0)], [1, 60, 64]) == pytest.approx(70.0)
+
+    def test_a_batch_is_as_large_as_the_clients_are_many_and_never_larger_than_the_engine(self) -> None:
+        prior = Setpoint(service="s", epoch=1, generation=7, limits=Limits(max_num_scheduled_tokens=512))
+        static = setpoint_of(Setting(strategy=STATIC), concurrency=16, ceiling=64, prior=prior)
+        assert static.batching.strategy.batch_size == static.limits.max_num_active_seqs == 16  # type: ignore[union-attr]  # Static
+        assert static.limits.max_num_scheduled_tokens == 512, "what is not compared stays as it was"
+        assert setpoint_of(Setting(), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 64
+        assert (
+            setpoint_of(Setting(batch_size=8), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 8
+        )
+
+
+class TestWhatCameOfAPoint:
+    def test_the_figures_are_the_clients(self) -> None:
+        requests = [
+            Request(
+                start=0, ttft=0.2, gaps=(0.1,) * 9, prompt_tokens=5, output_tokens=10, expected_tokens=10, error=""
+            ),
+            Request(start=0, ttft=0.4, gaps=(0.2,) * 4, prompt_tokens=5, output_tokens=5, expected_tokens=10, error=""),
+            Request(
+                start=0, ttft=0, gaps=(), prompt_tokens=5, output_tokens=0, expected_tokens=10, error="x\nHTTP 503"
+            ),
+        ]
+        one = measure(a_point(2), requests, seconds=2.0, samples=[], measured_at=WHEN, engine="e")
+        assert (one.completed, one.failed, one.truncated, one.errors) == (2, 1, 1, {"HTTP 503": 1})
+        assert one.output_tokens_per_second == pytest.approx(7.5)
+        assert one.total_tokens_per_second == pytest.approx(12.5)
+        assert one.e2e.p50 == pytest.approx(1.1)
+        assert one.e2e.p99 == pytest.approx(1.2)
+        assert one.tpot.p99 == pytest.approx(0.2)
+
+    def test_what_was_not_observed_is_absent_and_never_zero(self) -> None:
+        assert utilisation([]) is None
+        assert utilisation([Sample(running=0, waiting=0, slots=64)]) is None, "one look is no picture"
+        without_slots = utilisation([Sample(running=4, waiting=1, slots=None)] * 3)
+        assert without_slots is not None
+        assert (without_slots.running, without_slots.slots, without_slots.share) == (4, None, None)
+        with_slots = utilisation([Sample(running=running, waiting=0, slots=8) for running in (8, 8, 2)])
+        assert with_slots is not None
+        assert with_slots.share == pytest.approx(0.75)
+        moved = utilisation([Sample(running=4, waiting=0, slots=slots) for slots in (8, 8, 64)])
+        assert moved is not None
+        assert (moved.running, moved.share) == (4, None), "a share of what, if the slots were moved meanwhile"
+
+
+class TestTheKnee:
+    def test_it_is_where_latency_begins_to_lose_more_than_throughput_gains(self) -> None:
+        found = knee(a_sweep(BATCHING))
+        assert found is not None
+        assert (found.concurrency, found.passed) == (16, True)
+        assert found.power == pytest.approx(12 / 1.3)
+
+    def test_it_does_not_move_with_the_end_of_the_sweep(self) -> None:
+        shorter = {clients: BATCHING[clients] for clients in (1, 4, 16, 64)}
+        assert knee(a_sweep(shorter)) == knee(a_sweep(BATCHING))
+
+    def test_one_noisy_point_ends_no_search(self) -> None:
+        found = knee(a_sweep(BATCHING | {4: (310.0, 1.3)}))
+        assert found is not None
+        assert found.concurrency == 16
+
+    def test_of_powers_that_are_alike_the_fewest_clients_count(self) -> None:
+        found = knee(a_sweep({1: (100.0, 1.0), 8: (780.0, 1.0), 16: (1600.0, 2.0), 32: (1610.0, 4.0)}))
+        assert found is not None
+        assert found.concurrency == 8
+
+    def test_a_sweep_that_ended_too_soon_says_so(self) -> None:
+        found = knee(a_sweep({1: (100.0, 1.0), 4: (390.0, 1.02)}))
+        assert found is not None
+        assert (found.concurrency, found.passed) == (4, False)
+
+    def test_there_is_none_without_two_latencies(self) -> None:
+        assert knee(a_sweep({1: (100.0, 1.0)})) is None
+        assert knee([a_measurement(a_point(1), e2e=None), a_measurement(a_point(2))]) is None
+
+
+class TestTheAdvice:
+    def advice(self, work: Work, *points: object) -> tuple[str, str]:
+        given = [one for one in advise(series_of(points)) if one.work is work]  # type: ignore[arg-type]  # measurements
+        assert len(given) == 1
+        return given[0].text, " ".join(given[0].figures)
+
+    def test_of_strategies_the_faster_is_advised_by_how_much_it_is(self) -> None:
+        mixed = a_sweep({16: (1300.0, 1.0)}, strategy=CONTINUOUS, workload=MIXED)
+        static = a_sweep({16: (1000.0, 1.4)}, strategy=STATIC, workload=MIXED)
+        text, figures = self.advice(Work.MIXED, *mixed, *static)
+        assert text == "Continuous: the most output tokens/s; 30% more tokens/s than Static"
+        assert "Static at 16: 1000 output tokens/s" in figures
+
+    def test_of_those_that_are_as_fast_the_sooner_is(self) -> None:
+        continuous = a_measurement(a_point(16, strategy=CONTINUOUS), output=1000.0, ttft=0.3)
+        static = a_measurement(a_point(16, strategy=STATIC), output=1010.0, ttft=0.9)
+        text, _ = self.advice(Work.UNIFORM, continuous, static)
+        assert text.startswith("Continuous: as fast as Static (within 5%)")
+
+    def test_real_time_stays_at_the_knee_and_says_what_lies_beyond(self) -> None:
+        text, figures = self.advice(Work.REAL_TIME, *a_sweep(BATCHING))
+        assert "at most 16 requests at once" in text
+        assert "at 64: end to end p50 +162%, output tokens/s +58%" in figures
+
+    def test_bulk_takes_what_gives_the_most_with_the_fewest_clients(self) -> None:
+        text, figures = self.advice(Work.BULK, *a_sweep(BATCHING))
+        assert "with 64 clients" in text
+        assert "1950 output tokens/s at 256" in figures
+
+    def test_nothing_is_said_of_what_was_not_compared_or_failed(self) -> None:
+        alone = advise(series_of(a_sweep(BATCHING)))
+        assert {one.work for one in alone} == {Work.REAL_TIME, Work.BULK}
+        assert advise(series_of([a_measurement(a_point(4), failed=1)])) == ()
+
+
+class TestTheFile:
+    def test_a_second_run_finds_what_the_first_kept(self, tmp_path: Path) -> None:
+        kept = a_sweep(BATCHING)
+        for one in kept:
+            Results(tmp_path).append(one)
+        assert Results(tmp_path).load(fresh=False) == kept
+
+    def test_a_line_that_was_cut_off_is_measured_again_and_spoils_no_other(self, tmp_path: Path) -> None:
+        first, second = a_sweep({1: (100.0, 1.0), 2: (190.0, 1.0)})
+        results = Results(tmp_path)
+        results.append(first)
+        with (tmp_path / RESULTS).open("a") as file:
+            file.write(second.model_dump_json()[:100])
+        assert results.load(fresh=False) == [first]
+        results.append(second)
+        assert results.load(fresh=False) == [first, second]
+
+    def test_a_fresh_run_puts_the_old_one_aside(self, tmp_path: Path) -> None:
+        (one,) = a_sweep({1: (100.0, 1.0)})
+        Results(tmp_path).append(one)
+        assert Results(tmp_path).load(fresh=True) == []
+        assert read(tmp_path / f"{RESULTS}.old") == [one]
+
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ("{}\n", r"line 1: .*point"),
+            ("no json\n", "line 1"),
+            ('{"version": 2}\n', "line 1: version: .*accepted: points as flyball-bench writes them, version 1"),
+        ],
+    )
+    def test_what_is_no_result_is_refused_by_line_and_field(self, tmp_path: Path, content: str, problem: str) -> None:
+        (tmp_path / RESULTS).write_text(content)
+        with pytest.raises(FileError, match=problem):
+            read(tmp_path / RESULTS)
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(FileError, match="nowhere"):
+            read(tmp_path / "nowhere")
+
+
+def a_report() -> Report:
+    """Two workloads, labels, a failure, something absent, and text that HTML would take for its own."""
+    return report(
+        [
+            *a_sweep(BATCHING, strategy=CONTINUOUS),
+            *a_sweep({1: (90.0, 1.0), 16: (800.0, 2.0)}, strategy=STATIC),
+            *a_sweep({1: (95.0, 1.0), 16: (900.0, 1.9)}, label="a < b & c", workload=MIXED),
+            a_measurement(a_point(64, strategy=STATIC), output=700.0, failed=3, share=None),
+        ],
+        generated_at=WHEN,
+    )
+
+
+class TestTheReport:
+    def test_it_comes_back_whole_from_json(self) -> None:
+        assert Report.model_validate_json(a_report().model_dump_json()) == a_report()
+
+    def test_of_a_point_measured_twice_the_later_one_counts(self) -> None:
+        old, new = (a_measurement(a_point(1), output=output, at=at) for output, at in ((1.0, "2025"), (2.0, "2026")))
+        assert [one.measurements for one in report([new, old], generated_at=WHEN).series] == [(new,)]
+
+    def test_two_engines_without_labels_are_told_apart(self) -> None:
+        both = [a_measurement(a_point(1)), a_measurement(a_point(1, endpoint="http://other"))]
+        assert len({line.name for line in report(both, generated_at=WHEN).series}) == 2
+
+    def test_the_table_shows_knee_gain_errors_and_what_is_absent(self) -> None:
+        text = table(a_report())
+        (knee_row,) = re.findall(r"^ +16 .* knee$", text, flags=re.MULTILINE)
+        assert "12.0" not in knee_row
+        assert " 12 " in knee_row, "twelve times the tokens/s of one client"
+        assert "Static at 64: 3 × refused & gone" in text
+        (failed_row,) = re.findall(r"^ +64 +700 .*$", text, flags=re.MULTILINE)
+        assert f" {ABSENT} " in failed_row
+        assert "The knee is the smallest concurrency" in text
+
+    def test_the_page_is_well_formed_and_loads_nothing(self) -> None:
+        text = page(a_report())
+        root = ET.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+        assert len(root.findall(".//div[@class='charts']/svg")) == 8, "four charts for each workload"
+        assert len(root.findall(".//circle[@class='knee']")) == 4, "one ring in each chart of the series with a knee"
+        assert "a < b & c" in "".join(root.itertext())
+        assert not re.search(r"<script|<link|<img|\bsrc=|\bhref=|url\(|@import", text)
+        assert "prefers-color-scheme: dark" in text
+        HTMLParser().feed(text)
+
+    def test_an_empty_report_is_a_page_too(self) -> None:
+        ET.fromstring(page(report([], generated_at=WHEN)).removeprefix("<!DOCTYPE html>\n"))
+
+    def test_axes_have_round_ticks_around_the_values(self) -> None:
+        assert steps(1950) == [0, 500, 1000, 1500, 2000]
+        assert steps(100) == [0, 20, 40, 60, 80, 100]
+        assert decades([13.0, 240.0]) == [10, 20, 50, 100, 200, 500]
+        assert decades([20.0]) == [20, 50]
+
+    @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.1234, "0.12"), (12.34, "12.3"), (43210.0, "43210")])
+    def test_figures_have_three_digits_and_no_exponents(self, value: float | None, text: str) -> None:
+        assert figure(value) == text
+
+
+class TestTheOptions:
+    @pytest.mark.parametrize(
+        ("text", "values"),
+        [("1,64,16", (1, 16, 64)), ("1..8", (1, 2, 4, 8)), ("3..20", (3, 4, 8, 16, 20)), ("5..5", (5,))],
+    )
+    def test_concurrencies(self, text: str, values: tuple[int, ...]) -> None:
+        assert bench_options.concurrencies(text) == values
+
+    @pytest.mark.parametrize(
+        ("argument", "said"),
+        [
+            ("--concurrency=0", "argument --concurrency: '0' is out of range; accepted: 1,16,64 or 1..64"),
+            ("--concurrency=9..1", "argument --concurrency: '9..1' is out of range"),
+            ("--concurrency=many", "argument --concurrency: 'many' is no list of numbers; accepted: 1,16,64 or 1..64"),
+            ("--strategies=Magic", "argument --strategies: 'Magic' is unknown; accepted: all, or a list of Continuous"),
+            ("--workloads=odd", "argument --workloads: 'odd' is unknown; accepted: a list of uniform, mixed"),
+            ("--spread=1", "argument --spread: '1'; accepted: numbers from 0 to 0.99"),
+            ("--max-delay=-1", "argument --max-delay: '-1'; accepted: numbers from 0 to 60"),
+            ("--batch-size=x", "argument --batch-size: 'x'; accepted: whole numbers from 1 to 4096"),
+            ("--url=ftp://x", "argument --url: 'ftp://x' is no address; accepted: such as http://127.0.0.1:8000"),
+        ],
+    )
+    def test_a_wrong_value_is_named_with_what_is_accepted(
+        self, argument: str, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main(["run", "--url=http://127.0.0.1:1", argument])
+        assert said in capsys.readouterr().err
+
+    def test_the_files_of_several_runs_make_one_report(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for label in ("caching", "no caching"):
+            results = Results(tmp_path / label)
+            results.load(fresh=False)
+            for one in a_sweep(BATCHING, label=label):
+                results.append(one)
+        files = [str(tmp_path / "caching"), str(tmp_path / "no caching" / RESULTS)]
+        assert main(["report", *files, f"--out={tmp_path}"]) == 0
+        out = capsys.readouterr().out
+        assert "as configured · caching" in out
+        assert "as configured · no caching" in out
+        assert Report.model_validate_json((tmp_path / "report.json").read_bytes()).advice
