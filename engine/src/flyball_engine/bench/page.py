@@ -47,7 +47,8 @@ svg { width: 100%; height: auto; display: block; }
 .knee { fill: none; stroke-width: 2; }
 .legend { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; list-style: none; padding: 0; margin: 0 0 0.75rem; }
 .legend svg { width: 34px; height: 12px; display: inline-block; vertical-align: middle; margin-right: 0.4rem; }
-.advice { list-style: none; padding: 0; display: grid; gap: 0.75rem; } .advice > li { padding: 0.75rem 1rem; }
+.advice { list-style: none; padding: 0; display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); } .advice > li { padding: 0.75rem 1rem; }
 .advice b { text-transform: capitalize; } .advice ul { margin: 0.25rem 0 0; padding-left: 1.1rem; color: var(--soft); }
 .scroll { overflow-x: auto; margin-top: 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.875rem; white-space: nowrap; }

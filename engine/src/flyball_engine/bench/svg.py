@@ -67,7 +67,7 @@ def _body(axis: Axis, traces: Sequence[Trace]) -> Iterator[str]:
     for tick in ticks:
         y = up(height(tick))
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(LEFT - 8, y + 4, figure(tick, 3) if tick else "0", "end")
+        yield _text(LEFT - 8, y + 4, f"{tick:.15g}", "end")
     for x in xs:
         yield _text(across(math.log2(x)), HEIGHT - BOTTOM + 18, str(x), "middle")
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, "requests at once (clients)", "middle")
