@@ -35,7 +35,7 @@ class Exit(IntEnum):
     OK = 0
     """Every point is measured."""
     FAILED = 1
-    """Something failed on the way; what was measured before is kept."""
+    """Something failed on the way, or the report could not be written; what was measured before is kept."""
     UNUSABLE = 2
     """An option, the endpoint, the control port or a file cannot be used; nothing was measured."""
     INTERRUPTED = 130
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     files = [path / RESULTS if path.is_dir() else path for path in options.files]
-    _tell([one for path in files for one in read(path)], options.out)
-    return Exit.OK
+    return _tell([one for path in files for one in read(path)], options.out)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -90,8 +89,8 @@ def _run(options: argparse.Namespace) -> int:
         switch = Switch(port, signer, read_back) if port and signer and read_back and options.strategies else None
         code = _measure(options, rest, _Parts(served, endpoint, port, read_back, switch, results, progress))
     keys = {point.key for point in points}
-    _tell([one for one in results.load(fresh=False) if one.point.key in keys], options.out)
-    return code
+    told = _tell([one for one in results.load(fresh=False) if one.point.key in keys], options.out)
+    return code or told
 
 
 class _Parts:
@@ -198,10 +197,10 @@ def _points(options: argparse.Namespace, served: Served) -> tuple[Point, ...]:
     )
 
 
-def _tell(measurements: Sequence[Measurement], folder: Path | None) -> None:
+def _tell(measurements: Sequence[Measurement], folder: Path | None) -> Exit:
     if not measurements:
         print("nothing is measured", file=sys.stderr)
-        return
+        return Exit.OK
     document = report(measurements, generated_at=datetime.now(UTC).isoformat(timespec="seconds"))
     print(table(document), end="")
     if folder is not None:
@@ -209,8 +208,9 @@ def _tell(measurements: Sequence[Measurement], folder: Path | None) -> None:
             written = Results(folder).write(document)
         except FileError as error:
             print(f"flyball-bench: {error}", file=sys.stderr)
-            return
+            return Exit.FAILED
         print(f"\nwritten: {', '.join(map(str, written))}")
+    return Exit.OK
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
