@@ -21,9 +21,7 @@ def tell(stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, 
     return dict(zip((*stories, "objects"), results, strict=True))
 
 
-def told_by(
-    module: str, stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, folder: Path
-) -> list[dict[str, Any]]:
+def told_by(module: str, stories: Mapping[str, Any], *, python: str, model: Path, folder: Path) -> list[dict[str, Any]]:
     """The objects that a module of `support` writes when it is run with these stories."""
     environment = {
         "PATH": os.environ["PATH"],

@@ -56,8 +56,8 @@ def make_config(story: Any, model: str) -> VllmConfig:
     )
 
 
-def make_scheduler(config: VllmConfig, story: Any) -> Any:
-    """The governed scheduler that vLLM would make."""
+def make_scheduler(config: VllmConfig, story: Any, *, governed: bool = True) -> Any:
+    """The governed scheduler that vLLM would make, or the one below it, as vLLM made it."""
     # The CPU platform switches asynchronous scheduling off; the scheduler class is chosen by this field alone.
     config.scheduler_config.async_scheduling = story.asynchronous
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=config.model_config.dtype)
@@ -68,6 +68,8 @@ def make_scheduler(config: VllmConfig, story: Any) -> Any:
     if story.ratchet:
         older: Any = _older(chosen.__mro__[1])
         chosen = governed_class(older)
+    if not governed:
+        chosen = chosen.__mro__[1]
     return chosen(
         vllm_config=config,
         kv_cache_config=kv,

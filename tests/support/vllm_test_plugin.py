@@ -1,13 +1,11 @@
 """A vLLM plugin for tests alone, loaded beside Flyball's: what no option of vLLM can bring about.
 
 `FLYBALL_TEST_ASYNC=1` turns asynchronous scheduling on, which the CPU platform turns off and GPUs run with. While the
-file `FLYBALL_TEST_NO_FLOORS` exists, the floor under the token limit is gone, so that only the watchdog is left, which
-has less patience than it has in life.
+file `FLYBALL_TEST_NO_FLOORS` exists, the floor under the token limit is gone, so that only the watchdog is left.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,6 @@ def _schedule_asynchronously() -> None:
 def _make_floors_removable(flag: Path) -> None:
     from flyball_engine.batching import governed  # noqa: PLC0415
     from flyball_engine.batching.limits import Limited  # noqa: PLC0415 – as above
-    from flyball_engine.batching.watchdog import Watchdog  # noqa: PLC0415
 
     original = vars(governed)["token_limit"]
     if original.__name__ == "token_limit_or_not":
@@ -49,4 +46,4 @@ def _make_floors_removable(flag: Path) -> None:
     def token_limit_or_not(wanted: int, **batch: Any) -> Limited:
         return Limited(wanted) if flag.exists() else original(wanted, **batch)
 
-    vars(governed).update(token_limit=token_limit_or_not, Watchdog=functools.partial(Watchdog, seconds=2.0))
+    vars(governed)["token_limit"] = token_limit_or_not

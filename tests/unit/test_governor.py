@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,34 @@ def test_the_worker_s_configuration_is_never_touched(tmp_path: Path) -> None:
     governor = Governor(PlainScheduler(config), folder=tmp_path)
     governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64, "max_num_scheduled_tokens": 100}))
     assert config == PlainConfig()
+
+
+def test_prompts_that_wait_their_turn_are_no_stall(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    for number in range(10):
+        core.scheduler.add(f"r{number}", prompt=3000)
+    core.step()
+    assert len(core.scheduler.running) == 10
+    # From now on the first takes each step whole, until it is done.
+    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
+    while core.scheduler.requests:
+        core.step(seconds=3)
+    assert core.report().state.watchdog_trips == 0
+
+
+def test_a_prompt_that_nobody_serves_beside_decodes_is_one(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    fill(core, 3)
+    core.step()
+    core.scheduler.add("long", prompt=3000)
+    core.step()
+    write = core.governor._surface.write
+    monkeypatch.setattr(
+        core.governor._surface,
+        "write",
+        lambda limits, step_threshold: write(replace(limits, tokens=3), step_threshold=0),
+    )
+    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
+    for _ in range(30):
+        assert "long" not in core.step(seconds=1).num_scheduled_tokens
+    assert core.report().state.watchdog_trips >= 1

@@ -8,6 +8,7 @@ in vLLM. So virtual time and real time are the same thing, driven differently.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, replace
@@ -230,8 +231,8 @@ class Core:
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             tokens=plan.step.tokens,
-            # Decodes are in every step.
-            names=lambda: (str(request.number) for request in scheduler.prefilling),
+            # Decodes are in every step, and prompts have turns: those behind the first wait for it.
+            names=lambda: (str(request.number) for request in itertools.islice(scheduler.prefilling, 1)),
             now=self.now,
         )
         return plan

@@ -213,6 +213,11 @@ class Governor:
             prefill_attention=attention,
         )
 
+    def _due(self) -> list[str]:
+        """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it."""
+        behind = {id(request) for request in self._surface.prefilling()[1:]}
+        return [request.request_id for request in self._surface.running if id(request) not in behind]
+
     def _watch(self, output: Any) -> None:
         if self._surface.paused:
             self._governed.paused()
@@ -222,7 +227,7 @@ class Governor:
             # A batch that gathers stands still by intent.
             waiting=0 if self._admission.gathers(self._began) else self._surface.waiting_for_capacity(),
             tokens=output.total_num_scheduled_tokens,
-            names=lambda: [request.request_id for request in self._surface.running],
+            names=self._due,
             now=self._began,
         )
         if stall is None:

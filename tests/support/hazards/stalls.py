@@ -1,0 +1,116 @@
+"""Stalls that no setpoint can bring about, forced behind the floors: how long until the start values are back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from flyball_engine.batching.limits import Wanted
+from flyball_engine.batching.strategies import Decision
+from flyball_engine.contract import BatchingKnob
+from flyball_engine.vllm import admission
+from support.hazards.core import Core
+
+#: Seconds of a step, by the scheduler's clock.
+STEP = 0.05
+
+
+def force(core: Core, change: Callable[[Wanted], Wanted]) -> None:
+    """Whatever is to be written, but for the start values, is changed at the last moment."""
+    surface = core.governor._surface
+    write = surface.write
+
+    def forced(limits: Wanted, *, step_threshold: int) -> None:
+        if limits != surface.start:
+            limits, step_threshold = change(limits), 0
+        write(limits, step_threshold=step_threshold)
+
+    surface.write = forced  # type: ignore[method-assign] # this is what forces
+
+
+def decodes_that_get_nothing(model: str) -> dict[str, Any]:
+    """One token a step for eight decodes."""
+    core = Core(model, governed=True)
+    core.fill(8, output=400)
+    force(core, lambda limits: replace(limits, tokens=1))
+    core.retune(max_num_active_seqs=31)
+    return _until_restored(core)
+
+
+def a_prompt_that_gets_nothing(model: str) -> dict[str, Any]:
+    """As many tokens a step as there are decodes, and a prompt that has begun."""
+    core = Core(model, governed=True)
+    core.retune(long_prefill_token_threshold=16)
+    core.fill(8, output=400)
+    core.add(prompt=900)
+    core.step()
+    force(core, lambda limits: replace(limits, tokens=8))
+    core.retune(max_num_active_seqs=31)
+    return _until_restored(core)
+
+
+def a_queue_that_nobody_serves(model: str) -> dict[str, Any]:
+    """Nobody may run."""
+    core = Core(model, governed=True)
+    force(core, lambda limits: replace(limits, active=0))
+    core.retune(max_num_active_seqs=31)
+    for _ in range(4):
+        core.add(output=400)
+    return _until_restored(core)
+
+
+def a_prompt_too_long_for_a_step(model: str) -> dict[str, Any]:
+    """Chunked prefill is off, and the prompt does not fit."""
+
+    def unchunked(config: Any) -> None:
+        config.scheduler_config.enable_chunked_prefill = False
+
+    core = Core(model, governed=True, configure=unchunked, max_num_batched_tokens=1024)
+    force(core, lambda limits: replace(limits, tokens=100))
+    core.retune(max_num_active_seqs=31)
+    core.add(prompt=600, output=400)
+    return _until_restored(core)
+
+
+def a_strategy_that_never_lets_go(model: str) -> dict[str, Any]:
+    """A batch that is never due, with nobody waiting for a delay."""
+    core = Core(model, governed=True)
+    if lacking := core.lacking(BatchingKnob.STATIC):
+        return lacking
+    decide = vars(admission)["decide"]
+    vars(admission)["decide"] = lambda *_: Decision(most=0, admit=(), held_until=None)
+    try:
+        core.retune(batching={"strategy": {"type": "Static", "batch_size": 8}})
+        for _ in range(4):
+            core.add(output=400)
+        return _until_restored(core)
+    finally:
+        vars(admission)["decide"] = decide
+
+
+def _until_restored(core: Core) -> dict[str, Any]:
+    """Step until the watchdog acts, at most for a minute; then to the end."""
+    began, idle = core.now, False
+    while not core.report().state.watchdog_trips and core.now < began + 60:
+        core.step(seconds=STEP)
+        # What a watchdog on an engine that has work and runs nothing would see.
+        idle |= not core.scheduler.running
+    state, seconds = core.report().state, core.now - began
+    core.to_the_end()
+    return {
+        "trips": state.watchdog_trips,
+        "seconds": seconds,
+        "idle": idle,
+        "restored": state.effective == state.start,
+        "left": len(core.scheduler.requests),
+    }
+
+
+STALLS = (
+    decodes_that_get_nothing,
+    a_prompt_that_gets_nothing,
+    a_queue_that_nobody_serves,
+    a_prompt_too_long_for_a_step,
+    a_strategy_that_never_lets_go,
+)

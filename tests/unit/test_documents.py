@@ -1,0 +1,29 @@
+"""What documents say of this repository is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HAZARDS = "tests/engine/test_hazards.py"
+
+
+def named_tests() -> list[str]:
+    """`file::test` of every test that the page on hazards names."""
+    page = (ROOT / "docs/hazards.md").read_text()
+    alone = [f"{HAZARDS}::{name}" for name in re.findall(r"`(test_\w+)`", page)]
+    return sorted({*alone, *re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", page)})
+
+
+@pytest.mark.parametrize("name", named_tests())
+def test_a_test_that_the_page_on_hazards_names_is_there(name: str) -> None:
+    path, test = name.split("::")
+    assert re.search(rf"def {test}\(", (ROOT / path).read_text()), name
+
+
+def test_every_hazard_that_is_shown_is_on_the_page() -> None:
+    shown = re.findall(r"^def (test_\w+)\(shown", (ROOT / HAZARDS).read_text(), flags=re.MULTILINE)
+    assert {f"{HAZARDS}::{name}" for name in shown} - set(named_tests()) == set()
