@@ -43,7 +43,16 @@ STEADY: dict[str, dict[str, Any]] = {
 }
 TIGHT: dict[str, Any] = {"seed": 60, "blocks": 50, "retunes": 0.0, "asynchronous": True}
 NO_EVICT: dict[str, dict[str, Any]] = {"evicting": TIGHT, "never evicting": {**TIGHT, "batching": {"no_evict": {}}}}
-STORIES = SWITCHING | STEADY | NO_EVICT
+#: Setpoints of all that the contract accepts, its ends among it: none of them stalls the engine.
+KINDS_OF_ALL: dict[str, dict[str, Any]] = {
+    "roomy": {"seed": 70},
+    "tight, by priority, two steps in flight": {"seed": 71, "blocks": 50, "policy": "priority", "asynchronous": True},
+}
+ANYTHING: dict[str, dict[str, Any]] = {
+    f"anything, {name}": {"extremes": 0.05, "retunes": 0.05, "longest": 30, "requests": 120, "unnamed": 0.1, **kind}
+    for name, kind in KINDS_OF_ALL.items()
+}
+STORIES = SWITCHING | STEADY | NO_EVICT | ANYTHING
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +87,7 @@ def test_the_stories_cover_what_they_say(told: dict[str, Any]) -> None:
     assert sum(story["in_batches"] for story in switching) > 400
     assert sum(story["preemptions"] for story in switching) > 10
     assert told["steady, static"]["in_batches"] > 200
+    assert min(told[name]["switches"] for name in ANYTHING) > 20
     assert told["switching, with drafts"]["depths"] == [0, 2, 4]
 
 

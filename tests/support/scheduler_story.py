@@ -12,8 +12,7 @@ import json
 import random
 import sys
 import tempfile
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -25,81 +24,15 @@ from vllm.v1.request import Request, RequestStatus
 from flyball_engine.batching import governed
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Batching, Limits, ModelSpec, Setpoint, StepBudget
+from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Batching, Limits, Setpoint, StepBudget
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
+from support.any_setpoint import any_setpoint
 from support.live_objects import misjudged
+from support.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
 from support.story_scheduler import BLOCK, make_config, make_scheduler
 from support.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
-
-#: What the made-up model takes, synchronously: see `Engine._schedule` and `_update`.
-FIXED_SECONDS, SECONDS_PER_TOKEN = 0.003, 0.0001
-LEAST_CHUNK = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Story:
-    """What to play. `blocks` decides whether the KV cache is roomy or tight; `once` are limits applied when 20 run."""
-
-    seed: int
-    asynchronous: bool = False
-    policy: str = "fcfs"
-    blocks: int = 4000
-    requests: int = 250
-    longest: int = 120
-    arrivals: float = 0.5
-    retunes: float = 0.3
-    aborts: float = 0.01
-    max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512
-    ratchet: bool = False
-    patience: float = 20.0
-    broken_floors: bool = False
-    once: dict[str, int] = field(default_factory=dict)
-    switches: float = 0.0
-    """How often the strategy changes between two steps."""
-    batching: dict[str, Any] = field(default_factory=dict)
-    """The strategy to begin with."""
-    unnamed: float = 0.0
-    """Share of requests that name no max_tokens."""
-    drafts: bool = False
-    """Started with a speculative depth of 4, 2 or 0 by batch size; the made-up model drafts nothing."""
-    grammars: float = 0.0
-    """Share of requests that wait for a grammar at first."""
-
-
-@dataclass
-class Tally:
-    """What happened."""
-
-    steps: int = 0
-    retunes: int = 0
-    aborted: int = 0
-    preemptions: int = 0
-    wrong_outputs: int = 0
-    starved_decodes: int = 0
-    over_cap: int = 0
-    over_tokens: int = 0
-    over_budget: int = 0
-    budgeted: int = 0
-    unfinished: int = 0
-    most_running: int = 0
-    overlapped: int = 0
-    switches: int = 0
-    in_batches: int = 0
-    broken: list[str] = field(default_factory=list)
-    sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * len(STEP_FIELDS)))
-
-
-def a_model(fixed: float, per_token: float) -> ModelSpec:
-    """A trusted model with a cost per step and per token."""
-    return ModelSpec(id="made up", trusted=True, t0=fixed, h=0.0, c1=per_token, c2=per_token, beta=0.0, g=0.0, kappa=1)
-
-
-def token_of(request_id: str, position: int) -> int:
-    """The token the made-up model says at a position: lost, doubled or swapped ones show."""
-    return 10 + hash((request_id, position)) % 1000
 
 
 class Engine:
@@ -154,27 +87,42 @@ class Engine:
 
     def retune(self, *, limits: dict[str, int], step: StepBudget | None = None) -> None:
         """Apply a setpoint with these limits, and a step budget."""
-        self.generation += 1
-        self.tally.retunes += 1
-        self.governor.apply(
+        self._apply(
             Setpoint(
                 service="s",
                 epoch=1,
-                generation=self.generation,
+                generation=self.generation + 1,
                 limits=Limits(**limits),
                 step=step,
                 batching=self.batching,
                 expires_seconds=100_000.0,
             )
         )
-        self.limits = limits
 
     def switch(self, batching: Batching) -> None:
         """Another strategy, under the same limits."""
         self.batching = batching
         self.tally.switches += 1
         self.retune(limits=self.limits)
-        self.rules.switched(batching)
+
+    def retune_in_any_way(self) -> None:
+        """Apply whatever the contract accepts."""
+        self.honest = False
+        self.tally.switches += 1
+        self._apply(any_setpoint(self.random, generation=self.generation + 1))
+
+    def _apply(self, setpoint: Setpoint) -> None:
+        """As the control port does: knobs that are refused never come here."""
+        unsupported = self.reader.unsupported
+        limits = {knob.value: limit for knob, limit in setpoint.limits.given().items() if knob not in unsupported}
+        if any(knob in unsupported for knob in setpoint.batching.given()):
+            batching = Batching(max_concurrent_prefills=setpoint.batching.max_concurrent_prefills)
+            setpoint = setpoint.model_copy(update={"batching": batching})
+        self.generation += 1
+        self.tally.retunes += 1
+        self.governor.apply(setpoint.model_copy(update={"limits": Limits(**limits)}))
+        self.limits, self.batching = limits, setpoint.batching
+        self.rules.switched(self.batching)
 
     def retune_at_random(self) -> None:
         """Apply limits that nobody in their senses would ask for, too."""
@@ -213,9 +161,11 @@ class Engine:
         self.rules.before(self.now)
         output = scheduler.schedule()
         grammar_comes(scheduler.running)
-        tally.broken += self.rules.after(self._effective(), output)
+        tally.broken += self.rules.after(self._effective(), output, in_flight=bool(self.in_flight))
         tally.in_batches = self.rules.in_batches
-        self.now += 0.001
+        # Where delays are long the clock goes faster while nothing happens.
+        is_idle = self.story.extremes and not output.num_scheduled_tokens and not self.in_flight
+        self.now += 0.25 if is_idle else 0.001
         tally.steps += 1
         tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
         new_preemptions = sum(r.num_preemptions for r in scheduler.requests.values()) - preempted
@@ -348,6 +298,8 @@ def _meddle(engine: Engine, story: Story) -> None:
         engine.retune_at_random()
     if engine.random.random() < story.switches:
         engine.switch(random_batching(engine.random))
+    if engine.random.random() < story.extremes:
+        engine.retune_in_any_way()
     if engine.random.random() < 0.1:
         grammar_comes(engine.scheduler.waiting)
     if engine.random.random() < story.aborts:
@@ -383,12 +335,17 @@ def _result(engine: Engine) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Play the stories given as JSON, one result per line; then what was misjudged."""
-    model, *stories = sys.argv[1:]
+def prepare() -> None:
+    """What vLLM and the plugin need before the first story of a process."""
     init_none_hash(_hash)
     register()
     assert failure() is None, failure()
+
+
+def main() -> None:
+    """Play the stories given as JSON, one result per line; then what was misjudged."""
+    model, *stories = sys.argv[1:]
+    prepare()
     for text in stories:
         print(json.dumps(play(Story(**json.loads(text)), model)))  # noqa: T201 – this is its output
     print(json.dumps({"misjudged": misjudged(Engine(Story(seed=0), model))}))  # noqa: T201 – as above

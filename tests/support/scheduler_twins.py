@@ -26,6 +26,7 @@ from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Scheduler
 from flyball_engine.vllm.plugin import failure, register
 from support import scheduler_story, story_scheduler
+from support.story import Story
 
 MODEL_LEN = 1024
 
@@ -33,7 +34,7 @@ MODEL_LEN = 1024
 class Twin:
     """The simulated one, driven by the step."""
 
-    def __init__(self, story: scheduler_story.Story) -> None:
+    def __init__(self, story: Story) -> None:
         sizes = Sizes(
             max_num_seqs=story.max_num_seqs,
             max_num_batched_tokens=story.max_num_batched_tokens,
@@ -93,7 +94,7 @@ def uncached(configure: Callable[..., Any]) -> Callable[..., Any]:
     return configured
 
 
-def play(story: scheduler_story.Story, model: str) -> dict[str, Any]:
+def play(story: Story, model: str) -> dict[str, Any]:
     """Play a story until it ends or they differ."""
     real, twin = Real(story, model), Twin(story)
     chance = random.Random(story.seed)
@@ -136,7 +137,7 @@ def main() -> None:
     vars(story_scheduler).update(BLOCK=BLOCK_TOKENS)
     vars(scheduler_story).update(BLOCK=BLOCK_TOKENS, make_config=uncached(story_scheduler.make_config))
     for text in stories:
-        print(json.dumps(play(scheduler_story.Story(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
+        print(json.dumps(play(Story(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
 
 
 if __name__ == "__main__":

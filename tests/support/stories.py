@@ -13,7 +13,7 @@ from support.vllm_server import ROOT
 
 
 def tell(stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, folder: Path) -> dict[str, Any]:
-    """What came of each of these `scheduler_story.Story`s, by name; all are told by one process.
+    """What came of each of these `story.Story`s, by name; all are told by one process.
 
     Beside them `objects`: what was misjudged of vLLM's classes.
     """

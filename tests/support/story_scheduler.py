@@ -23,7 +23,7 @@ BLOCK = 32
 
 
 def make_config(story: Any, model: str) -> VllmConfig:
-    """The configuration of an engine for this `scheduler_story.Story`."""
+    """The configuration of an engine for this `story.Story`."""
     scheduler = SchedulerConfig(
         max_num_seqs=story.max_num_seqs,
         max_num_batched_tokens=story.max_num_batched_tokens,

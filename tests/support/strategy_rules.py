@@ -63,6 +63,7 @@ class Rules:
         self._arrived: dict[str, float] = {}
         self._pool: dict[str, Any] = {}
         self._members: dict[str, Any] = {}
+        self._still_since: float | None = None
         self._start_policy = Policy(scheduler.policy.value)
         self.in_batches = 0
         self.depths: set[int] = set()
@@ -87,13 +88,14 @@ class Rules:
         self._prefilling = sum(one.is_prefill_chunk for one in self._scheduler.running)
         self._fresh = [one for one in waiting if not one.num_preemptions and _could_start(one)]
 
-    def after(self, effective: dict[str, int], output: Any) -> list[str]:
-        """A step was planned under these limits."""
+    def after(self, effective: dict[str, int], output: Any, *, in_flight: bool) -> list[str]:
+        """A step was planned under these limits; `in_flight` says that the one before has not ended."""
         active = effective["max_num_active_seqs"]
         joined = [one for one in self._scheduler.running if one.request_id not in self._running]
         fresh = [one for one in joined if not one.num_preemptions]
         strategy = self._batching.strategy
         broken = [*self._prefills(joined), *self._cache(fresh), *self._order(fresh)]
+        broken += self._progress(in_flight or bool(output.num_scheduled_tokens))
         if (depth := effective.get("num_speculative_tokens")) is not None:
             self.depths.add(output.num_spec_tokens_to_schedule)
             if output.num_scheduled_tokens and output.num_spec_tokens_to_schedule > depth:
@@ -101,6 +103,15 @@ class Rules:
         if not isinstance(strategy, Batched):
             return broken + self._delay(fresh, active)
         return broken + self._batch(strategy, fresh, active)
+
+    def _progress(self, advances: bool) -> list[str]:
+        """Whoever could be served is kept back for the stated delay, and no longer."""
+        if advances or not (self._begun or self._fresh):
+            self._still_since = None
+            return []
+        self._still_since = self._now if self._still_since is None else self._still_since
+        still = self._now - self._still_since
+        return [f"nobody is served for {still:.1f} s"] if still > self._longest_delay() + 1.0 else []
 
     def _prefills(self, joined: list[Any]) -> list[str]:
         most = self._batching.max_concurrent_prefills
@@ -141,7 +152,7 @@ class Rules:
         most = self._batching.max_concurrent_prefills
         room = active - len(self._running)
         room = room if most is None else min(room, most - self._prefilling)
-        resuming = [one for one in self._preempted if not one.num_stale_output_tokens or one.drop_stale_output]
+        resuming = [one for one in self._preempted if not _is_stale(one)]
         return room > len(resuming)
 
     def _delay(self, fresh: list[Any], active: int) -> list[str]:
@@ -190,6 +201,11 @@ class Rules:
             return []
         buckets = {bisect_left(strategy.boundaries, one.num_prompt_tokens) for one in self._members.values()}
         return [f"buckets {buckets} in one batch"] if len(buckets) > 1 else []
+
+
+def _is_stale(request: Any) -> bool:
+    """Whether a step in flight may still deliver a token of it; older vLLMs drop that token by themselves."""
+    return bool(getattr(request, "num_stale_output_tokens", 0) and not request.drop_stale_output)
 
 
 def _could_start(request: Any) -> bool:

@@ -83,7 +83,7 @@ def ranks_that_draft_differently(model: str) -> dict[str, Any]:
     ours[0].retune(num_speculative_tokens=2)
     return {
         "naive": {"drafts": [_drafts(rank) for rank in ranks]},
-        "ours": {"drafts": [_drafts(rank) for rank in ours], "why": ours[0].unsupported()[Knob.NUM_SPECULATIVE_TOKENS]},
+        "ours": {"drafts": [_drafts(rank) for rank in ours], "why": ours[0].unsupported[Knob.NUM_SPECULATIVE_TOKENS]},
     }
 
 
@@ -111,7 +111,7 @@ def ranks_that_schedule_for_themselves(model: str) -> dict[str, Any]:
     ]
     return {
         "naive": {"alike": alike[0]},
-        "ours": {"alike": alike[1], "unsupported": sum(knob in ours[0].unsupported() for knob in Knob)},
+        "ours": {"alike": alike[1], "unsupported": sum(knob in ours[0].unsupported for knob in Knob)},
     }
 
 

@@ -21,7 +21,7 @@ from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.governor import Governor
-from support.scheduler_story import Story
+from support.story import Story
 from support.story_scheduler import BLOCK, make_config, make_scheduler
 
 Prepare = Callable[[Any], None]
@@ -137,12 +137,13 @@ class Core:
 
     def lacking(self, knob: AnyKnob) -> dict[str, str] | None:
         """What is told of a hazard that this vLLM cannot meet, because this knob is refused; None if it is not."""
-        reason = self.unsupported().get(knob)
+        reason = self.unsupported.get(knob)
         return None if reason is None else {"lacking": reason}
 
+    @property
     def unsupported(self) -> dict[AnyKnob, str]:
         """The knobs that are refused, and why."""
-        return self.governor._surface.unsupported | self.governor._admission.unsupported
+        return self._reader.unsupported
 
     def report(self) -> CoreReport:
         """What the core publishes."""

@@ -234,7 +234,7 @@ def an_image_that_cannot_be_split(model: str) -> dict[str, Any]:
         core.add(prompt=400, output=3, mm_features=[image])
     return {
         "naive": {**_standing(naive), "raised": _raised(naive, max_num_scheduled_tokens=512)},
-        "ours": {**_standing(ours), "unsupported": sorted(knob for knob in ours.unsupported() if knob in set(Knob))},
+        "ours": {**_standing(ours), "unsupported": sorted(knob for knob in ours.unsupported if knob in set(Knob))},
     }
 
 
