@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from support.cluster import apply, delete, eventually, get, items, kubectl, namespace, patch, throughout
+from support.cluster import apply, delete, get, items, kubectl, namespace, patch, throughout
 from support.manifests import Object
 from support.operators import (
     Audit,
@@ -20,6 +20,7 @@ from support.operators import (
     operator,
     play_kubelet,
 )
+from support.waiting import eventually
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 OWNED = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods", "endpointslices")

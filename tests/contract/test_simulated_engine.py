@@ -8,8 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
@@ -19,6 +18,7 @@ from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, Refu
 from flyball_engine.simulator.presets import PRESETS
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.simulated import a_budget
+from support.waiting import eventually
 
 
 @dataclass
@@ -39,13 +39,6 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "this never came"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def engine() -> Iterator[Served]:
 
         client = ControlClient(f"http://127.0.0.1:{control}", signer)
         try:
-            until(up)
+            eventually(up, expecting="the engine serves")
             yield Served(process, api, client)
         finally:
             client.close()
@@ -178,7 +171,7 @@ def test_a_client_that_goes_frees_its_place(engine: Served) -> None:
     with engine.api.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
         assert engine.metric("vllm:num_requests_running") == 1
-    until(lambda: engine.metric("vllm:num_requests_running") == 0)
+    eventually(lambda: engine.metric("vllm:num_requests_running") == 0, expecting="its place is free")
     assert 'flyball_requests_total{outcome="aborted"} 1.0' in engine.control.metrics()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster import apply, delete, eventually, get, kubectl
+from support.cluster import apply, delete, get, kubectl
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
 from support.streams import StreamLoad
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

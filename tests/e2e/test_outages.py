@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from support.cluster import eventually, kubectl, patch, throughout
+from support.cluster import kubectl, patch, throughout
 from support.live import RESOURCE, Service
 from support.node import kill_container
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster import eventually, items, patch
+from support.cluster import items, patch
 from support.live import MODEL, RESOURCE, Flyball, Service
 from support.node import kill_container
 from support.streams import StreamLoad
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.cluster import Object, eventually, patch
+from support.cluster import Object, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, scrape
 from support.streams import StreamLoad
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

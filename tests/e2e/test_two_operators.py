@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Object, eventually, kubectl, patch
+from support.cluster import Object, kubectl, patch
 from support.live import RESOURCE, Flyball, Service
 from support.node import container_pid, kill_container, signal_process
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

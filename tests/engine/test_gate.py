@@ -21,7 +21,8 @@ from support.engine import ControlClient, setpoint
 from support.installed import Installed
 from support.reflexes import a_budget
 from support.streams import StreamLoad
-from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
+from support.vllm_server import MODEL_NAME, VllmServer, started
+from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 

@@ -23,7 +23,8 @@ from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.greedy import greedy, some_prompts
 from support.reflexes import a_budget
 from support.streams import StreamLoad, StreamTotals
-from support.vllm_server import MODEL_NAME, VllmServer, eventually, make_plugin, started
+from support.vllm_server import MODEL_NAME, VllmServer, make_plugin, started
+from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 

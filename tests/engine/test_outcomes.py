@@ -14,7 +14,8 @@ import pytest
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
 from support.engine import ControlClient, setpoint
 from support.measured import Measurement, Wish, measure
-from support.vllm_server import MODEL_NAME, VllmServer, eventually, started
+from support.vllm_server import MODEL_NAME, VllmServer, started
+from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 

@@ -12,14 +12,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 Object = dict[str, Any]
 
 
-class KubectlError(AssertionError):
-    """kubectl ended with an error; the message is what it said."""
+class KubectlError(AssertionError, subprocess.SubprocessError):
+    """kubectl ended with an error; the message is what it said. To wait (`waiting`) it is no answer yet."""
 
 
 def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
@@ -64,26 +63,6 @@ def delete(kind: str, name: str, *, namespace: str, cascade: str = "background",
         "delete", kind, name, "-n", namespace, f"--cascade={cascade}", f"--wait={str(wait).lower()}",
         "--ignore-not-found", timeout=300,
     )  # fmt: skip
-
-
-def eventually(probe: Callable[[], T | None], *, expecting: str, within: float = 120, every: float = 0.25) -> T:
-    """Wait until `probe` returns something true, and return it.
-
-    `within` is a generous limit in seconds, not an expectation of speed. Raises `AssertionError` that says what was
-    expected and what was seen last. Not to be answered (kubectl failed, a port refused or timed out) is to see nothing.
-    """
-    limit = time.monotonic() + within
-    while True:
-        error: Exception | None = None
-        try:
-            seen = probe()
-        except (KubectlError, OSError, subprocess.TimeoutExpired) as caught:
-            seen, error = None, caught
-        if seen:
-            return seen
-        if time.monotonic() > limit:
-            raise AssertionError(f"within {within:.0f} s expected {expecting}; last: {error or seen!r}")
-        time.sleep(every)
 
 
 def throughout(probe: Callable[[], bool], *, expecting: str, seconds: float, every: float = 0.5) -> None:

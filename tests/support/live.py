@@ -18,7 +18,8 @@ from typing import Any
 
 from flyball_engine.contract import MetricName, Refusal
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
-from support.cluster import Object, condition, eventually, get, items, kubectl
+from support.cluster import Object, condition, get, items, kubectl
+from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Full resource name: KServe's kind has the same one.

@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from flyball_operator.api import names
-from support.cluster import KubectlError, apply, eventually, get, items, kubectl
+from support.cluster import KubectlError, apply, get, items, kubectl
 from support.manifests import Object, good
+from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: No node has it: pods wait for ever, and tests play the kubelet.

@@ -7,9 +7,8 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 from flyball_engine.contract import Env, launch_command
 from support.engine import SERVICE, Signer
 from support.launcher import environment
+from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAME = "chat"
@@ -56,14 +56,6 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
-
-
-def eventually(happened: Callable[[], bool], *, expecting: str, within: float) -> None:
-    """Waits for a condition that nothing announces."""
-    deadline = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {within:g} s: {expecting}"
-        time.sleep(0.1)
 
 
 @dataclass

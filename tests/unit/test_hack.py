@@ -7,12 +7,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from support.waiting import eventually
 
 HACK = Path(__file__).parents[2] / "hack"
 
@@ -57,14 +58,6 @@ class Machine:
         python.parent.mkdir(parents=True)
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-
-
-def eventually(happened: Callable[[], bool], *, expecting: str) -> None:
-    """Wait for it; the limit is generous."""
-    limit = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < limit, f"expected {expecting}"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.cluster import Object, apply, delete, eventually, patch
+from support.cluster import Object, apply, delete, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
 from support.streams import StreamLoad
+from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
