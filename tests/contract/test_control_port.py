@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flyball_engine.contract import (
     HEALTH_PATH,
-    MAX_BODY_BYTES,
     METRICS_PATH,
     SETPOINT_PATH,
     Clamp,
@@ -29,27 +26,12 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.server import bind
 from flyball_engine.model import StepModel
-from support.control_port import Port, control_port
-from support.engine import SERVICE, ControlClient, Signer, json_body, setpoint
-from support.plain_scheduler import GovernedCore, PlainEngine
+from support.control_port import Port, an_engine, control_port
+from support.engine import SERVICE, ControlClient, setpoint
 from support.reflexes import a_budget
+from support.waiting import eventually
 
 MODEL = StepModel(t0=0.01, h=0.0, c1=1e-4, c2=1e-4, beta=0.0, g=0.0, kappa=1)
-
-
-def a_step(**changes: object) -> dict[str, object]:
-    return a_budget(0.05, MODEL).model_dump(mode="json") | changes
-
-
-def a_model(**changes: object) -> dict[str, object]:
-    return a_budget(0.05, MODEL).model.model_dump(mode="json") | changes
-
-
-def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
-    folders = [folder / str(number) for number in range(cores)]
-    for made in folders:
-        made.mkdir()
-    return PlainEngine(*(GovernedCore(made) for made in folders))
 
 
 @pytest.fixture
@@ -135,148 +117,6 @@ def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:
     assert scraped(port)[MetricName.UNSUPPORTED, ("long_prefill_token_threshold", "chunked prefill is off")] == 1
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        (b"", "body"),
-        (b"{not json", "body"),
-        (b"[]", "body"),
-        (json_body(service=SERVICE, epoch=1), "generation"),
-        (json_body(service=SERVICE, epoch=1, generation=-1), "generation"),
-        (json_body(service=SERVICE, epoch="1", generation=1), "epoch"),
-        (json_body(service=SERVICE, epoch=1, generation=1, shed={}), "shed.ttft_deadline_seconds"),
-        (json_body(service=SERVICE, epoch=1, generation=1, shed={"ttft_deadline_seconds": 0}), "shed.ttft_deadline"),
-        (json_body(service=SERVICE, epoch=1, generation=1, shed={"ttft_deadline_seconds": 1, "margin": 2}), "margin"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step={"seconds": 0.1}), "step.model"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=0)), "step.seconds"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(seconds=61)), "step.seconds"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(least_prefill_chunk=0)), "least_prefill_chunk"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(c1=-1e-9))), "step.model.c1"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(kappa=0))), "step.model.kappa"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(c3=1.0))), "step.model.c3"),
-        (json_body(service=SERVICE, epoch=1, generation=1, step=a_step(model=a_model(trusted="yes"))), "trusted"),
-        (
-            json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_partial_prefills": 2}),
-            "max_num_partial_prefills",
-        ),
-        (json_body(service=SERVICE, epoch=1, generation=1, limits={"max_num_active_seqs": 0}), "max_num_active_seqs"),
-        (json_body(service=SERVICE, epoch=1, generation=1, queue={"max_num_queued_reqs": -1}), "queue.max_num_queued"),
-        (json_body(service=SERVICE, epoch=1, generation=1, queue={"max_queue_len": 5}), "queue.max_queue_len"),
-        (json_body(service=SERVICE, epoch=1, generation=1, expires_seconds=1), "expires_seconds"),
-        (json_body(service=SERVICE, epoch=1, generation=1, admission="shed"), "admission"),
-        (b'{"service":"s","epoch":NaN,"generation":1}', "epoch"),
-    ],
-)
-def test_what_is_no_setpoint_is_refused_by_field(port: Port, body: bytes, named: str) -> None:
-    status, error = port.client.refuse(body)
-    assert (status, error.error) == (422, Refusal.INVALID)
-    assert named in error.message
-
-
-def test_a_refused_write_changes_nothing(port: Port) -> None:
-    before = port.client.read()
-    port.client.refuse(b"{}")
-    port.client.refuse(setpoint(1, service="another"))
-    assert port.client.read() == before
-
-
-class TestTokens:
-    body = setpoint(1).model_dump_json().encode()
-
-    def expect_bad_token(self, port: Port, token: str) -> None:
-        status, error = port.client.refuse(self.body, token=token)
-        assert (status, error.error) == (401, Refusal.BAD_TOKEN)
-        assert port.client.read().accepted is None
-
-    def test_of_another_key(self, port: Port) -> None:
-        self.expect_bad_token(port, Signer().token(self.body))
-
-    def test_for_another_service(self, port: Port) -> None:
-        self.expect_bad_token(port, port.signer.token(self.body, audience="another"))
-
-    def test_for_another_body(self, port: Port) -> None:
-        self.expect_bad_token(port, port.signer.token(self.body + b" "))
-
-    def test_that_expired(self, port: Port) -> None:
-        self.expect_bad_token(port, port.signer.token(self.body, lifetime=-31))
-
-    def test_within_the_leeway_of_clocks(self, port: Port) -> None:
-        assert port.client.put_raw(self.body, token=port.signer.token(self.body, lifetime=-20)).status_code == 200
-
-    def test_of_another_issuer(self, port: Port) -> None:
-        self.expect_bad_token(port, port.signer.token(self.body, iss="someone"))
-
-    def test_with_claims_too_many(self, port: Port) -> None:
-        self.expect_bad_token(port, port.signer.token(self.body, admin=True))
-
-    @pytest.mark.parametrize("token", ["x", "a.b.c", "eyJhbGciOiJub25lIn0.e30."])
-    def test_that_is_none(self, port: Port, token: str) -> None:
-        self.expect_bad_token(port, token)
-
-    @pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic Zm9v"}])
-    def test_left_out(self, port: Port, headers: dict[str, str]) -> None:
-        status, error = port.client.refuse(self.body, headers=headers)
-        assert (status, error.error) == (401, Refusal.BAD_TOKEN)
-
-    def test_signed_with_the_public_key_as_a_secret(self, port: Port) -> None:
-        import jwt  # noqa: PLC0415 – only here
-
-        claims = jwt.decode(port.signer.token(self.body), options={"verify_signature": False})
-        forged = jwt.encode(claims, "x" * 64, algorithm="HS256")
-        self.expect_bad_token(port, forged)
-
-    @pytest.mark.parametrize("pem", [None, "nonsense"])
-    def test_without_a_usable_public_key_no_write_is_accepted(self, tmp_path: Path, pem: str | None) -> None:
-        with control_port(an_engine(tmp_path), public_pem=pem) as port:
-            self.expect_bad_token(port, port.signer.token(self.body))
-
-
-def test_a_body_too_large_is_refused_while_it_is_read(port: Port) -> None:
-    status, error = port.client.refuse(b" " * (MAX_BODY_BYTES + 1))
-    assert (status, error.error) == (413, Refusal.TOO_LARGE)
-
-
-def test_a_body_that_never_ends_is_refused(tmp_path: Path) -> None:
-    with control_port(an_engine(tmp_path), body_timeout=0.2) as port, socket.create_connection(port.address) as client:
-        lines = [
-            f"PUT {SETPOINT_PATH} HTTP/1.1",
-            "Host: x",
-            "Content-Length: 100",
-            f"Authorization: Bearer {port.signer.token(b'')}",
-        ]
-        client.sendall("\r\n".join([*lines, "", "{"]).encode())
-        client.settimeout(20)
-        assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
-        assert port.client.read().accepted is None
-
-
-def test_a_client_that_says_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball_engine.control.server._HEAD_TIMEOUT_SECONDS", 0.2)
-    with control_port(an_engine(tmp_path)) as port, socket.create_connection(port.address) as silent:
-        silent.sendall(b"GET / HT")
-        silent.settimeout(20)
-        assert silent.recv(1) == b"", "the connection ends"
-
-
-def test_silent_clients_hold_the_port_for_moments_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flyball_engine.control.server._HEAD_TIMEOUT_SECONDS", 1.0)
-    with control_port(an_engine(tmp_path)) as port:
-        crowd = [socket.create_connection(port.address) for _ in range(70)]
-
-        def served() -> bool:
-            try:
-                health = httpx.get(f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}", trust_env=False)
-            except httpx.TransportError:  # on a busy machine we, too, may be taken for silent
-                return False
-            return health.status_code == 200
-
-        deadline = time.monotonic() + 60
-        while not served():
-            assert time.monotonic() < deadline
-        for client in crowd:
-            client.close()
-
-
 def test_cores_that_do_not_answer_are_unknown_and_may_be_asked_again(tmp_path: Path) -> None:
     engine = an_engine(tmp_path, cores=2)
     with control_port(engine, timeout=2.0) as port:  # the last write must be answered within it
@@ -337,9 +177,7 @@ def test_an_idle_core_is_told_that_its_setpoint_expired(tmp_path: Path, monkeypa
     with control_port(engine) as port:
         port.client.put(setpoint(1, limits={"max_num_active_seqs": 4}, expires_seconds=60.0))
         engine.cores[0].now += 60
-        deadline = time.monotonic() + 20
-        while port.client.read().cores[0].applied is not None:
-            assert time.monotonic() < deadline
+        eventually(lambda: port.client.read().cores[0].applied is None, expecting="it expires")
         assert port.client.read().cores[0].effective.max_num_active_seqs == 16
         assert scraped(port)[MetricName.RETUNES, ("expired",)] == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from flyball_engine.contract import EXIT_REFUSED
 from support.installed import Installed
 from support.launcher import environment, launch
+from support.wrong_inputs.command_lines import REFUSED, VLLM_ARGUMENTS, WRONG
 
 pytestmark = pytest.mark.engine
 
@@ -22,52 +22,6 @@ OWNED = (
     "--tensor-parallel-size=1", "--enable-prefix-caching", "--shutdown-timeout=60", "--api-server-count=1",
 )  # fmt: skip
 
-#: Spellings of owned arguments, and what sets each instead.
-REFUSED: Mapping[tuple[str, ...], str] = {
-    ("--max-num-seqs=7",): "spec.batching.maxNumSeqs",
-    ("--max-num-seqs", "7"): "spec.batching.maxNumSeqs",
-    ("--max-num-seqs",): "spec.batching.maxNumSeqs",
-    ("--max-num-seqs=x",): "spec.batching.maxNumSeqs",
-    ("--max-num-seqs.a", "3"): "spec.batching.maxNumSeqs",
-    ("--max-num-se", "7"): "argument --max-num-se means --max-num-seqs, which is set by spec.batching.maxNumSeqs",
-    ("--max_num_seqs", "7"): "spec.batching.maxNumSeqs",
-    ("--max_num-se=7",): "spec.batching.maxNumSeqs",
-    ("--max-num-batched-tok=5",): "spec.batching.maxNumBatchedTokens",
-    ("--max-num-act=5",): "spec.tuning.bounds.maxNumActiveSeqs",
-    ("--max-num-sched=5",): "spec.tuning.bounds.maxNumScheduledTokens",
-    ("--enable-prefix-caching",): "spec.batching.prefixCaching",
-    ("--no-enable-prefix-caching",): "spec.batching.prefixCaching",
-    ("--no-enable-prefix",): "spec.batching.prefixCaching",
-    ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
-    ("-tp=2",): "spec.parallelism.tensor",
-    ("-asc", "2"): "one API server per pod",
-    ("/other",): "argument /other is the model, which is set by spec.model.uri",
-    ("--dtype", "half", "/other"): "argument /other is the model",
-    ("--model", "x"): "spec.model.uri",
-    ("--served", "a", "b"): "spec.model.servedName",
-    ("--config", "x.yaml"): "spec.engine.args",
-    ("--config=x.yaml",): "spec.engine.args",
-    ("--scheduler-c=None",): "the scheduler is its own",
-    ("--hos=::",): "listens on all addresses",
-    ("--port=9",): "listens on port 8000",
-    ("--uds=/tmp/s",): "listens on port 8000",
-    ("--disable-log-s",): "tuning needs the engine's statistics",
-    ("--dtype", "auto", "--shutdown_time", "3"): "spec.rollout.drainTimeout",
-}
-#: What vLLM would not take itself, and what is said about it.
-WRONG: Mapping[tuple[str, ...], str] = {
-    ("--max-num", "3"): "ambiguous option",
-    ("--max-modl-len=3",): "this vLLM has no argument --max-modl-len=3; did you mean --max-model-len?",
-    ("--swap-space", "4"): "this vLLM has no argument --swap-space",
-    ("--max-model-len=abc",): "invalid human_readable_int",
-    ("--scheduling-policy=x",): "invalid choice",
-    ("--dtype",): "expected one argument",
-    ("--compilation-config.mode",): "the last one lacks its value",
-    ("--",): "would turn the arguments behind it",
-    ("--help",): "print something and exit",
-    ("serve", "--model", "x"): "this vLLM has no argument x",
-}  # fmt: skip
-EXPLAINED = [*REFUSED.items(), *WRONG.items()]
 #: What is the user's to say.
 TAKEN: tuple[tuple[str, ...], ...] = (
     (),
@@ -122,7 +76,7 @@ def verdicts(
     }
 
 
-@pytest.mark.parametrize(("line", "why"), [pytest.param(*case, id=" ".join(case[0])) for case in EXPLAINED])
+@pytest.mark.parametrize(("line", "why"), [pytest.param(*case, id=" ".join(case[0])) for case in VLLM_ARGUMENTS])
 def test_is_refused(
     verdicts: dict[tuple[str, ...], Verdict], installed: Installed, line: tuple[str, ...], why: str
 ) -> None:

@@ -23,6 +23,7 @@ from support.reflexes import a_budget
 from support.streams import StreamLoad
 from support.vllm_server import MODEL_NAME, VllmServer, started
 from support.waiting import eventually
+from support.wrong_inputs.openai import VLLM
 
 pytestmark = pytest.mark.engine
 
@@ -142,6 +143,18 @@ def test_what_generates_nothing_is_never_refused(gated: Gated, route: str) -> No
     answer = gated.post(path, body)
     assert answer.status_code == 200, answer.text
     assert httpx.get(f"{gated.server.url}/health", trust_env=False).status_code == 200
+
+
+def test_what_is_wrong_is_answered_as_vllm_does_and_never_taken_for_overload(gated: Gated) -> None:
+    gated.sheds_after(1000.0)
+    for path, body, status, says in VLLM:
+        named = body if '"model"' in body else body.replace("{", f'{{"model": "{MODEL_NAME}", ', 1).replace(", }", "}")
+        content = body if body == "{not json" else named
+        headers = {"Content-Type": "application/json"}
+        answer = httpx.post(f"{gated.server.url}{path}", content=content, headers=headers, timeout=120, trust_env=False)
+        assert answer.status_code == status, f"{body}: {answer.text}"
+        assert "retry-after" not in answer.headers
+        assert [words for words in says if words not in answer.text] == [], f"{body}: {answer.text}"
 
 
 def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:

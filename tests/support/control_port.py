@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -19,7 +20,7 @@ from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from support.engine import SERVICE, ControlClient, Signer
-from support.plain_scheduler import PlainEngine
+from support.plain_scheduler import GovernedCore, PlainEngine
 
 
 @dataclass
@@ -31,6 +32,14 @@ class Port:
     address: tuple[str, int]
     client: ControlClient
     signer: Signer = field(default_factory=Signer)
+
+
+def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
+    """An engine of plain cores."""
+    folders = [folder / str(number) for number in range(cores)]
+    for made in folders:
+        made.mkdir()
+    return PlainEngine(*(GovernedCore(made) for made in folders))
 
 
 @contextmanager

@@ -10,9 +10,7 @@ import pytest
 
 from flyball_operator.cli import main
 from support import model_configs as models
-from support.model_configs import Config
-
-GPU = ("--gpu", "H100-SXM")
+from support.wrong_inputs.sizing import GPU, WRONG
 
 
 @pytest.fixture
@@ -85,60 +83,6 @@ def test_the_names_of_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"purpose", "vllm", "tensorrt_llm", "triton", "sglang"} == json.loads(capsys.readouterr().out)["settings"][
         0
     ].keys()
-
-
-def llama(**changed: Any) -> Config:
-    return {key: value for key, value in (models.LLAMA3_8B | changed).items() if value != "absent"}
-
-
-WRONG: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
-    "not JSON": ("{", GPU, ("is not JSON", "config.json")),
-    "JSON too deep": ("[" * 100_000, GPU, ("is not JSON",)),
-    "not an object": ([1], GPU, ("is not an object",)),
-    "no architectures": (llama(architectures="absent"), GPU, ("architectures", "LlamaForCausalLM")),
-    "empty architectures": (llama(architectures=[]), GPU, ("architectures",)),
-    "a family not sized": (llama(model_type="mamba"), GPU, ("model_type", "'mamba'", "llama, mistral")),
-    "text_config no object": (llama(text_config=3), GPU, ("text_config", "an object")),
-    "no layers": (llama(num_hidden_layers="absent"), GPU, ("num_hidden_layers", "is missing")),
-    "layers below one": (llama(num_hidden_layers=0), GPU, ("num_hidden_layers", "1 to 10000")),
-    "a size in words": (llama(hidden_size="large"), GPU, ("hidden_size", "'large'", "whole number")),
-    "a size true": (llama(vocab_size=True), GPU, ("vocab_size",)),
-    "a fraction": (llama(intermediate_size=2.5), GPU, ("intermediate_size", "2.5")),
-    "hidden by heads": (llama(num_attention_heads=30), GPU, ("num_attention_heads", "head_dim")),
-    "key heads beyond heads": (llama(num_key_value_heads=64), GPU, ("num_key_value_heads", "1 to 32")),
-    "key heads not dividing": (llama(num_key_value_heads=5), GPU, ("num_key_value_heads", "divisor of the 32")),
-    "experts beyond count": (
-        models.MIXTRAL | {"num_experts_per_tok": 9},
-        GPU,
-        ("num_experts_per_tok", "1 to 8"),
-    ),
-    "layer kinds too few": (llama(layer_types=["full_attention"]), GPU, ("layer_types", "each of 32 layers")),
-    "layer kinds unknown": (llama(layer_types=["linear_attention"] * 32), GPU, ("layer_types", "sliding_attention")),
-    "window missing": (llama(layer_types=["sliding_attention"] * 32), GPU, ("sliding_window", "is missing")),
-    "packing unknown": (llama(quantization_config={"quant_method": "exl3"}), GPU, ("quant_method", "--weights")),
-    "packing bits": (llama(quantization_config={"quant_method": "gptq", "bits": 5}), GPU, ("bits", "2, 3, 4 or 8")),
-    "checkpoint dtype": (llama(torch_dtype="int3"), GPU, ("torch_dtype", "--dtype")),
-    "no device": (llama(), (), ("--gpu", "--memory", "H100-SXM")),
-    "GPU unknown": (llama(), ("--gpu", "H1000"), ("--gpu", "'H1000'", "H100-SXM, H200")),
-    "memory in words": (llama(), ("--memory", "lots"), ("--memory", "80GiB")),
-    "memory zero": (llama(), ("--memory", "0"), ("--memory", "0 bytes")),
-    "memory below weights": (llama(), ("--memory", "16GiB"), ("--memory", "14.4 GiB", "weights take 15.0 GiB")),
-    "heads not dividing": (llama(), (*GPU, "--tensor-parallel", "3"), ("--tensor-parallel", "1, 2, 4, 8, 16, 32")),
-    "no devices": (llama(), (*GPU, "--tensor-parallel", "0"), ("--tensor-parallel", "is 0")),
-    "context zero": (llama(), (*GPU, "--context", "0"), ("--context", "1 to 8192")),
-    "context too long": (llama(), (*GPU, "--context", "9000"), ("--context", "1 to 8192")),
-    "context beyond the cache": (
-        llama(max_position_embeddings=10**6),
-        ("--memory", "20GiB", "--context", "1000000"),
-        ("--context", "at most about"),
-    ),
-    "dtype unknown": (llama(), (*GPU, "--dtype", "int8"), ("--dtype", "bfloat16")),
-    "cache dtype unknown": (llama(), (*GPU, "--kv-dtype", "int2"), ("--kv-dtype", "fp8")),
-    "weights unknown": (llama(), (*GPU, "--weights", "int1"), ("--weights", "awq")),
-    "utilization zero": (llama(), (*GPU, "--utilization", "0"), ("--utilization", "at most 1")),
-    "utilization no number": (llama(), (*GPU, "--utilization", "nan"), ("--utilization",)),
-    "preset unknown": (llama(), (*GPU, "--preset", "fast"), ("--preset", "throughput, latency")),
-}
 
 
 @pytest.mark.parametrize("case", WRONG)

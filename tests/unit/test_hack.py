@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.waiting import eventually
+from support.wrong_inputs.command_lines import SCRIPTS
 
 HACK = Path(__file__).parents[2] / "hack"
 
@@ -151,27 +152,7 @@ def test_an_odd_variable_is_refused_in_words(machine: Machine, variables: dict[s
     assert said in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ("cluster", 2, "Usage: hack/cluster"),
-        ("cluster up --fake-nodes many", 2, "Usage: hack/cluster"),
-        ("cluster down --purg", 2, "Usage: hack/cluster"),
-        ("cluster exec", 2, "Usage: hack/cluster"),
-        ("cluster restart", 1, "unknown daemon ''; there are: etcd"),
-        ("cluster pause kublet", 1, "unknown daemon 'kublet'; there are: etcd"),
-        ("cluster pause kubelet", 1, "the cluster does not run"),
-        ("check --fixx", 1, "unknown option '--fixx'"),
-        ("demo --load-cpu half", 1, "--load-cpu needs a limit such as 500m or 2, not 'half'"),
-        ("demo --load-cpu", 1, "--load-cpu needs a limit such as 500m or 2, not ''"),
-        ("demo --fast", 2, "unknown option '--fast'"),
-        ("gen --all", 1, "unknown option '--all'"),
-        ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
-        ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
-        ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32"),
-        ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "said"), [pytest.param(*case, id=case[0]) for case in SCRIPTS])
 def test_a_wrong_argument_is_answered_with_what_is_accepted(
     machine: Machine, arguments: str, code: int, said: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from flyball_engine.contract import EXIT_REFUSED, launch_command
 from flyball_engine.launch.state import fresh_folder
 from support.launcher import environment, launch
+from support.wrong_inputs.command_lines import LAUNCHER
 
 
 def test_the_command_keeps_the_users_arguments_verbatim_behind_the_first_separator() -> None:
@@ -27,15 +28,7 @@ def test_the_command_keeps_the_users_arguments_verbatim_behind_the_first_separat
     ]
 
 
-@pytest.mark.parametrize(
-    ("owned", "complaint"),
-    [
-        ("--owned=nonsense", "is no JSON"),
-        ('--owned={"port": 8000}', "must be a list of strings"),
-        ('--owned=["--port", "8000"]', "each with its value behind ="),
-        ("--own=[]", "unrecognized arguments: --own=[]"),
-    ],
-)
+@pytest.mark.parametrize(("owned", "complaint"), LAUNCHER)
 def test_arguments_of_its_own_that_make_no_sense_are_refused(tmp_path: Path, owned: str, complaint: str) -> None:
     ended = launch(owned, "--", variables=environment(tmp_path))
     assert ended.code == EXIT_REFUSED

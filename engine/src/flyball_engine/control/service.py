@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from flyball_engine import __version__
 from flyball_engine.contract import Generation, ReadBack, Refusal, Setpoint
 from flyball_engine.control.acceptance import Refused, check_not_overtaken, judge
 from flyball_engine.control.engine import Engine, EngineError, Reports
+from flyball_engine.control.fields import fields_at
 from flyball_engine.control.tokens import TokenVerifier, check_digest
 
 #: How long a write waits for every core. A core answers when its step ends; on a CPU that may take seconds.
@@ -138,8 +140,15 @@ def _parse(body: bytes) -> Setpoint:
     try:
         return Setpoint.model_validate_json(body)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors())
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'body'}: {_told(item)}" for item in error.errors())
         raise Refused(Refusal.INVALID, "; ".join(problems)[:2000]) from error
+
+
+def _told(item: ErrorDetails) -> str:
+    """What is wrong; of a field that is not known, which are."""
+    if item["type"] != "extra_forbidden":
+        return item["msg"]
+    return f"{item['msg']}, accepted: {', '.join(fields_at(Setpoint, item['loc'][:-1]))}"
 
 
 def _check_echoes(offered: Setpoint, reports: Reports) -> None:

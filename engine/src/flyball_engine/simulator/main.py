@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -18,6 +20,10 @@ from flyball_engine.simulator.server import ServerConfig, serve_forever
 from flyball_engine.simulator.virtual import Run, build, retune, run
 from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
 
+_WHOLE: Final = re.compile(r"[0-9]{1,10}")
+#: The most that the contract takes: of a limit, and in seconds of an objective.
+_MOST: Final = 2**31 - 1
+_DAY: Final = 86_400.0
 _ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
 
 
@@ -40,28 +46,65 @@ def _parser() -> argparse.ArgumentParser:
     virtual = commands.add_parser("run", help="a run in virtual time, and how much faster than real time it was")
     virtual.add_argument("--preset", choices=sorted(PRESETS), default="h100-8b")
     virtual.add_argument("--lengths", choices=sorted(SHAPES), default="conversation")
-    virtual.add_argument("--rate", type=float, default=20.0, metavar="R", help="requests per second (default 20)")
-    virtual.add_argument("--variation", type=float, default=1.0, metavar="CV", help="of the gaps; 1 is Poisson")
-    virtual.add_argument("--seconds", type=float, default=600.0, metavar="S", help="simulated (default 600)")
+    virtual.add_argument("--rate", type=_above_0, default=20.0, metavar="R", help="requests per second (default 20)")
+    virtual.add_argument("--variation", type=_above_0, default=1.0, metavar="CV", help="of the gaps; 1 is Poisson")
+    virtual.add_argument("--seconds", type=_above_0, default=600.0, metavar="S", help="simulated (default 600)")
     virtual.add_argument("--trace", type=Path, metavar="CSV", help="instead: TIMESTAMP,ContextTokens,GeneratedTokens")
-    virtual.add_argument("--patience", type=float, default=float("inf"), metavar="S", help="clients wait so long")
-    virtual.add_argument("--active", type=int, metavar="N", help="max_num_active_seqs")
-    virtual.add_argument("--tokens", type=int, metavar="N", help="max_num_scheduled_tokens")
-    virtual.add_argument("--threshold", type=int, metavar="N", help="long_prefill_token_threshold")
-    virtual.add_argument("--ttft", type=float, default=0.5, metavar="S", help="objective (default 0.5)")
-    virtual.add_argument("--tpot", type=float, default=0.03, metavar="S", help="objective (default 0.03)")
+    virtual.add_argument("--patience", type=_above_0, default=float("inf"), metavar="S", help="clients wait so long")
+    virtual.add_argument("--active", type=_limit(1), metavar="N", help="max_num_active_seqs")
+    virtual.add_argument("--tokens", type=_limit(1), metavar="N", help="max_num_scheduled_tokens")
+    virtual.add_argument("--threshold", type=_limit(0), metavar="N", help="long_prefill_token_threshold")
+    virtual.add_argument("--ttft", type=_threshold, default=0.5, metavar="S", help="objective (default 0.5)")
+    virtual.add_argument("--tpot", type=_threshold, default=0.03, metavar="S", help="objective (default 0.03)")
     virtual.add_argument("--seed", type=int, default=1)
     virtual.set_defaults(command=_run)
     real = commands.add_parser("serve", help="an engine behind the OpenAI API and the control port, in real time")
     real.add_argument("--preset", choices=sorted(PRESETS), default="h100-8b")
     real.add_argument("--host", default="127.0.0.1", help="of both ports; %(default)s")
-    real.add_argument("--port", type=int, default=API_PORT, help="of the API; %(default)s")
+    real.add_argument("--port", type=_whole(1, 65_535), default=API_PORT, help="of the API; %(default)s")
     real.add_argument("--model", default="simulated", metavar="NAME", help="it is served by; %(default)s")
-    real.add_argument("--start-seconds", type=float, metavar="S", help="until the ports open; the preset's")
+    real.add_argument("--start-seconds", type=_at_least_0, metavar="S", help="until the ports open; the preset's")
     real.add_argument("--seed", type=int, default=1)
     real.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
     real.set_defaults(command=_serve)
     return parser
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """A type of argument: whole numbers in this range."""
+
+    def number(text: str) -> int:
+        value = int(text) if _WHOLE.fullmatch(text) else least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"is {text!r:.40}, accepted: a whole number from {least} to {most}")
+        return value
+
+    return number
+
+
+def _limit(least: int) -> Callable[[str], int]:
+    """A limit as a setpoint may have it."""
+    return _whole(least, _MOST)
+
+
+def _real(holds: Callable[[float], bool], accepted: str) -> Callable[[str], float]:
+    """A type of argument: numbers of which this holds."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"is {text!r:.40}, accepted: {accepted}")
+        return value
+
+    return number
+
+
+_above_0: Final = _real(lambda value: 0 < value < math.inf, "a number above 0")
+_at_least_0: Final = _real(lambda value: 0 <= value < math.inf, "a number of at least 0")
+_threshold: Final = _real(lambda value: 0 < value <= _DAY, "a number above 0 and at most 86400")
 
 
 def _serve(parsed: argparse.Namespace) -> None:

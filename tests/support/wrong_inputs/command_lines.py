@@ -1,0 +1,119 @@
+"""Arguments that commands cannot take, and what they say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+#: Spellings of owned arguments, and what sets each instead.
+REFUSED: Mapping[tuple[str, ...], str] = {
+    ("--max-num-seqs=7",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs", "7"): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs=x",): "spec.batching.maxNumSeqs",
+    ("--max-num-seqs.a", "3"): "spec.batching.maxNumSeqs",
+    ("--max-num-se", "7"): "argument --max-num-se means --max-num-seqs, which is set by spec.batching.maxNumSeqs",
+    ("--max_num_seqs", "7"): "spec.batching.maxNumSeqs",
+    ("--max_num-se=7",): "spec.batching.maxNumSeqs",
+    ("--max-num-batched-tok=5",): "spec.batching.maxNumBatchedTokens",
+    ("--max-num-act=5",): "spec.tuning.bounds.maxNumActiveSeqs",
+    ("--max-num-sched=5",): "spec.tuning.bounds.maxNumScheduledTokens",
+    ("--enable-prefix-caching",): "spec.batching.prefixCaching",
+    ("--no-enable-prefix-caching",): "spec.batching.prefixCaching",
+    ("--no-enable-prefix",): "spec.batching.prefixCaching",
+    ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
+    ("-tp=2",): "spec.parallelism.tensor",
+    ("-asc", "2"): "one API server per pod",
+    ("/other",): "argument /other is the model, which is set by spec.model.uri",
+    ("--dtype", "half", "/other"): "argument /other is the model",
+    ("--model", "x"): "spec.model.uri",
+    ("--served", "a", "b"): "spec.model.servedName",
+    ("--config", "x.yaml"): "spec.engine.args",
+    ("--config=x.yaml",): "spec.engine.args",
+    ("--scheduler-c=None",): "the scheduler is its own",
+    ("--hos=::",): "listens on all addresses",
+    ("--port=9",): "listens on port 8000",
+    ("--uds=/tmp/s",): "listens on port 8000",
+    ("--disable-log-s",): "tuning needs the engine's statistics",
+    ("--dtype", "auto", "--shutdown_time", "3"): "spec.rollout.drainTimeout",
+}
+#: What vLLM would not take itself, and what is said about it.
+WRONG: Mapping[tuple[str, ...], str] = {
+    ("--max-num", "3"): "ambiguous option",
+    ("--max-modl-len=3",): "this vLLM has no argument --max-modl-len=3; did you mean --max-model-len?",
+    ("--swap-space", "4"): "this vLLM has no argument --swap-space",
+    ("--max-model-len=abc",): "invalid human_readable_int",
+    ("--scheduling-policy=x",): "invalid choice",
+    ("--dtype",): "expected one argument",
+    ("--compilation-config.mode",): "the last one lacks its value",
+    ("--",): "would turn the arguments behind it",
+    ("--help",): "print something and exit",
+    ("serve", "--model", "x"): "this vLLM has no argument x",
+}  # fmt: skip
+#: All of them.
+VLLM_ARGUMENTS = [*REFUSED.items(), *WRONG.items()]
+
+#: Of the launcher itself.
+LAUNCHER: Final = [
+    ("--owned=nonsense", "is no JSON"),
+    ('--owned={"port": 8000}', "must be a list of strings"),
+    ('--owned=["--port", "8000"]', "each with its value behind ="),
+    ("--own=[]", "unrecognized arguments: --own=[]"),
+]
+#: Of scripts, with their exit codes.
+SCRIPTS: Final = [
+    ("cluster", 2, "Usage: hack/cluster"),
+    ("cluster up --fake-nodes many", 2, "Usage: hack/cluster"),
+    ("cluster down --purg", 2, "Usage: hack/cluster"),
+    ("cluster exec", 2, "Usage: hack/cluster"),
+    ("cluster restart", 1, "unknown daemon ''; there are: etcd"),
+    ("cluster pause kublet", 1, "unknown daemon 'kublet'; there are: etcd"),
+    ("cluster pause kubelet", 1, "the cluster does not run"),
+    ("check --fixx", 1, "unknown option '--fixx'"),
+    ("demo --load-cpu half", 1, "--load-cpu needs a limit such as 500m or 2, not 'half'"),
+    ("demo --load-cpu", 1, "--load-cpu needs a limit such as 500m or 2, not ''"),
+    ("demo --fast", 2, "unknown option '--fast'"),
+    ("gen --all", 1, "unknown option '--all'"),
+    ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
+    ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
+    ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32"),
+    ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
+    ("fuzz --steps many", 2, "--steps is 'many'; accepted: a whole number"),
+    ("fuzz --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
+    ("fuzz --forever", 2, "unknown option '--forever'"),
+]
+#: Of the simulated engine's command line.
+SIMULATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("", ("required",)),
+    ("play", ("invalid choice: 'play'", "run")),
+    ("run --preset h1000", ("--preset", "h100-8b")),
+    ("run --lengths poems", ("--lengths", "conversation")),
+    ("run --rate fast", ("--rate", "'fast'", "a number above 0")),
+    ("run --rate 0", ("--rate", "a number above 0")),
+    ("run --rate nan", ("--rate", "a number above 0")),
+    ("run --variation 0", ("--variation", "a number above 0")),
+    ("run --seconds -1", ("--seconds", "a number above 0")),
+    ("run --patience 0", ("--patience", "a number above 0")),
+    ("run --active 0", ("--active", "a whole number from 1 to 2147483647")),
+    ("run --tokens 1.5", ("--tokens", "a whole number from 1 to 2147483647")),
+    ("run --threshold -1", ("--threshold", "a whole number from 0 to 2147483647")),
+    ("run --ttft 0", ("--ttft", "a number above 0")),
+    ("run --tpot 1e9", ("--tpot", "a number above 0 and at most 86400")),
+    ("run --trace /nowhere.csv", ("cannot read /nowhere.csv",)),
+    ("serve --port 70000", ("--port", "a whole number from 1 to 65535")),
+    ("serve --start-seconds -1", ("--start-seconds", "a number of at least 0")),
+]
+#: Of `flyball`, but for what `flyball size` cannot size.
+FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("", ("required: command",)),
+    ("seize", ("invalid choice: 'seize'", "crd", "size")),
+    ("crd --hashes", ("unrecognized arguments: --hashes",)),
+    ("size x --gpu L4 --memory 1GiB", ("--memory", "not allowed with argument --gpu")),
+    ("size x --context many", ("--context", "invalid int value: 'many'")),
+]
+#: Of `hack/bench`.
+BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("", ("required: name",)),
+    ("motor", ("invalid choice: 'motor'", "engine")),
+    ("engine --fast", ("unrecognized arguments: --fast",)),
+]
