@@ -25,7 +25,8 @@ from flyball_engine.bench.report import Report
 from flyball_engine.contract import Env
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.exercises import Ended, flyball_bench
-from support.vllm_server import eventually, free_port
+from support.vllm_server import free_port
+from support.waiting import eventually
 
 #: Seconds on this engine are few, and the points shall be done in one.
 SMALL = ("--input-tokens=16", "--output-tokens=4", "--requests=2", "--workloads=uniform", "--tokenizer=none")

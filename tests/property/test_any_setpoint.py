@@ -13,7 +13,10 @@ DRAWN = [any_setpoint(random.Random(seed), generation=1) for seed in range(2000)
 def test_every_knob_strategy_and_policy_is_drawn() -> None:
     asked = {knob for setpoint in DRAWN for knob in setpoint.asks()}
     assert asked == {*Knob, *BatchingKnob, *QueueKnob}
-    assert {setpoint.batching.strategy and setpoint.batching.strategy.type for setpoint in DRAWN} == {None, *StrategyType}
+    assert {setpoint.batching.strategy and setpoint.batching.strategy.type for setpoint in DRAWN} == {
+        None,
+        *StrategyType,
+    }
     assert {setpoint.batching.policy for setpoint in DRAWN} == {None, *Policy}
 
 

@@ -71,7 +71,10 @@ BODIES: Final[list[tuple[bytes, tuple[str, ...]]]] = [
         ("limits.max_num_partial_prefills", "accepted: max_num_active_seqs,"),
     ),
     (_body(queue={"max_num_queued_reqs": -1}), ("queue.max_num_queued_reqs", "greater than or equal to 0")),
-    (_body(queue={"max_queue_len": 5}), ("queue.max_queue_len", "accepted: max_num_queued_reqs, max_num_queued_tokens")),
+    (
+        _body(queue={"max_queue_len": 5}),
+        ("queue.max_queue_len", "accepted: max_num_queued_reqs, max_num_queued_tokens"),
+    ),
     (_body(shed={}), ("shed.ttft_deadline_seconds", "required")),
     (_body(shed={"ttft_deadline_seconds": 0}), ("shed.ttft_deadline_seconds", "greater than 0")),
     (_body(shed={"ttft_deadline_seconds": 1, "margin": 2}), ("shed.margin", "less than or equal to 1")),

@@ -18,7 +18,12 @@ SIMULATED: Final[list[tuple[str, str, int, tuple[str, ...]]]] = [
     (COMPLETIONS, '{"prompt": "x", "stream": "perhaps"}', 400, ("stream", "a valid boolean")),
     (COMPLETIONS, '{"prompt": [], "max_tokens": 1}', 400, ("prompt", "is empty")),
     (COMPLETIONS, '{"prompt": "x", "max_tokens": 5000}', 400, ("longer than the 4096 tokens",)),
-    (COMPLETIONS, '{"prompt": "x", "model": "another"}', 404, ("'another' is not served here", "accepted: 'simulated'")),
+    (
+        COMPLETIONS,
+        '{"prompt": "x", "model": "another"}',
+        404,
+        ("'another' is not served here", "accepted: 'simulated'"),
+    ),
     (CHAT, "{}", 400, ("messages", "required")),
     (CHAT, '{"messages": []}', 400, ("messages", "at least 1 item")),
     (CHAT, '{"messages": ["hello"]}', 400, ("messages", "an object")),
