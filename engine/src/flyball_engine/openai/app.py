@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,9 @@ from flyball_engine.openai.reply import Answer, Reply, ended, error
 
 #: A prompt of a million tokens fits.
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+#: A client that waits for an answer as a whole, and gets no token meanwhile, is looked for so often.
+_LOOK_SECONDS: Final = 1.0
 
 _FormT = TypeVar("_FormT", bound=Body)
 _FormT_contra = TypeVar("_FormT_contra", bound=Body, contravariant=True)
@@ -63,8 +68,9 @@ class Backend(Loaded, Protocol[_FormT_contra]):
     async def submit(self, body: _FormT_contra) -> Sequence[Answer]:
         """One HTTP request comes in: its sequences, `body.n` for each prompt. Raises NotServedError."""
 
-    async def progress(self) -> None:
-        """Wait until there may be more tokens, at most about a second."""
+    @property
+    def tick(self) -> asyncio.Event:
+        """Set as soon as there may be more than there is now; another one each time."""
 
     def leave(self, answers: Sequence[Any]) -> None:
         """Nobody waits any more for these, which `submit` gave; those that ended are no loss."""
@@ -137,8 +143,11 @@ class Api(Generic[_FormT]):
             events = _stream(engine, answers, reply, usage=body.include_usage)
             return StreamingResponse(events, media_type="text/event-stream")
         try:
-            while not all(map(ended, answers)) and not await http.is_disconnected():
-                await engine.progress()
+            while True:
+                tick = engine.tick
+                if all(map(ended, answers)) or await http.is_disconnected():
+                    break
+                await _moment(tick)
         finally:
             engine.leave(answers)
         failure = next((answer.failure for answer in answers if answer.failure), None)
@@ -170,6 +179,7 @@ async def _stream(
     told_of, open_ones = [0] * len(answers), dict(enumerate(answers))
     try:
         while open_ones:
+            tick = engine.tick  # before the tokens are looked at: more may come while these are sent
             events: list[str] = []
             for index, answer in list(open_ones.items()):
                 if ended(answer):
@@ -178,12 +188,19 @@ async def _stream(
             if events:
                 yield "".join(events)
             if open_ones:
-                await engine.progress()
+                await _moment(tick)
         if usage:
             yield _event(reply.usage_chunk(answers))
         yield "data: [DONE]\n\n"
     finally:
         engine.leave(answers)
+
+
+async def _moment(tick: asyncio.Event) -> None:
+    """Until there is news, or a client that may have gone is to be looked for."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await tick.wait()
 
 
 def _news(reply: Reply, index: int, answer: Answer, told_of: list[int]) -> list[str]:

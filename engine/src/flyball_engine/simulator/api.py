@@ -6,6 +6,7 @@ crash does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -92,8 +93,9 @@ class _Backend:
             raise NotServedError(message)
         return [_Answer(request, self._engine) for request in requests]
 
-    async def progress(self) -> None:
-        await self._engine.progress()
+    @property
+    def tick(self) -> asyncio.Event:
+        return self._engine.tick
 
     def leave(self, answers: Sequence[_Answer]) -> None:
         self._engine.leave([answer.request for answer in answers])

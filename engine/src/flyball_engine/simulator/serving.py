@@ -7,6 +7,7 @@ stream are told at most every `TICK_SECONDS`, each by itself; what is counted ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ _IDLE_SECONDS: Final = 1.0
 
 
 class SimulatedEngine:
-    """One core, driven by `clock` (seconds); `drive` must run."""
+    """One core, driven by `clock` (seconds); `drive` must run. `tick` is set when there may be more tokens."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class SimulatedEngine:
         self._origin = clock()
         self._state = StateWriter(folder, engine=0, unsupported=self.unsupported)
         self.core = build(preset, seed=seed, disturbances=disturbances, sums=self._state.sums)
-        self._tick = asyncio.Event()
+        self.tick = asyncio.Event()
         self._work = asyncio.Event()
         self._describe()
         self._publish()
@@ -107,7 +108,7 @@ class SimulatedEngine:
         self.core.apply(setpoint)
         while (applied := self.core.governed.applied) is None or applied.order() < setpoint.order():
             self._work.set()
-            await self._tick.wait()
+            await self.tick.wait()
         self._publish()
 
     async def touch(self) -> None:
@@ -150,15 +151,11 @@ class SimulatedEngine:
         """Tokens of a request that are there."""
         return request.made_at(self.core.scheduler.steps)
 
-    async def progress(self) -> None:
-        """Wait until there may be more tokens."""
-        await self._tick.wait()
-
     async def drive(self) -> None:
         """Make steps as time passes, until cancelled."""
         while True:
             self._advance()
-            tick, self._tick = self._tick, asyncio.Event()
+            tick, self.tick = self.tick, asyncio.Event()
             tick.set()
             scheduler = self.core.scheduler
             if scheduler.running or scheduler.waiting:
@@ -167,10 +164,10 @@ class SimulatedEngine:
                 await asyncio.sleep(rest if TICK_SECONDS < rest < _IDLE_SECONDS else TICK_SECONDS)
                 continue
             self._work.clear()
-            try:
-                await asyncio.wait_for(self._work.wait(), _IDLE_SECONDS)
-            except TimeoutError:
-                continue
+            # Not wait_for: until Python 3.12 that loses a cancellation that comes together with the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    await self._work.wait()
 
     def _advance(self) -> None:
         self.core.run(self.now())
