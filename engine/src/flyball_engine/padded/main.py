@@ -1,0 +1,122 @@
+"""The padded engine from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from flyball_engine.contract import API_PORT, Env
+from flyball_engine.knobs import LONGEST_DELAY_SECONDS, Dynamic
+from flyball_engine.padded.engine import PaddedConfig, Runner
+from flyball_engine.padded.server import ServerConfig, serve_forever
+
+_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
+_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.batch_size > parsed.max_num_seqs:
+        parser.error(f"--batch-size {parsed.batch_size}: accepted: at most --max-num-seqs, {parsed.max_num_seqs}")
+    logging.basicConfig(level=logging.INFO)
+    config = ServerConfig(
+        engine=PaddedConfig(
+            max_num_seqs=parsed.max_num_seqs,
+            start=Dynamic(batch_size=parsed.batch_size, max_delay_seconds=parsed.max_delay),
+            max_queue=parsed.max_queue,
+        ),
+        host=parsed.host,
+        port=parsed.port,
+        model=parsed.served_model_name or parsed.model.name,
+        drain_seconds=parsed.drain_timeout,
+    )
+    serve_forever(_loaded(parser, parsed), config)
+
+
+def _loaded(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Runner:
+    """The model, or the end with a reason."""
+    if not parsed.model.is_dir():
+        parser.error(f"--model {parsed.model}: accepted: a folder with a model and its tokeniser")
+    _log.info("Flyball: loading %s", parsed.model)
+    try:
+        from flyball_engine.padded import generator  # noqa: PLC0415 – help and errors need no torch
+    except ImportError as error:
+        parser.error(f"this Python has no torch or transformers: {error}")
+    device = parsed.device or generator.default_device()
+    try:
+        return generator.Generator(
+            str(parsed.model), dtype=parsed.dtype, device=device, max_model_len=parsed.max_model_len
+        )
+    except generator.ModelError as error:
+        parser.error(f"--model: {error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m flyball_engine.padded",
+        description="Padded batches with plain transformers, behind the OpenAI API and Flyball's control port.",
+    )
+    commands = parser.add_subparsers(required=True)
+    serve = commands.add_parser("serve", help="load a model and serve it", description="Load a model and serve it.")
+    serve.add_argument("--model", type=Path, required=True, metavar="DIR", help="folder of a causal language model")
+    serve.add_argument("--served-model-name", metavar="NAME", help="the folder's name")
+    serve.add_argument("--host", default="127.0.0.1", help="of both ports; %(default)s")
+    serve.add_argument("--port", type=_count(65_535), default=API_PORT, help="of the API; %(default)s")
+    serve.add_argument(
+        "--batch-size", type=_count(), default=8, metavar="N", help="sequences of a batch until told; %(default)s"
+    )
+    serve.add_argument(
+        "--max-delay",
+        type=_delay,
+        default=0.05,
+        metavar="S",
+        help="seconds a batch waits to be full until told; %(default)s",
+    )
+    serve.add_argument(
+        "--max-num-seqs", type=_count(), default=32, metavar="N", help="most a batch may ever have; %(default)s"
+    )
+    serve.add_argument(
+        "--max-queue", type=_count(), default=256, metavar="N", help="sequences that may wait; %(default)s"
+    )
+    serve.add_argument("--max-model-len", type=_count(), metavar="N", help="tokens of prompt and answer; the model's")
+    serve.add_argument(
+        "--dtype", choices=_DTYPES, default="auto", help="of the weights; %(default)s is the model's own"
+    )
+    serve.add_argument("--device", metavar="NAME", help="as torch names it; a GPU if there is one")
+    serve.add_argument(
+        "--drain-timeout",
+        type=_count(86_400),
+        default=60,
+        metavar="S",
+        help="seconds for open answers after SIGTERM; %(default)s",
+    )
+    serve.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
+    return parser
+
+
+def _count(most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Parses a whole number from 1 on."""
+
+    def parsed(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}, accepted: 1 to {most}")
+        return int(text)
+
+    return parsed
+
+
+def _delay(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r}, accepted: 0 to {LONGEST_DELAY_SECONDS:g} seconds")
+    return seconds

@@ -1,0 +1,75 @@
+"""A served padded engine, a process of its own: before a real model, or before the one that only counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flyball_engine.contract import Env
+from flyball_engine.knobs import Dynamic
+from flyball_engine.padded.engine import PaddedConfig
+from flyball_engine.padded.server import ServerConfig, serve_forever
+from support.engine import SERVICE, Signer
+from support.launcher import SOURCE, environment
+from support.padded import Counter
+from support.vllm_server import MODEL_NAME, VllmServer, free_port
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def padded(python: str, folder: Path, *, model: Path, options: Sequence[str] = ()) -> Iterator[VllmServer]:
+    """The real one, in float32 so that what is computed together is what is computed alone."""
+    command = ["-P", "-m", "flyball_engine.padded", "serve", f"--model={model}", f"--served-model-name={MODEL_NAME}"]
+    # The other core is for the clients, which measure.
+    with _served([python, *command, "--dtype=float32", *options], folder, {"OMP_NUM_THREADS": "1"}) as server:
+        yield server
+
+
+@contextmanager
+def counting(folder: Path) -> Iterator[VllmServer]:
+    """One that needs no model, and takes 10 ms for a step."""
+    with _served([sys.executable, "-m", "support.padded_server"], folder, {}) as server:
+        yield server
+
+
+@contextmanager
+def _served(command: list[str], folder: Path, variables: Mapping[str, str]) -> Iterator[VllmServer]:
+    port, control, signer = free_port(), free_port(), Signer()
+    settings = environment(
+        folder,
+        python_path=[SOURCE, TESTS],
+        **{
+            Env.SERVICE_UID.value: SERVICE,
+            Env.PUBLIC_KEY.value: signer.public_pem,
+            Env.CONTROL_PORT.value: str(control),
+            **variables,
+        },
+    )
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, f"--port={port}"], env=settings, stdout=out, stderr=out)
+    server = VllmServer(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{control}", signer, log)
+    try:
+        server.expect_ready()
+        yield server
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=60)
+
+
+def _count_forever(port: int) -> None:
+    start = Dynamic(batch_size=4, max_delay_seconds=0.0)
+    engine = PaddedConfig(max_num_seqs=8, start=start, max_queue=4)
+    config = ServerConfig(engine=engine, host="127.0.0.1", port=port, model=MODEL_NAME, drain_seconds=60)
+    serve_forever(Counter(seconds=0.01), config)
+
+
+if __name__ == "__main__":
+    _count_forever(int(sys.argv[1].removeprefix("--port=")))
