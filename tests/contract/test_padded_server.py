@@ -20,7 +20,8 @@ from flyball_engine.padded.main import main
 from flyball_engine.padded.metrics import COMPUTED_TOKENS
 from support.engine import ControlClient, Signer, setpoint
 from support.padded_server import counting
-from support.vllm_server import MODEL_NAME, VllmServer, eventually
+from support.vllm_server import MODEL_NAME, VllmServer
+from support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

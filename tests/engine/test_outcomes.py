@@ -3,83 +3,23 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
-from support.engine import ControlClient, setpoint
+from support.counted import Counted, expect_agreement, near_what_was_seen
 from support.measured import Measurement, Wish, measure
 from support.vllm_server import MODEL_NAME, VllmServer, started
-from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 
 STREAMS = 32
 REQUESTS = 128
-#: How far the engine's share and the clients' may be apart: 2 points.
-POINTS = 0.02
-#: Share of a threshold that lies between the two clocks: the clients' stops later, by the way of an answer through the
-#: HTTP server and the socket, and by as much as other processes hold up the clients'. Latencies crowd around their
-#: median, so a few milliseconds there are more than 2 points of requests.
-ON_THE_WAY = 0.05
 EASY = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1000.0),)
 IMPOSSIBLE = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1e-6),)
-
-
-class Counted:
-    """A server's counts since the last time its objectives were set."""
-
-    def __init__(self, server: VllmServer) -> None:
-        self.server = server
-        self._control = ControlClient(server.control_url, server.signer)
-        self._generation = count(1)
-        self._before: dict[str, float] = {}
-
-    def against(self, objectives: Sequence[ObjectiveSpec]) -> None:
-        """Count against these from now on."""
-        self._control.put(setpoint(next(self._generation), objectives=tuple(objectives)))
-        self._before = self._scrape()
-
-    def _scrape(self) -> dict[str, float]:
-        samples = re.findall(r"^(flyball_\w+(?:\{.*\})?) (\S+)$", self._control.metrics(), flags=re.MULTILINE)
-        return {name: float(value) for name, value in samples}
-
-    def __call__(self, name: MetricName, **labels: str) -> float:
-        written = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
-        key = f"{name.value}{{{written}}}" if labels else name.value
-        return self._scrape()[key] - self._before.get(key, 0.0)
-
-    def share(self, objective: ObjectiveSpec) -> float:
-        """The share of one objective's units that met it."""
-        met, violated = (
-            self(MetricName.OBJECTIVE_REQUESTS, objective=objective.id, outcome=outcome)
-            for outcome in ("met", "violated")
-        )
-        return met / (met + violated)
-
-    def share_of_all(self, objectives: Sequence[ObjectiveSpec]) -> float:
-        """The share of requests that met all of them."""
-        names = ",".join(objective.id for objective in objectives)
-        met, violated = (
-            self(MetricName.ALL_OBJECTIVES_REQUESTS, objectives=names, outcome=outcome)
-            for outcome in ("met", "violated")
-        )
-        return met / (met + violated)
-
-    def outcomes(self) -> dict[str, int]:
-        """Requests by outcome, those there were."""
-        names = ("finished", "abandoned", "aborted", "refused", "error", "uncounted")
-        found = {outcome: int(self(MetricName.REQUESTS, outcome=outcome)) for outcome in names}
-        return {outcome: number for outcome, number in found.items() if number}
-
-    def expect_outcomes(self, **outcomes: int) -> None:
-        """Wait for these; the server hears of a client that left a moment later."""
-        eventually(lambda: self.outcomes() == outcomes, expecting=f"{outcomes}, got {self.outcomes()}", within=30)
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +53,6 @@ def mixed(number: int, *, seed: int) -> list[Wish]:
     ]
 
 
-def scaled(objective: ObjectiveSpec, factor: float) -> ObjectiveSpec:
-    """The same objective with another threshold."""
-    return ObjectiveSpec(metric=objective.metric, threshold_seconds=factor * objective.threshold_seconds)
-
-
 async def under_load(server: VllmServer, wishes: Sequence[Wish]) -> Measurement:
     return await measure(server.url, MODEL_NAME, wishes, concurrency=STREAMS)
 
@@ -125,25 +60,14 @@ async def under_load(server: VllmServer, wishes: Sequence[Wish]) -> Measurement:
 async def test_counts_agree_with_what_clients_measured(counted: Counted, note_figure: Callable[[str], None]) -> None:
     first = await under_load(counted.server, mixed(2 * STREAMS, seed=1))
     near = Measurement(first.seen[STREAMS:])  # the first of them met an empty server
-    objectives = [
-        ObjectiveSpec(metric=metric, threshold_seconds=round(factor * near.median(metric), 4))
-        for metric in Metric
-        for factor in ((3.0,) if metric is Metric.INTER_TOKEN_LATENCY else (1.0, 1.3))
-    ]
+    objectives = near_what_was_seen(near)
     counted.against(objectives)
 
     wishes = mixed(REQUESTS, seed=2)
     seen = await under_load(counted.server, wishes)
 
     counted.expect_outcomes(finished=REQUESTS)
-    less, more = (tuple(scaled(one, 1 + sign * ON_THE_WAY) for one in objectives) for sign in (-1, 1))
-    for one, least, most in zip(objectives, less, more, strict=True):
-        engine = counted.share(one)
-        note_figure(f"{one.id}: {engine:.3f} met by the engine's count, {seen.met(one):.3f} by the clients'")
-        assert seen.met(least) - POINTS <= engine <= seen.met(most) + POINTS, one.id
-    engine = counted.share_of_all(objectives)
-    note_figure(f"all: {engine:.3f} met by the engine's count, {seen.met_all(objectives):.3f} by the clients'")
-    assert seen.met_all(less) - POINTS <= engine <= seen.met_all(more) + POINTS
+    expect_agreement(counted, seen, objectives, note_figure)
     answers = [wish.n * wish.prompts for wish in wishes]
     prompts = sum(wish.prompt_tokens * number for wish, number in zip(wishes, answers, strict=True))
     assert counted(MetricName.PROMPT_TOKENS) == prompts

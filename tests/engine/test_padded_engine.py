@@ -1,0 +1,137 @@
+"""The padded engine before a real model: what its batches compute, how it is switched, what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flyball_engine.contract import Batching, MetricName
+from flyball_engine.knobs import Bucketed, Dynamic, Static
+from flyball_engine.padded.metrics import COMPUTED_TOKENS
+from support.counted import Counted, expect_agreement, near_what_was_seen
+from support.greedy import Prompts, greedy, some_prompts
+from support.measured import Measurement, Wish, measure
+from support.padded_server import padded
+from support.vllm_server import MODEL_NAME, VllmServer
+
+pytestmark = pytest.mark.engine
+
+TOKENS = 12
+STREAMS = 8
+REQUESTS = 40
+
+
+@pytest.fixture(scope="module")
+def server(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """Batches of up to eight that wait for each other."""
+    options = ["--batch-size=8", "--max-num-seqs=16", "--max-delay=0.05", "--max-model-len=2048"]
+    with padded(vllm_python, tmp_path_factory.mktemp("server"), model=model, options=options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def counted(server: VllmServer) -> Counted:
+    """The counts; the setpoints of all tests are one sequence."""
+    return Counted(server)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    """Of many lengths, no two alike."""
+    return some_prompts(12)
+
+
+@pytest.fixture(scope="module")
+def alone(vllm_python: str, model: Path, prompts: Prompts) -> list[list[int]]:
+    """What each prompt comes to by itself."""
+    script = Path(__file__).parents[1] / "support/generated_alone.py"
+    wishes = json.dumps([[list(prompt), TOKENS] for prompt in prompts])
+    done = subprocess.run(
+        [vllm_python, script, model], check=True, input=wishes.encode(), stdout=subprocess.PIPE, timeout=300
+    )
+    answers: list[list[int]] = json.loads(done.stdout)
+    return answers
+
+
+def test_a_prompt_in_a_padded_batch_comes_to_what_it_comes_to_alone(
+    server: VllmServer, counted: Counted, prompts: Prompts, alone: list[list[int]]
+) -> None:
+    counted.against(())
+    assert greedy(server.url, prompts, max_tokens=TOKENS) == alone
+    assert counted.total(f'{COMPUTED_TOKENS}{{phase="prompt",use="padding"}}') > 0, "they were padded"
+
+
+def test_switches_under_load_lose_nothing(
+    server: VllmServer, counted: Counted, prompts: Prompts, alone: list[list[int]]
+) -> None:
+    ways: list[dict[str, Any]] = [
+        {"batching": Batching(strategy=Static(batch_size=2))},
+        {"batching": Batching(strategy=Dynamic(batch_size=16, max_delay_seconds=0.2))},
+        {"batching": Batching(strategy=Bucketed(batch_size=5, boundaries=(100, 250)))},
+        {"limits": {"max_num_active_seqs": 3}},
+        {},
+    ]
+
+    async def load() -> list[list[int]]:
+        answering = asyncio.create_task(asyncio.to_thread(greedy, server.url, prompts, max_tokens=TOKENS))
+        for way in ways:
+            await asyncio.to_thread(counted.put, **way)
+        return await answering
+
+    assert asyncio.run(load()) == alone
+
+
+def test_a_seed_draws_the_same_in_any_batch(server: VllmServer, prompts: Prompts) -> None:
+    body = {"prompt": list(prompts[3]), "max_tokens": TOKENS, "seed": 11, "temperature": 0.8, "top_p": 0.9}
+
+    def drawn(**more: object) -> list[list[int]]:
+        body_sent = body | {"return_token_ids": True, "ignore_eos": True} | more
+        answer = httpx.post(f"{server.url}/v1/completions", json=body_sent, timeout=300, trust_env=False).json()
+        return [choice["token_ids"] for choice in answer["choices"]]
+
+    [first] = drawn()
+    several = drawn(prompt=[list(prompts[5]), list(prompts[3])], n=2)
+    assert several[2] == first
+    assert several[3] != first, "each answer has a seed of its own"
+    assert drawn(seed=12) != [first]
+
+
+def test_counts_agree_with_what_clients_measured(
+    server: VllmServer, counted: Counted, note_figure: Callable[[str], None]
+) -> None:
+    draw = random.Random(4)
+
+    def load(requests: int) -> Measurement:
+        wishes = [
+            Wish(prompt_tokens=draw.choice([10, 40, 120]), max_tokens=draw.choice([4, 8, 16]), n=draw.choice([1, 1, 2]))
+            for _ in range(requests)
+        ]
+        return asyncio.run(measure(server.url, MODEL_NAME, wishes, concurrency=STREAMS))
+
+    objectives = near_what_was_seen(load(2 * STREAMS))
+    counted.against(objectives)
+    seen = load(REQUESTS)
+    counted.expect_outcomes(finished=REQUESTS)
+    expect_agreement(counted, seen, objectives, note_figure)
+    answers = sum(len(times) for one in seen.seen for times in one.tokens.values())
+    assert counted(MetricName.GENERATED_TOKENS) == answers
+
+
+def test_text_comes_in_pieces_that_are_the_whole(server: VllmServer) -> None:
+    body = {"messages": [{"role": "user", "content": "def main():"}], "max_tokens": 24, "temperature": 0, "seed": 1}
+    whole = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300, trust_env=False).json()
+    streamed = httpx.post(
+        f"{server.url}/v1/chat/completions", json=body | {"stream": True}, timeout=300, trust_env=False
+    )
+    lines = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
+    pieces = [json.loads(line)["choices"][0]["delta"].get("content", "") for line in lines]
+    assert "".join(pieces) == whole["choices"][0]["message"]["content"]
+    assert len(pieces) == whole["usage"]["completion_tokens"]
