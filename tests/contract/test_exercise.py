@@ -107,8 +107,8 @@ def rig(engine: tuple[str, ControlClient, str, Path], tmp_path: Path) -> Rig:
 
 def test_a_sweep_is_measured_kept_and_reported_and_the_engine_is_put_back(rig: Rig) -> None:
     before = rig.control.read()
-    generation = 1 + (before.accepted.generation if before.accepted else 0)
-    rig.control.put(setpoint(generation, limits={"max_num_active_seqs": 7}))
+    epoch, generation = (before.accepted.epoch, before.accepted.generation + 1) if before.accepted else (1, 1)
+    rig.control.put(setpoint(generation, epoch=epoch, limits={"max_num_active_seqs": 7}))
     ended = rig.sweep("--concurrency=1,8", "--label=first").expect(
         0, "Continuous · first", "output tokens/s", "The knee is", "the engine's setpoint is put back"
     )
