@@ -143,19 +143,25 @@ def test_padding_is_counted(api: httpx.Client, control: ControlClient) -> None:
 
 
 def test_a_client_that_goes_in_the_middle_of_a_stream_ends_its_row(api: httpx.Client, control: ControlClient) -> None:
+    before = aborted(control)
     body = {"prompt": "1", "max_tokens": 500, "ignore_eos": True, "stream": True}
     with api.stream("POST", "/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
         assert shown(api, "running", 1)()
-    eventually(shown(api, "running", 0), expecting="its row ends", within=60)
-    assert sample(control.metrics(), 'flyball_requests_total{outcome="aborted"}') >= 1
+    eventually(lambda: aborted(control) == before + 1, expecting="its row ends", within=60)
+    assert shown(api, "running", 0)()
 
 
-def test_a_client_that_waits_for_a_whole_answer_is_missed_too(api: httpx.Client) -> None:
+def test_a_client_that_waits_for_a_whole_answer_is_missed_too(api: httpx.Client, control: ControlClient) -> None:
+    before = aborted(control)
     with pytest.raises(httpx.ReadTimeout):
         api.post("/v1/completions", json={"prompt": "1", "max_tokens": 500, "ignore_eos": True}, timeout=0.2)
-    eventually(shown(api, "running", 0), expecting="its row ends", within=60)
+    eventually(lambda: aborted(control) == before + 1, expecting="its row ends", within=60)
+
+
+def aborted(control: ControlClient) -> float:
+    return sample(control.metrics(), 'flyball_requests_total{outcome="aborted"}')
 
 
 def shown(api: httpx.Client, state: str, sequences: int) -> Callable[[], bool]:

@@ -19,10 +19,13 @@ START = Dynamic(batch_size=8, max_delay_seconds=0.5)
 
 
 def formed(batching: Batching, *prompts: int, most: int = 32, now: float = 0.0) -> tuple[list[int], float | None]:
-    """The prompts' lengths of the next batch of those that came a tenth of a second after each other, and its time."""
-    rows = [a_row(number, prompt=prompt, arrival=number / 10) for number, prompt in enumerate(prompts)]
-    found = form(rows, batching, most=most, now=now)
-    return [row.prompt_tokens for row in found.rows], found.until
+    """The prompts' lengths of the next batch of those that came a tenth of a second after each other, and its time.
+
+    Times are since the first came.
+    """
+    rows = [a_row(number, prompt=prompt, arrival=50 + number / 10) for number, prompt in enumerate(prompts)]
+    found = form(rows, batching, most=most, now=50 + now)
+    return [row.prompt_tokens for row in found.rows], None if found.until is None else found.until - 50
 
 
 def test_a_static_batch_begins_with_what_waits() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Batching, Metric, ObjectiveSpec, Policy, StrategyType
+from flyball_engine.contract import Batching, Knob, Metric, ObjectiveSpec, Policy, StrategyType
 from flyball_engine.knobs import Bucketed, Dynamic, Static
 from flyball_engine.openai.app import NotServedError
 from flyball_engine.padded.batch import Phase, Use
@@ -99,6 +99,7 @@ async def test_a_limit_above_the_ceiling_is_clamped_and_a_setpoint_expires(tmp_p
         await engine.apply(setpoint(1, limits={"max_num_active_seqs": 9}, batching=static, expires_seconds=60.0))
         state = engine.reports().cores[0].state
         assert (state.strategy, state.policy) == (StrategyType.STATIC, Policy.PRIORITY)
+        assert list(state.effective.given()) == list(state.start.given()) == [Knob.MAX_NUM_ACTIVE_SEQS]
         [clamp] = state.clamped
         assert (clamp.knob, clamp.requested, clamp.effective, clamp.reason) == ("max_num_active_seqs", 9, 8, "ceiling")
         clock[0] = 60.0
