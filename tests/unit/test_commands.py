@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bench.main import run
+from flyball_engine.padded.main import main as padded
 from flyball_engine.simulator.main import main as simulator
 from flyball_operator.cli import main as flyball
-from support.wrong_inputs.command_lines import BENCH, FLYBALL, SIMULATOR
+from support.wrong_inputs.command_lines import BENCH, FLYBALL, PADDED, SIMULATOR
 
 
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in SIMULATOR])
@@ -17,6 +18,13 @@ def test_the_simulated_engine_names_what_it_accepts(
     arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     expect_refused(lambda: simulator(arguments.split()), says, capsys)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in PADDED])
+def test_the_padded_engine_names_what_it_accepts(
+    arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    expect_refused(lambda: padded(arguments.split()), says, capsys)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in FLYBALL])

@@ -103,6 +103,23 @@ SIMULATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("serve --port 70000", ("--port", "a whole number from 1 to 65535")),
     ("serve --start-seconds -1", ("--start-seconds", "a number of at least 0")),
 ]
+#: Of the padded engine's command line.
+PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("", ("required",)),
+    ("generate", ("invalid choice: 'generate'", "serve")),
+    ("serve", ("required: --model",)),
+    ("serve --model /nowhere", ("--model /nowhere", "a folder with a model and its tokeniser")),
+    ("serve --model . --batch-size 0", ("--batch-size", "a whole number from 1")),
+    ("serve --model . --batch-size 33", ("--batch-size 33", "at most --max-num-seqs, 32")),
+    ("serve --model . --max-num-seqs many", ("--max-num-seqs", "'many'", "a whole number from 1")),
+    ("serve --model . --max-queue 0", ("--max-queue", "a whole number from 1")),
+    ("serve --model . --max-delay 61", ("--max-delay", "seconds from 0 to 60")),
+    ("serve --model . --max-delay soon", ("--max-delay", "'soon'", "seconds from 0 to 60")),
+    ("serve --model . --max-model-len 0", ("--max-model-len", "a whole number from 1")),
+    ("serve --model . --port 70000", ("--port", "a whole number from 1 to 65535")),
+    ("serve --model . --drain-timeout 0", ("--drain-timeout", "a whole number from 1 to 86400")),
+    ("serve --model . --dtype int4", ("--dtype", "float32")),
+]
 #: Of `flyball`, but for what `flyball size` cannot size.
 FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: command",)),

@@ -41,6 +41,12 @@ def doors() -> Iterator[Door]:
         + [(given, status, [says]) for given, status, says in [openai.TOO_LARGE]],
     )
     yield Door(
+        "OpenAI API of the padded engine",
+        "As above.",
+        "tests/contract/test_padded_server.py",
+        [(f"{path} {given}", status, says) for path, given, status, says in openai.PADDED],
+    )
+    yield Door(
         "Launcher: the user's vLLM arguments",
         "Exit code 64, before anything loads; the reason is in the log and in the pod's termination message.",
         "tests/engine/test_arguments.py",
@@ -63,6 +69,12 @@ def doors() -> Iterator[Door]:
         "Exit code 2, the usage, and what is accepted.",
         "tests/unit/test_commands.py",
         [(given, 2, says) for given, says in command_lines.SIMULATOR],
+    )
+    yield Door(
+        "`python -m flyball_engine.padded`",
+        "As above.",
+        "tests/unit/test_commands.py",
+        [(given, 2, says) for given, says in command_lines.PADDED],
     )
     yield Door(
         "`flyball`",

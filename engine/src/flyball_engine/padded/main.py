@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from flyball_engine.arguments import real, whole
 from flyball_engine.contract import API_PORT, Env
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, Dynamic
 from flyball_engine.padded.engine import PaddedConfig, Runner
@@ -15,6 +16,10 @@ from flyball_engine.padded.server import ServerConfig, serve_forever
 
 _ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+
+_delay: Final = real(
+    lambda seconds: 0 <= seconds <= LONGEST_DELAY_SECONDS, f"seconds from 0 to {LONGEST_DELAY_SECONDS:g}"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", type=Path, required=True, metavar="DIR", help="folder of a causal language model")
     serve.add_argument("--served-model-name", metavar="NAME", help="the folder's name")
     serve.add_argument("--host", default="127.0.0.1", help="of both ports; %(default)s")
-    serve.add_argument("--port", type=_count(65_535), default=API_PORT, help="of the API; %(default)s")
+    serve.add_argument("--port", type=whole(1, 65_535), default=API_PORT, help="of the API; %(default)s")
     serve.add_argument(
-        "--batch-size", type=_count(), default=8, metavar="N", help="sequences of a batch until told; %(default)s"
+        "--batch-size", type=whole(1), default=8, metavar="N", help="sequences of a batch until told; %(default)s"
     )
     serve.add_argument(
         "--max-delay",
@@ -80,43 +85,22 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds a batch waits to be full until told; %(default)s",
     )
     serve.add_argument(
-        "--max-num-seqs", type=_count(), default=32, metavar="N", help="most a batch may ever have; %(default)s"
+        "--max-num-seqs", type=whole(1), default=32, metavar="N", help="most a batch may ever have; %(default)s"
     )
     serve.add_argument(
-        "--max-queue", type=_count(), default=256, metavar="N", help="sequences that may wait; %(default)s"
+        "--max-queue", type=whole(1), default=256, metavar="N", help="sequences that may wait; %(default)s"
     )
-    serve.add_argument("--max-model-len", type=_count(), metavar="N", help="tokens of prompt and answer; the model's")
+    serve.add_argument("--max-model-len", type=whole(1), metavar="N", help="tokens of prompt and answer; the model's")
     serve.add_argument(
         "--dtype", choices=_DTYPES, default="auto", help="of the weights; %(default)s is the model's own"
     )
     serve.add_argument("--device", metavar="NAME", help="as torch names it; a GPU if there is one")
     serve.add_argument(
         "--drain-timeout",
-        type=_count(86_400),
+        type=whole(1, 86_400),
         default=60,
         metavar="S",
         help="seconds for open answers after SIGTERM; %(default)s",
     )
     serve.epilog = f"The control port, its service and its key come from {', '.join(_ENVIRONMENT)}, as in a pod."
     return parser
-
-
-def _count(most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Parses a whole number from 1 on."""
-
-    def parsed(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r}, accepted: 1 to {most}")
-        return int(text)
-
-    return parsed
-
-
-def _delay(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r}, accepted: 0 to {LONGEST_DELAY_SECONDS:g} seconds")
-    return seconds

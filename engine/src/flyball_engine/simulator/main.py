@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from flyball_engine.arguments import real, whole
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
@@ -20,9 +20,7 @@ from flyball_engine.simulator.server import ServerConfig, serve_forever
 from flyball_engine.simulator.virtual import Run, build, retune, run
 from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
 
-_WHOLE: Final = re.compile(r"[0-9]{1,10}")
-#: The most that the contract takes: of a limit, and in seconds of an objective.
-_MOST: Final = 2**31 - 1
+#: The most that the contract takes of an objective, in seconds.
 _DAY: Final = 86_400.0
 _ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
 
@@ -51,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     virtual.add_argument("--seconds", type=_above_0, default=600.0, metavar="S", help="simulated (default 600)")
     virtual.add_argument("--trace", type=Path, metavar="CSV", help="instead: TIMESTAMP,ContextTokens,GeneratedTokens")
     virtual.add_argument("--patience", type=_above_0, default=float("inf"), metavar="S", help="clients wait so long")
-    virtual.add_argument("--active", type=_limit(1), metavar="N", help="max_num_active_seqs")
-    virtual.add_argument("--tokens", type=_limit(1), metavar="N", help="max_num_scheduled_tokens")
-    virtual.add_argument("--threshold", type=_limit(0), metavar="N", help="long_prefill_token_threshold")
+    virtual.add_argument("--active", type=whole(1), metavar="N", help="max_num_active_seqs")
+    virtual.add_argument("--tokens", type=whole(1), metavar="N", help="max_num_scheduled_tokens")
+    virtual.add_argument("--threshold", type=whole(0), metavar="N", help="long_prefill_token_threshold")
     virtual.add_argument("--ttft", type=_threshold, default=0.5, metavar="S", help="objective (default 0.5)")
     virtual.add_argument("--tpot", type=_threshold, default=0.03, metavar="S", help="objective (default 0.03)")
     virtual.add_argument("--seed", type=int, default=1)
@@ -61,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     real = commands.add_parser("serve", help="an engine behind the OpenAI API and the control port, in real time")
     real.add_argument("--preset", choices=sorted(PRESETS), default="h100-8b")
     real.add_argument("--host", default="127.0.0.1", help="of both ports; %(default)s")
-    real.add_argument("--port", type=_whole(1, 65_535), default=API_PORT, help="of the API; %(default)s")
+    real.add_argument("--port", type=whole(1, 65_535), default=API_PORT, help="of the API; %(default)s")
     real.add_argument("--model", default="simulated", metavar="NAME", help="it is served by; %(default)s")
     real.add_argument("--start-seconds", type=_at_least_0, metavar="S", help="until the ports open; the preset's")
     real.add_argument("--seed", type=int, default=1)
@@ -70,41 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    """A type of argument: whole numbers in this range."""
-
-    def number(text: str) -> int:
-        value = int(text) if _WHOLE.fullmatch(text) else least - 1
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"is {text!r:.40}, accepted: a whole number from {least} to {most}")
-        return value
-
-    return number
-
-
-def _limit(least: int) -> Callable[[str], int]:
-    """A limit as a setpoint may have it."""
-    return _whole(least, _MOST)
-
-
-def _real(holds: Callable[[float], bool], accepted: str) -> Callable[[str], float]:
-    """A type of argument: numbers of which this holds."""
-
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not holds(value):
-            raise argparse.ArgumentTypeError(f"is {text!r:.40}, accepted: {accepted}")
-        return value
-
-    return number
-
-
-_above_0: Final = _real(lambda value: 0 < value < math.inf, "a number above 0")
-_at_least_0: Final = _real(lambda value: 0 <= value < math.inf, "a number of at least 0")
-_threshold: Final = _real(lambda value: 0 < value <= _DAY, "a number above 0 and at most 86400")
+_above_0: Final = real(lambda value: 0 < value < math.inf, "a number above 0")
+_at_least_0: Final = real(lambda value: 0 <= value < math.inf, "a number of at least 0")
+_threshold: Final = real(lambda value: 0 < value <= _DAY, "a number above 0 and at most 86400")
 
 
 def _serve(parsed: argparse.Namespace) -> None:
