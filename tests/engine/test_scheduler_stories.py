@@ -25,7 +25,7 @@ STALLING = {"seed": 8, "broken_floors": True, "retunes": 0, "patience": 0.2, "on
 
 @pytest.fixture(scope="module")
 def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What came of each story; all are told by one process."""
+    """What came of each story."""
     stories = {**STORIES, "stalling": STALLING}
     return tell(stories, python=vllm_python, model=model, folder=tmp_path_factory.mktemp("stories"))
 

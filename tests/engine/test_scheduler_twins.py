@@ -22,7 +22,7 @@ STORIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What came of each story; all are told by one process."""
+    """What came of each story."""
     folder = tmp_path_factory.mktemp("twins")
     results = told_by("scheduler_twins", STORIES, python=vllm_python, model=model, folder=folder)
     return dict(zip(STORIES, results, strict=True))
