@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from support.installed import Installed, ask
-from support.vllm_server import make_model, make_plugin
+from support.served import Keeper, Served
+from support.vllm_server import make_model, make_plugin, started
+
+#: A chat template: the small model's tokenizer has none.
+_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+#: Opens a route that takes tokens, where there is such an option.
+_SCALE_OUT = "--enable-scale-out"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What ends the shared server comes after what uses it: it would have to be started anew."""
+    items.sort(key=lambda item: item.get_closest_marker("ends_server") is not None)
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +50,28 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model."""
     return make_model(vllm_python, tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def keeper(
+    vllm_python: str, plugin: Path, model: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Keeper]:
+    """Keeps the server of `served`."""
+    template = tmp_path_factory.mktemp("template") / "template.jinja"
+    template.write_text(_TEMPLATE)
+    user = [f"--chat-template={template}", *([] if installed.absent([_SCALE_OUT]) else [_SCALE_OUT])]
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching", "--shutdown-timeout=120"]
+    with closing(
+        Keeper(
+            lambda: started(
+                vllm_python, tmp_path_factory.mktemp("served"), model=model, plugin=plugin, user=user, owned=owned
+            )
+        )
+    ) as kept:
+        yield kept
+
+
+@pytest.fixture
+def served(keeper: Keeper) -> Served:
+    """A governed server with all that pods have, at its start values; it takes most of a minute to start."""
+    return keeper.served()

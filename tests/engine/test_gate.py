@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,15 @@ from flyball_engine.bench.main import main as flyball_bench
 from flyball_engine.bench.report import Report
 from flyball_engine.contract import BatchingKnob, QueueKnob, QueueLimits, Shed, StrategyType
 from flyball_engine.model import StepModel
-from support.engine import ControlClient, setpoint
-from support.installed import Installed
 from support.reflexes import a_budget
+from support.served import Served
 from support.streams import StreamLoad
-from support.vllm_server import MODEL_NAME, VllmServer, started
+from support.vllm_server import MODEL_NAME
 from support.waiting import eventually
 from support.wrong_inputs.openai import VLLM
 
 pytestmark = pytest.mark.engine
 
-#: Two layers without the model's weights: what is asked here is who is let in.
-SMALL = ["--dtype=float32", "--load-format=dummy", '--hf-overrides={"num_hidden_layers": 2}']
-#: Opens a route that takes tokens, where there is such an option.
-SCALE_OUT = "--enable-scale-out"
-#: A chat template: the small model's tokenizer has none.
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 #: Says that a step takes far longer than any does.
 SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
 
@@ -68,44 +59,29 @@ OTHER: dict[str, tuple[str, dict[str, Any]]] = {
 class Gated:
     """A server with a gate, and the means to close it."""
 
-    server: VllmServer
-    control: ControlClient
-    generations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    served: Served
 
     def sheds_after(self, deadline: float, *, model: StepModel = SLOW, trusted: bool = True) -> None:
-        self.control.put(
-            setpoint(
-                next(self.generations),
-                step=a_budget(0.3, model, trusted=trusted),
-                shed=Shed(ttft_deadline_seconds=deadline, margin=1.0),
-            )
+        self.served.set(
+            step=a_budget(0.3, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0)
         )
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return httpx.post(f"{self.server.url}{path}", json={"model": MODEL_NAME} | body, timeout=120, trust_env=False)
+        return httpx.post(
+            f"{self.served.server.url}{path}", json={"model": MODEL_NAME} | body, timeout=120, trust_env=False
+        )
 
     def admissions(self, reason: Reason) -> int:
         found = re.search(
-            rf'flyball_admissions_total{{decision="\w+",reason="{reason.value}"}} (\S+)', self.control.metrics()
+            rf'flyball_admissions_total{{decision="\w+",reason="{reason.value}"}} (\S+)', self.served.control.metrics()
         )
         assert found, "no such counter"
         return int(float(found[1]))
 
 
-@pytest.fixture(scope="module")
-def gated(
-    vllm_python: str, model: Path, plugin: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gated]:
-    folder = tmp_path_factory.mktemp("gated")
-    (folder / "template.jinja").write_text(TEMPLATE)
-    user = [*SMALL, f"--chat-template={folder / 'template.jinja'}"]
-    if not installed.absent([SCALE_OUT]):
-        user.append(SCALE_OUT)
-    with started(vllm_python, folder, model=model, plugin=plugin, user=user) as server:
-        server.expect_ready()
-        control = ControlClient(server.control_url, server.signer)
-        yield Gated(server, control)
-        control.close()
+@pytest.fixture
+def gated(served: Served) -> Gated:
+    return Gated(served)
 
 
 @pytest.mark.parametrize("route", GENERATING)
@@ -142,7 +118,7 @@ def test_what_generates_nothing_is_never_refused(gated: Gated, route: str) -> No
     gated.sheds_after(1e-3)
     answer = gated.post(path, body)
     assert answer.status_code == 200, answer.text
-    assert httpx.get(f"{gated.server.url}/health", trust_env=False).status_code == 200
+    assert httpx.get(f"{gated.served.server.url}/health", trust_env=False).status_code == 200
 
 
 def test_what_is_wrong_is_answered_as_vllm_does_and_never_taken_for_overload(gated: Gated) -> None:
@@ -151,7 +127,9 @@ def test_what_is_wrong_is_answered_as_vllm_does_and_never_taken_for_overload(gat
         named = body if '"model"' in body else body.replace("{", f'{{"model": "{MODEL_NAME}", ', 1).replace(", }", "}")
         content = body if body == "{not json" else named
         headers = {"Content-Type": "application/json"}
-        answer = httpx.post(f"{gated.server.url}{path}", content=content, headers=headers, timeout=120, trust_env=False)
+        answer = httpx.post(
+            f"{gated.served.server.url}{path}", content=content, headers=headers, timeout=120, trust_env=False
+        )
         assert answer.status_code == status, f"{body}: {answer.text}"
         assert "retry-after" not in answer.headers
         assert [words for words in says if words not in answer.text] == [], f"{body}: {answer.text}"
@@ -165,22 +143,24 @@ def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:
 
 
 def test_without_a_deadline_everything_is_queued(gated: Gated) -> None:
-    gated.control.put(setpoint(next(gated.generations), step=a_budget(0.3, SLOW)))
+    gated.served.set(step=a_budget(0.3, SLOW))
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
 
 
 def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_and_counted(gated: Gated) -> None:
-    wanted = setpoint(next(gated.generations), queue=QueueLimits(max_num_queued_reqs=1))
-    if lacking := gated.control.read().unsupported.get(QueueKnob.MAX_NUM_QUEUED_REQS):
-        _, error = gated.control.refuse(wanted)
+    served, limited = gated.served, QueueLimits(max_num_queued_reqs=1)
+    if lacking := served.control.read().unsupported.get(QueueKnob.MAX_NUM_QUEUED_REQS):
+        _, error = served.control.refuse(served.setpoint(queue=limited))
         assert error.message == f"queue.max_num_queued_reqs: {lacking}"
         return
-    assert gated.control.read().queue == QueueLimits()
-    assert gated.control.put(wanted).queue == QueueLimits(max_num_queued_reqs=1)
+    assert served.control.read().queue == QueueLimits()
+    assert served.set(queue=limited).queue == limited
     refused = gated.admissions(Reason.QUEUE_FULL)
     # It runs for many seconds, and is broken off.
     long = {"model": MODEL_NAME, "prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{gated.server.url}/v1/completions", json=long, timeout=120, trust_env=False) as running:
+    with httpx.stream(
+        "POST", f"{served.server.url}/v1/completions", json=long, timeout=120, trust_env=False
+    ) as running:
         assert running.status_code == 200
         for route in GENERATING.values():
             if (answer := gated.post(*route)).status_code != 404:
@@ -188,7 +168,7 @@ def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_an
                 assert "busy" in answer.json()["error"]["message"]
         turned_away = gated.admissions(Reason.QUEUE_FULL)
         assert turned_away > refused + 5
-        assert gated.control.put(setpoint(next(gated.generations))).queue == QueueLimits()
+        assert served.set().queue == QueueLimits()
         assert gated.post("/v1/completions", COMPLETION).status_code == 200
     assert gated.admissions(Reason.QUEUE_FULL) == turned_away
 
@@ -197,14 +177,14 @@ def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_
     # About 0.3 ms a token, as the bias finds out: 64 prompts of 900 tokens are a queue of many seconds.
     gated.sheds_after(2.0, model=StepModel(t0=0.005, h=0.0, c1=3e-4, c2=3e-4, beta=0.0, g=0.0, kappa=1))
     late = gated.admissions(Reason.LATE)
-    load = StreamLoad(url=gated.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
+    load = StreamLoad(url=gated.served.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
     with load.running() as totals:
         eventually(lambda: gated.admissions(Reason.LATE) > late + 20, expecting="some are refused", within=120)
     assert totals.finished > 0
     assert not totals.truncated
     assert {failure for failure in totals.failures if "503" not in failure} == set()
     # Nothing of what was refused, or ended, stands in the way of the next.
-    eventually(lambda: gated.control.read().cores[0].running == 0, expecting="the engine is idle", within=60)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
 
 
@@ -212,12 +192,12 @@ def test_the_exercise_compares_strategies_without_the_gate_and_puts_it_back(
     gated: Gated, vllm_python: str, model: Path, tmp_path: Path
 ) -> None:
     gated.sheds_after(1000.0)
-    before = gated.control.read()
+    before = gated.served.control.read()
     lacking = {knob.value for knob in before.unsupported if isinstance(knob, BatchingKnob)}
     strategies = [one for one in StrategyType if f"batching.strategy.{one.value}" not in lacking]
     key = tmp_path / "key.pem"
-    key.write_bytes(gated.server.signer.private_pem)
-    where = [f"--url={gated.server.url}", f"--control={gated.server.control_url}", f"--signing-key={key}"]
+    key.write_bytes(gated.served.server.signer.private_pem)
+    where = [f"--url={gated.served.server.url}", f"--control={gated.served.server.control_url}", f"--signing-key={key}"]
     how = [f"--python={vllm_python}", f"--tokenizer={model}", f"--out={tmp_path}"]
     what = [f"--strategies={','.join(strategies)}", *SHORT_EXERCISE]
     assert flyball_bench(["run", *where, *how, *what]) == 0
@@ -226,8 +206,7 @@ def test_the_exercise_compares_strategies_without_the_gate_and_puts_it_back(
     for line in series:
         (point,) = line.measurements
         assert (point.completed, point.failed, point.truncated) == (16, 0, 0), point
-    held, after = before.accepted, gated.control.read().accepted
+    held, after = before.accepted, gated.served.control.read().accepted
     assert held is not None
     assert after is not None
     assert after == held.model_copy(update={"generation": after.generation})
-    gated.generations = itertools.count(after.generation + 1)

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 
 import httpx
 import pytest
 
-from support.vllm_server import MODEL_NAME, started
+from support.served import Served
+from support.vllm_server import MODEL_NAME
 
 pytestmark = pytest.mark.engine
 
 TOKENS = 150
 
 
-def test_a_stream_is_drained_on_sigterm_and_the_process_ends_well(
-    vllm_python: str, plugin: Path, model: Path, tmp_path: Path
-) -> None:
-    owned = ["--max-num-seqs=4", "--max-num-batched-tokens=512", "--shutdown-timeout=120"]
+@pytest.mark.ends_server
+def test_a_stream_is_drained_on_sigterm_and_the_process_ends_well(served: Served) -> None:
+    server = served.server
     body = {"model": MODEL_NAME, "prompt": "hello", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
-    with started(vllm_python, tmp_path, model=model, plugin=plugin, owned=owned) as server:
-        server.expect_ready()
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120, trust_env=False) as response:
-            lines = (line for line in response.iter_lines() if line.startswith("data: "))
-            events = [next(lines)]
-            server.process.send_signal(signal.SIGTERM)
-            events += lines
-        assert events[-1] == "data: [DONE]", server.tail()
-        assert sum(len(json.loads(event[6:])["choices"]) for event in events[:-1]) == TOKENS
-        server.process.wait(timeout=120)
-        assert server.process.returncode == 0, server.tail()
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120, trust_env=False) as response:
+        lines = (line for line in response.iter_lines() if line.startswith("data: "))
+        events = [next(lines)]
+        server.process.send_signal(signal.SIGTERM)
+        events += lines
+    assert events[-1] == "data: [DONE]", server.tail()
+    assert sum(len(json.loads(event[6:])["choices"]) for event in events[:-1]) == TOKENS
+    server.process.wait(timeout=120)
+    assert server.process.returncode == 0, server.tail()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import httpx
 import pytest
@@ -12,7 +11,8 @@ import pytest
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
 from support.counted import Counted, expect_agreement, near_what_was_seen
 from support.measured import Measurement, Wish, measure
-from support.vllm_server import MODEL_NAME, VllmServer, started
+from support.served import Served
+from support.vllm_server import MODEL_NAME, VllmServer
 
 pytestmark = pytest.mark.engine
 
@@ -22,21 +22,9 @@ EASY = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1000.
 IMPOSSIBLE = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=1e-6),)
 
 
-@pytest.fixture(scope="module")
-def server(
-    vllm_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VllmServer]:
-    """A governed server with room for all streams, and prompts long enough to make them wait for each other."""
-    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
-    with started(vllm_python, tmp_path_factory.mktemp("server"), model=model, plugin=plugin, owned=owned) as running:
-        running.expect_ready()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def counted(server: VllmServer) -> Counted:
-    """The counts; the setpoints of all tests are one sequence."""
-    return Counted(server)
+@pytest.fixture
+def counted(served: Served) -> Counted:
+    return Counted(served)
 
 
 def mixed(number: int, *, seed: int) -> list[Wish]:

@@ -17,9 +17,11 @@ from flyball_engine.contract import Batching, MetricName
 from flyball_engine.knobs import Bucketed, Dynamic, Static
 from flyball_engine.padded.metrics import COMPUTED_TOKENS
 from support.counted import Counted, expect_agreement, near_what_was_seen
+from support.engine import ControlClient
 from support.greedy import Prompts, greedy, some_prompts
 from support.measured import Measurement, Wish, measure
 from support.padded_server import padded
+from support.served import Served
 from support.vllm_server import MODEL_NAME, VllmServer
 
 pytestmark = pytest.mark.engine
@@ -40,7 +42,7 @@ def server(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def counted(server: VllmServer) -> Counted:
     """The counts; the setpoints of all tests are one sequence."""
-    return Counted(server)
+    return Counted(Served(server, ControlClient(server.control_url, server.signer)))
 
 
 @pytest.fixture(scope="module")

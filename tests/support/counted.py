@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
-from support.engine import ControlClient, setpoint
 from support.measured import Measurement
-from support.vllm_server import VllmServer
+from support.served import Served
 from support.waiting import eventually
 
 #: How far the engine's share and the clients' may be apart: 2 points.
@@ -24,10 +22,9 @@ ON_THE_WAY = 0.05
 class Counted:
     """A server's counts since the last time its objectives were set."""
 
-    def __init__(self, server: VllmServer) -> None:
-        self.server = server
-        self._control = ControlClient(server.control_url, server.signer)
-        self._generation = count(1)
+    def __init__(self, served: Served) -> None:
+        self.server = served.server
+        self._served = served
         self._before: dict[str, float] = {}
 
     def against(self, objectives: Sequence[ObjectiveSpec]) -> None:
@@ -37,10 +34,10 @@ class Counted:
 
     def put(self, **fields: Any) -> None:
         """The next setpoint."""
-        self._control.put(setpoint(next(self._generation), **fields))
+        self._served.set(**fields)
 
     def _scrape(self) -> dict[str, float]:
-        samples = re.findall(r"^(flyball_\w+(?:\{.*\})?) (\S+)$", self._control.metrics(), flags=re.MULTILINE)
+        samples = re.findall(r"^(flyball_\w+(?:\{.*\})?) (\S+)$", self._served.control.metrics(), flags=re.MULTILINE)
         return {name: float(value) for name, value in samples}
 
     def __call__(self, name: MetricName, **labels: str) -> float:
