@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from flyball_engine.contract import EXIT_REFUSED
 from support.installed import Installed
-from support.launcher import environment, launch
+from support.launcher import Ended, environment, launch
 from support.wrong_inputs.command_lines import REFUSED, VLLM_ARGUMENTS, WRONG
 
 pytestmark = pytest.mark.engine
@@ -97,9 +99,39 @@ def test_is_taken_with_the_users_first_and_the_owned_ones_last(
     assert verdicts[line].dropped == [*dropped, "--no-such-argument=3"]
 
 
-def test_a_refusal_is_on_stderr_and_in_the_termination_log(vllm_python: str, plugin: Path, tmp_path: Path) -> None:
-    variables = environment(tmp_path, python_path=[plugin])
-    ended = launch('--owned=["--max-num-seqs=16"]', "--", "--max_num_s=7", variables=variables, python=vllm_python)
+@pytest.fixture(scope="module")
+def launches(vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ended]:
+    """The launcher's own runs, beside each other: each takes seconds to load vLLM, on one core."""
+    broken = with_broken_plugin(tmp_path_factory.mktemp("broken"))
+    owned = json.dumps(["--port=8000", "--no-such-argument=3"])
+    runs: dict[str, tuple[list[Path], list[str]]] = {
+        "refused": ([plugin], ['--owned=["--max-num-seqs=16"]', "--", "--max_num_s=7"]),
+        "governed": ([plugin], ["--check", f"--owned={owned}", "--", "--dtype", "half"]),
+        "broken": ([broken, plugin / "flyball_engine" / ".."], ["--check", "--owned=[]", "--"]),
+    }
+    homes = {name: tmp_path_factory.mktemp(name) for name in runs}
+
+    def run(name: str) -> Ended:
+        python_path, arguments = runs[name]
+        return launch(
+            *arguments, variables=environment(homes[name], python_path=python_path), python=vllm_python, within=300
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(runs, pool.map(run, runs), strict=True))
+
+
+def with_broken_plugin(folder: Path) -> Path:
+    metadata = folder / "flyball_broken-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flyball_broken\nVersion: 1\n")
+    points = "[vllm.general_plugins]\nflyball = flyball_engine.vllm.nowhere:register\n"
+    (metadata / "entry_points.txt").write_text(points)
+    return folder
+
+
+def test_a_refusal_is_on_stderr_and_in_the_termination_log(launches: Mapping[str, Ended]) -> None:
+    ended = launches["refused"]
     assert ended.code == EXIT_REFUSED
     assert "refused: " in ended.log
     assert ended.termination is not None
@@ -115,30 +147,16 @@ def test_sizes_that_contradict_each_other_are_refused_before_anything_loads(
         assert [reason.partition(":")[0] for reason in active] == ["maxNumActiveSeqs (33) is above maxNumSeqs (32)"]
 
 
-def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(
-    vllm_python: str, plugin: Path, tmp_path: Path
-) -> None:
-    variables = environment(tmp_path, python_path=[plugin])
-    owned = json.dumps(["--port=8000", "--no-such-argument=3"])
-    ended = launch("--check", f"--owned={owned}", "--", "--dtype", "half", variables=variables, python=vllm_python)
+def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(launches: Mapping[str, Ended]) -> None:
+    ended = launches["governed"]
     assert ended.code == 0, ended.log
     assert "has no --no-such-argument: dropped" in ended.log
     assert "VLLM_PLUGINS=lora_filesystem_resolver,lora_hf_hub_resolver,flyball,flyball_control" in ended.out
     assert ended.out.rstrip().endswith("vllm.entrypoints.openai.api_server --dtype half --port=8000")
 
 
-def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(
-    vllm_python: str, plugin: Path, tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken"
-    (broken / "flyball_broken-1.dist-info").mkdir(parents=True)
-    (broken / "flyball_broken-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: flyball_broken\nVersion: 1\n"
-    )
-    points = "[vllm.general_plugins]\nflyball = flyball_engine.vllm.nowhere:register\n"
-    (broken / "flyball_broken-1.dist-info" / "entry_points.txt").write_text(points)
-    variables = environment(tmp_path, python_path=[broken, plugin / "flyball_engine" / ".."])
-    ended = launch("--check", "--owned=[]", "--", variables=variables, python=vllm_python)
+def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(launches: Mapping[str, Ended]) -> None:
+    ended = launches["broken"]
     assert ended.code == 0, ended.log
     assert (
         "starting plain vLLM, without Flyball's plugin: flyball_engine.vllm.nowhere:register does not load" in ended.log
