@@ -38,6 +38,12 @@ class Installed:
         names = [token.partition("=")[0].partition(".")[0].replace("_", "-") for token in tokens]
         return [name for name in names if name.startswith("--") and not self._begins_one(name)]
 
+    @property
+    def admits_chosen(self) -> bool:
+        """Whether its scheduler's queues are such that chosen requests can be admitted, as most strategies do."""
+        names = self.support.names["Scheduler"]
+        return bool(names["deferred_waiting"] and names["kv_holding_waiting"])
+
     def _begins_one(self, name: str) -> bool:
         return any(option.startswith(name) for option in self.options)
 
