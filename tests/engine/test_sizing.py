@@ -1,26 +1,36 @@
-"""The sizing against the installed vLLM: how many requests its own cache manager says a cache holds, and its flags."""
+"""The sizing against the installed vLLM: what its engines and its cache manager say a cache holds, and its flags."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flyball_engine.sizing.config import read
-from flyball_engine.sizing.devices import GIB
+from flyball_engine.sizing.devices import GIB, MIB
 from flyball_engine.sizing.memory import cache_shape, capacity, layer_numbers
 from flyball_engine.sizing.names import REMOVED, SETTINGS
 from flyball_engine.sizing.shape import Heads
+from flyball_engine.sizing.size import KV_DTYPES
 from support.installed import NEWEST, Installed
+from support.kv_shapes import SHAPES
 from support.launcher import environment
 from support.model_configs import PUBLISHED
+from support.served import Served
+from support.vllm_server import ROOT
 
 pytestmark = pytest.mark.engine
 
-SHAPES = (
+Note = Callable[[str], None]
+
+#: How far the sizing may be from what vLLM reports.
+WITHIN = 0.05
+LAYOUTS = (
     "Llama-3-8B",
     "Gemma-2-9B",
     "Gemma-3-27B",
@@ -33,46 +43,6 @@ SHAPES = (
 #: Context and max_num_batched_tokens.
 SETTINGS_TRIED = ((2048, 2048), (32_768, 8192), (8192, 512))
 CACHE = 10 * GIB
-
-#: Reads [{layers, numbers, latent, context, tokens, bytes}], prints the concurrency of each.
-_ASK = """
-import json, sys
-from types import SimpleNamespace as Simple
-import torch
-from vllm.v1.core import kv_cache_utils as utils
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
-
-def concurrency(case):
-    shape = dict(block_size=16, dtype=torch.bfloat16, num_kv_heads=1)
-    if "dcp_sharded" in FullAttentionSpec.__dataclass_fields__:
-        shape["dcp_sharded"] = False
-    shape["head_size"] = case["numbers"] if case["latent"] else case["numbers"] // 2
-    full = MLAAttentionSpec if case["latent"] else FullAttentionSpec
-    specs = {
-        str(layer): full(**shape) if window is None else SlidingWindowSpec(sliding_window=window, **shape)
-        for layer, window in enumerate(case["layers"])
-    }
-    if utils.is_kv_cache_spec_uniform(specs):
-        groups = utils._get_kv_cache_groups_uniform_spec(specs)
-    else:
-        groups = utils._get_kv_cache_groups_uniform_page_size(specs)
-    page = specs["0"].page_size_bytes
-    held = [
-        Simple(kv_cache_spec=group.kv_cache_spec, layer_names=group.layer_names, host_resident=False)
-        for group in groups
-    ]
-    blocks = case["bytes"] // (page * max(len(group.layer_names) for group in groups))
-    config = Simple(
-        model_config=Simple(max_model_len=case["context"]),
-        parallel_config=Simple(decode_context_parallel_size=1),
-        scheduler_config=Simple(max_num_batched_tokens=case["tokens"]),
-        max_in_flight_tokens=2 * case["tokens"],
-    )
-    cache = Simple(num_blocks=blocks, kv_cache_groups=held, hisparse_host_num_blocks=None)
-    return utils.get_max_concurrency_for_kv_cache_config(config, cache)
-
-print(json.dumps([concurrency(case) for case in json.load(sys.stdin)]))
-"""
 
 
 def case(name: str, context: int, tokens: int) -> dict[str, Any]:
@@ -87,35 +57,77 @@ def case(name: str, context: int, tokens: int) -> dict[str, Any]:
     }
 
 
-CASES = [(name, context, tokens) for name in SHAPES for context, tokens in SETTINGS_TRIED]
+CASES = [(name, context, tokens) for name in LAYOUTS for context, tokens in SETTINGS_TRIED]
 
 
 @pytest.fixture(scope="module")
-def told(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    out = subprocess.run(
-        [vllm_python, "-c", _ASK],
-        input=json.dumps([case(*each) for each in CASES]),
+def told(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What vLLM reports, of all at once: it takes longer to load than to answer."""
+    engines = [
+        {
+            "config": {name: value for name, value in shape.config.items() if value is not None},
+            "context": shape.context,
+            "tokens": shape.tokens,
+            "kv_dtype": shape.kv_dtype,
+            "bytes": shape.megabytes * MIB,
+        }
+        for shape in SHAPES.values()
+    ]
+    home = tmp_path_factory.mktemp("home")
+    variables = environment(
+        home,
+        python_path=[ROOT / "engine/src", ROOT / "tests"],
+        VLLM_PLUGINS="",
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        HF_HUB_OFFLINE="1",
+    )
+    asked = subprocess.run(
+        [vllm_python, "-P", "-m", "support.kv_capacity"],
+        input=json.dumps({"engines": engines, "layers": [case(*each) for each in CASES]}),
         capture_output=True,
         text=True,
-        check=True,
-        timeout=300,
-        env=environment(tmp_path_factory.mktemp("home")),
+        check=False,
+        timeout=500,
+        env=variables,
+        cwd="/",
     )
-    answer: list[float] = json.loads(out.stdout.splitlines()[-1])
-    return answer
+    assert asked.returncode == 0, asked.stderr[-5000:]
+    answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    return answer | {"engines": dict(zip(SHAPES, answer["engines"], strict=True))}
 
 
-def test_a_cache_holds_as_many_requests_as_vllm_says(told: list[float]) -> None:
-    ours = [
-        capacity(
-            cache_shape(read(PUBLISHED[name][0]), tensor_parallel=1, kv_bytes=2),
-            cache_bytes=CACHE,
-            context=context,
-            batched_tokens=tokens,
-        )
-        for name, context, tokens in CASES
-    ]
-    assert told == pytest.approx(ours)
+def sized(config: object, *, kv_dtype: str = "auto", cache: int, context: int, tokens: int) -> float:
+    """Requests that the sizing says a cache holds."""
+    model = read(config)
+    held = cache_shape(model, tensor_parallel=1, kv_bytes=KV_DTYPES.get(kv_dtype, model.number_bytes))
+    return capacity(held, cache_bytes=cache, context=context, batched_tokens=tokens)
+
+
+def test_a_cache_holds_as_many_requests_as_vllm_says(told: dict[str, Any]) -> None:
+    ours = [sized(PUBLISHED[name][0], cache=CACHE, context=context, tokens=tokens) for name, context, tokens in CASES]
+    assert told["layers"] == pytest.approx(ours)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_engine_reports_the_capacity_that_was_sized(name: str, told: dict[str, Any], note_figure: Note) -> None:
+    shape, reported = SHAPES[name], told["engines"][name]
+    ours = sized(
+        shape.config,
+        kv_dtype=shape.kv_dtype,
+        cache=shape.megabytes * MIB,
+        context=shape.context,
+        tokens=shape.tokens,
+    )
+    note_figure(f"{reported['tokens']} tokens by vLLM, {int(ours * shape.context)} by the sizing")
+    assert ours * shape.context == pytest.approx(reported["tokens"], rel=WITHIN)
+    assert reported["groups"] == len(cache_shape(read(shape.config), tensor_parallel=1, kv_bytes=2).groups)
+
+
+def test_a_server_reports_the_capacity_that_was_sized(served: Served, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    ours = sized(config, cache=256 * MIB, context=4096, tokens=512)
+    assert served.core().kv_cache_tokens == pytest.approx(ours * 4096, rel=WITHIN)
 
 
 def test_the_table_of_names_is_right_about_this_vllm(installed: Installed) -> None:

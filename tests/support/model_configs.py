@@ -131,7 +131,7 @@ GEMMA2_9B: Final = {
 }
 #: google/gemma-3-27b-it: 25.6B + 1.4B embeddings, the language model (arXiv 2503.19786 table 1); five of six layers
 #: have a window of 1024; the published config leaves vocabulary and context to the family's defaults
-GEMMA3_27B: Final = {
+GEMMA3_27B: Final[Config] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "model_type": "gemma3",
     "text_config": {
