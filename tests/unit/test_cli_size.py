@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from flyball_operator.api.parse import parse_service
 from flyball_operator.cli import main
 from support import model_configs as models
+from support.manifests import good
 from support.wrong_inputs.sizing import GPU, WRONG
 
 
@@ -31,7 +35,7 @@ def test_the_text_shows_its_arithmetic(write: Any, capsys: pytest.CaptureFixture
     assert "weights: 8,029,995,008 × 16 bits" in text
     assert "--max-num-batched-tokens=4096" in text
     assert "(memory-bound)" in text
-    assert len(text.splitlines()) < 30
+    assert len(text.splitlines()) < 35
 
 
 def test_the_text_names_windows_experts_packing_and_what_it_leaves_out(
@@ -55,6 +59,43 @@ def test_the_json_says_the_same_with_units(write: Any, capsys: pytest.CaptureFix
     assert taken == said["budget_bytes"]
     assert said["start"]["max_num_seqs"] <= said["largest_batch_requests"]
     assert said["step"]["model"]["kappa_tokens"] > 0
+
+
+def test_the_start_values_can_be_pasted_into_an_inference_service(
+    write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "size",
+        write(models.LLAMA3_70B),
+        *GPU,
+        "--tensor-parallel",
+        "4",
+        "--kv-dtype",
+        "fp8",
+        "--preset",
+        "latency",
+    ]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    pasted = yaml.safe_load(textwrap.dedent(text.partition("in an InferenceService:\n")[2]))["spec"]
+    assert pasted == said["spec"]
+    manifest = good(metadata__namespace="team", metadata__uid="uid-1")
+    for part, fields in pasted.items():
+        manifest["spec"][part] = manifest["spec"].get(part, {}) | fields
+    spec = parse_service(manifest).spec
+    start = said["start"]
+    assert (spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens) == (
+        start["max_num_seqs"],
+        start["max_num_batched_tokens"],
+    )
+    assert spec.parallelism.tensor == 4
+    assert list(spec.engine.args) == [
+        "--performance-mode=interactivity",
+        f"--long-prefill-token-threshold={start['long_prefill_token_threshold']}",
+        "--kv-cache-dtype=fp8",
+    ]
 
 
 def test_memory_alone_sizes_without_a_step(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

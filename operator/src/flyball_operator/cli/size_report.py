@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -64,6 +65,21 @@ def as_json(sizing: Sizing) -> dict[str, Any]:
             "long_prefill_token_threshold": sizing.ceilings.threshold,
             "performance_mode": sizing.preset.mode,
         },
+        "spec": _spec(sizing),
+    }
+
+
+def _spec(sizing: Sizing) -> dict[str, Any]:
+    """What the start values are in an InferenceService: ceilings are fields of its own there, refused as arguments."""
+    arguments = [f"--performance-mode={sizing.preset.mode}"]
+    if sizing.ceilings.threshold:
+        arguments.append(f"--long-prefill-token-threshold={sizing.ceilings.threshold}")
+    if sizing.kv_dtype != sizing.model.dtype:
+        arguments.append(f"--kv-cache-dtype={sizing.kv_dtype}")
+    return {
+        "batching": {"maxNumSeqs": sizing.ceilings.seqs, "maxNumBatchedTokens": sizing.ceilings.tokens},
+        "parallelism": {"tensor": sizing.tensor_parallel},
+        "engine": {"args": arguments},
     }
 
 
@@ -145,6 +161,10 @@ def _ceilings(sizing: Sizing) -> Iterator[str]:
     yield from textwrap.wrap(sizing.preset.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     yield f"  --max-num-seqs={sizing.ceilings.seqs} --max-num-batched-tokens={sizing.ceilings.tokens}"
     yield f"  --long-prefill-token-threshold={sizing.ceilings.threshold} --performance-mode={sizing.preset.mode}"
+    yield "  in an InferenceService:"
+    yield "    spec:"
+    # A JSON value is a YAML value.
+    yield from (f"      {name}: {json.dumps(value)}" for name, value in _spec(sizing).items())
 
 
 def _row(words: str, amount: int) -> str:
