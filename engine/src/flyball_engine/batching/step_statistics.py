@@ -13,7 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, StepKind, StepSums
 
@@ -25,15 +25,32 @@ SUMS_LENGTH: Final = len(TOKEN_BUCKETS) * len(_KINDS) * _WIDTH
 _MOST_IN_FLIGHT: Final = 64
 
 
+class Seats(NamedTuple):
+    """Who has a seat in a step: `requests` get tokens, `running` hold a slot, `active` may by the live limit.
+
+    `room`: the tokens that the step may process.
+    """
+
+    requests: int = 0
+    running: int = 0
+    active: int = 0
+    room: int = 0
+
+
+#: Where nobody asks.
+NOBODY: Final = Seats()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step processes; the fields are those of `contract.StepSums`."""
+    """What one step processes; but for its `seats`, the fields are those of `contract.StepSums`."""
 
     tokens: int
     prefill_tokens: int
     decodes: int
     kv_tokens: float
     prefill_attention: float
+    seats: Seats = NOBODY
 
 
 class StepStatistics:
