@@ -221,6 +221,47 @@ def test_every_metric_of_the_contract_is_there_and_none_of_vllm_s(port: Port) ->
     assert samples[MetricName.STEP_PREFILL_ATTENTION, ("64", "0", "mixed")] == 40 * 20
 
 
+def test_batch_metrics_are_told_by_core(port: Port) -> None:
+    core = port.engine.cores[0]
+    core.add("a", prompt=40, output=3)
+    core.add("b", prompt=20, output=1)
+    core.now += 2
+    core.step(seconds=0.5)
+    core.add("c", prompt=300, output=9)
+    for _ in range(3):
+        core.step(seconds=0.25)
+    core.add("d", prompt=8, output=1)
+    core.governor.touch()
+    samples = scraped(port)
+
+    def counted(name: MetricName, *labels: str) -> float:
+        return samples[name, ("0", *labels)]
+
+    # 40 + 20; then a and 255 of c, a and 45 of c with its first token; then c alone.
+    assert counted(MetricName.TOKENS, "prefill") == 360
+    assert counted(MetricName.TOKENS, "decode") == 3
+    assert counted(MetricName.SLOT_SECONDS, "used") == 2 * 0.5 + 2 * 0.25 + 2 * 0.25 + 1 * 0.25
+    assert counted(MetricName.SLOT_SECONDS, "free") == 14 * 0.5 + 14 * 0.25 + 14 * 0.25 + 15 * 0.25
+    assert counted(MetricName.SLOT_SECONDS, "withheld") == 0
+    assert counted(MetricName.TOKEN_ROOM, "used") == 60 + 256 + 46
+    assert counted(MetricName.TOKEN_ROOM, "free") == 196 + 0 + 210
+    assert counted(MetricName.QUEUED_REQUESTS, "admitted") == 3
+    assert counted(MetricName.QUEUED_REQUESTS, "left") == 0
+    assert counted(MetricName.QUEUE_SECONDS, "admitted") == 2 + 2
+    assert counted(MetricName.OLDEST_WAITING_SECONDS) == 0
+    core.now += 1.5
+    core.governor.touch()
+    assert scraped(port)[MetricName.OLDEST_WAITING_SECONDS, ("0",)] == 1.5
+    # a and b: two prompts as long as 40, two answers as long as 3.
+    assert (counted(MetricName.COHORTS), counted(MetricName.COHORT_REQUESTS)) == (1, 2)
+    assert (counted(MetricName.COHORT_TOKENS, "prompt"), counted(MetricName.COHORT_TOKENS, "output")) == (60, 4)
+    padded = [counted(MetricName.COHORT_PADDED_TOKENS, phase) for phase in ("prompt", "output")]
+    assert padded == [80, 6]
+    sizes = {key[1][1]: value for key, value in samples.items() if key[0] == "flyball_batch_size_bucket"}
+    assert (sizes["1.0"], sizes["2.0"], sizes["+Inf"]) == (1, 4, 4)
+    assert samples["flyball_batch_size_sum", ("0",)] == 7
+
+
 def test_health_is_that_of_the_engine(port: Port) -> None:
     url = f"http://{port.address[0]}:{port.address[1]}{HEALTH_PATH}"
     assert httpx.get(url, trust_env=False).status_code == 200

@@ -147,6 +147,9 @@ def test_signed_setpoints_move_limits_and_everything_is_counted(engine: Served) 
     text = engine.control.metrics()
     assert f'flyball_objective_requests_total{{objective="{objective.id}",outcome="met"}} 1.0' in text
     assert 'flyball_requests_total{outcome="finished"} 1.0' in text
+    assert 'flyball_tokens_total{engine="0",phase="prefill"} 100.0' in text
+    assert 'flyball_tokens_total{engine="0",phase="decode"} 4.0' in text
+    assert 'flyball_cohort_tokens_total{engine="0",phase="output"} 5.0' in text
     assert sum(sums.steps for sums in engine.control.read().cores[0].steps) == 5
     assert engine.metric("vllm:generation_tokens_total") == 5
 

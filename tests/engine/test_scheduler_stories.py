@@ -66,6 +66,19 @@ def test_published_sums_are_those_added_up_by_hand(story: dict[str, Any]) -> Non
         assert story["published"][row] == pytest.approx(sums), row
 
 
+def test_batches_are_counted_as_the_requests_and_steps_say(story: dict[str, Any]) -> None:
+    counted, by_hand = dict(story["batches"]), dict(story["batches_by_hand"])
+    counted["steps"] = sum(counted["steps"])
+    counted["slots"] = counted["slots_used"] + counted["slots_free"] + counted["slots_withheld"]
+    # Of a client that left while its last step was under way, nobody counts the token.
+    generated = by_hand.pop("generated")
+    assert 0 <= generated - counted["cohort_outputs"] <= 2 * story["aborted"] + story["preemptions"]
+    assert {name: counted[name] for name in by_hand} == pytest.approx(by_hand)
+    assert counted["cohorts"] > 5
+    assert counted["cohort_outputs_padded"] > counted["cohort_outputs"]
+    assert (counted["oldest"], counted["admitted_seconds"] > 0) == (0, True)
+
+
 def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
     assert (story["governed"], story["trips"]) == (True, 0)
 

@@ -41,3 +41,10 @@ def test_both_give_the_same_tokens_to_the_same_requests(name: str, told: dict[st
 def test_both_preempt_as_often_when_blocks_run_out(name: str, told: dict[str, dict[str, Any]]) -> None:
     theirs, ours = told[name]["preemptions"]
     assert theirs == ours > 20
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_both_count_the_same_of_their_batches(name: str, told: dict[str, dict[str, Any]]) -> None:
+    theirs, ours = told[name]["batches"]
+    assert theirs == ours
+    assert theirs["cohorts"] > 5

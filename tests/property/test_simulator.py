@@ -10,7 +10,7 @@ from hypothesis import Phase as Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_engine.contract import Metric, ObjectiveSpec, Policy, Shed
+from flyball_engine.contract import Metric, ObjectiveSpec, Policy, Shed, StepKind
 from flyball_engine.simulator.core import Core, Speculation
 from flyball_engine.simulator.lengths import Lognormal, Shape
 from flyball_engine.simulator.plant import CALM, Disturbances
@@ -135,6 +135,7 @@ def test_jumping_over_a_stretch_is_stepping_through_it(story: Story) -> None:
         for (_, value), (_, expected) in zip(one_bucket, other_bucket, strict=True):
             assert value == (close_to(expected) if isinstance(expected, float) else expected)
     assert leaper.statistics.longest_seconds == close_to(walker.statistics.longest_seconds)
+    assert leaper.batches.sums == pytest.approx(walker.batches.sums, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=40, phases=[Part.generate])
@@ -151,9 +152,30 @@ def test_every_request_has_an_end_and_leaves_nothing_behind(story: Story) -> Non
             assert request.made == request.output
             assert request.first_token is not None
             assert request.arrival < request.first_token <= request.ended
+    expect_batches_of(core, played)
     outcomes = played.counts.requests
     assert sum(outcomes.values()) == len(played.requests)
     assert outcomes["finished"] == sum(request.fate is Fate.FINISHED for request in played.requests)
+
+
+def expect_batches_of(core: Core, played: Run) -> None:
+    """What was counted of batches is what the requests and the steps say, drafts apart."""
+    counts, requests = played.batches, played.requests
+    ran = [request for request in requests if request.cached is not None]
+    assert counts.admitted == counts.cohort_requests == len(ran)
+    queued = [request for request in requests if request.fate not in {Fate.REFUSED, Fate.SHED}]
+    assert counts.left == len(queued) - len(ran)
+    assert counts.preemptions == played.preemptions
+    assert counts.cohort_prompts == sum(request.prompt for request in ran)
+    assert counts.cohort_outputs == sum(request.made for request in ran)
+    assert counts.prefill_tokens == sum(sums.prefill_tokens for sums in played.steps)
+    assert sum(counts.steps) == sum(sums.steps for sums in played.steps)
+    seconds = sum(sums.seconds for sums in played.steps)
+    slots = core.governed.sizes.max_num_seqs
+    assert counts.slots_used + counts.slots_free + counts.slots_withheld == close_to(slots * seconds)
+    assert counts.room_used == sum(sums.tokens for sums in played.steps if sums.kind is StepKind.MIXED)
+    for share in (counts.slot_utilisation, counts.token_utilisation, counts.batch_efficiency, counts.padding_ratio):
+        assert share is None or 0 <= share <= 1
 
 
 @settings(max_examples=40)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
+from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, batch_counts
 from flyball_engine.batching.gate import Gate
 from flyball_engine.contract import (
     AnyKnob,
@@ -127,7 +128,13 @@ class PlantEngine:
             ),
         )
         report = CoreReport(
-            state=state, governed=self.governed, running_kv_tokens=held, expiries=0, step_budget_seconds=0.0
+            state=state,
+            governed=self.governed,
+            running_kv_tokens=held,
+            expiries=0,
+            step_budget_seconds=0.0,
+            oldest_waiting_seconds=0.0,
+            batches=batch_counts([0.0] * BATCH_SUMS_LENGTH),
         )
         return Reports(cores=(report,))
 

@@ -77,6 +77,7 @@ class PlainRequest:
 @dataclass(frozen=True)
 class PlainOutput:
     num_scheduled_tokens: dict[str, int]
+    finished_req_ids: set[str] = field(default_factory=set)
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -115,6 +116,7 @@ class PlainScheduler:
         self.policy = SchedulingPolicy.FCFS
         self._arrivals = itertools.count()
         self.requests: dict[str, Any] = {}
+        self.finished_req_ids: set[str] = set()
         self.frozen = False
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
@@ -153,7 +155,8 @@ class PlainScheduler:
             request = self.requests[name]
             request.num_computed_tokens += tokens
             request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens
-        return PlainOutput(scheduled)
+        finished, self.finished_req_ids = self.finished_req_ids, set()
+        return PlainOutput(scheduled, finished)
 
     def update_from_output(self, output: PlainOutput) -> None:
         for name in output.num_scheduled_tokens:
@@ -166,10 +169,17 @@ class PlainScheduler:
         self.running = [request for request in self.running if request.left > 0]
         for request in done:
             request.status = PlainStatus.FINISHED_STOPPED
-            del self.requests[request.request_id]
+            self._free(request)
 
     def finish_requests(self, *names: str) -> None:
-        self.running = [request for request in self.running if request.request_id not in names]
+        for name in names:
+            request = self.requests[name]
+            (self.running if request in self.running else self.waiting).remove(request)
+            self._free(request)
+
+    def _free(self, request: Any) -> None:
+        del self.requests[request.request_id]
+        self.finished_req_ids.add(request.request_id)
 
     def _serve(self, request: Any, budget: int, scheduled: dict[str, int]) -> int:
         wanted = request.num_tokens - request.num_computed_tokens

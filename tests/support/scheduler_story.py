@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from flyball_engine.vllm.plugin import failure, register
 from support.any_setpoint import any_setpoint
 from support.live_objects import misjudged
 from support.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
+from support.story_batches import BatchTally
 from support.story_scheduler import BLOCK, make_config, make_scheduler
 from support.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
 
@@ -57,6 +59,7 @@ class Engine:
         self.added = 0
         self.generation = 0
         self.honest = False
+        self.batches = BatchTally(story.max_num_seqs)
         self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
         self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
@@ -160,6 +163,7 @@ class Engine:
         began = self.now
         self.rules.before(self.now)
         output = scheduler.schedule()
+        self.batches.planned(output)
         grammar_comes(scheduler.running)
         tally.broken += self.rules.after(self._effective(), output, in_flight=bool(self.in_flight))
         tally.in_batches = self.rules.in_batches
@@ -174,7 +178,7 @@ class Engine:
         effective = self._effective()
         tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
         tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
-        step = _by_hand(output, scheduler, running)
+        step = _by_hand(output, scheduler, running) | {"running": len(scheduler.running)}
         begun = sum(prefilling for _, prefilling, _ in running.values())
         self._judge_budget(output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
         if not new_preemptions:
@@ -221,6 +225,7 @@ class Engine:
             row = self.tally.sums[step["row"]]
             for index, value in enumerate((1, seconds, seconds * seconds, *step["values"])):
                 row[index] += value
+            self.batches.ended(step, seconds)
         self.updated = self.now
 
     def _say(self, name: str, end: tuple[int, bool]) -> list[int]:
@@ -287,7 +292,7 @@ def play(story: Story, model: str) -> dict[str, Any]:
         if engine.tally.steps > 50_000:
             break
     _judge_outputs(seen, engine.tally)
-    return _result(engine)
+    return _result(engine, seen)
 
 
 def _meddle(engine: Engine, story: Story) -> None:
@@ -317,11 +322,13 @@ def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
         tally.unfinished += not aborted and len(said) != request.max_tokens
 
 
-def _result(engine: Engine) -> dict[str, Any]:
+def _result(engine: Engine, seen: dict[str, Any]) -> dict[str, Any]:
     report = engine.reader.read()
     assert report is not None
     return {
         **{name: value for name, value in vars(engine.tally).items() if name != "sums"},
+        "batches": asdict(report.batches) | {"oldest": report.oldest_waiting_seconds},
+        "batches_by_hand": engine.batches.closed(seen, preemptions=engine.tally.preemptions),
         "by_hand": engine.tally.sums,
         "published": {
             f"{row.bucket} {row.kind.value}": [float(getattr(row, name)) for name in STEP_FIELDS]

@@ -11,19 +11,21 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vllm import SamplingParams
 from vllm.v1 import request as vllm_request
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
+from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, batch_counts
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.contract import Limits, Policy, Setpoint
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.requests import Request
-from flyball_engine.simulator.scheduler import Scheduler
+from flyball_engine.simulator.scheduler import Plan, Scheduler
 from flyball_engine.vllm.plugin import failure, register
 from support import scheduler_story, story_scheduler
 from support.story import Story
@@ -45,10 +47,12 @@ class Twin:
         self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=Policy(story.policy))
         start = Wanted(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
         self.governed = Governed(sizes, start)
+        self.batches = BatchMetrics(story.max_num_seqs)
 
     def add(self, number: int, *, prompt: int, output: int, priority: int) -> None:
         request = Request(float(number), prompt, output, priority=priority, number=number, target=prompt)
         self.scheduler.waiting.push(request)
+        self.batches.arrived(request, 0.0)
 
     def step(self) -> dict[str, int]:
         """Make one step; the tokens each request got."""
@@ -57,8 +61,28 @@ class Twin:
         prefilling = set(scheduler.prefilling)
         served = {f"r{each.number}": 1 for each in scheduler.running if each not in prefilling}
         served |= {f"r{each.number}": tokens for each, tokens in plan.chunks.items()}
-        scheduler.advance(1, plan.chunks)
+        self._count(plan, scheduler.advance(1, plan.chunks)[1])
         return served
+
+    def counted(self) -> dict[str, Any]:
+        """What was counted of batches, but for times: here nothing takes any."""
+        return _timeless(batch_counts(self.batches.sums))
+
+    def _count(self, plan: Plan, ended: Sequence[Request]) -> None:
+        """As the simulated core does."""
+        step, joined = plan.step, ((request, request.prompt) for request in plan.admitted)
+        self.batches.preempted(len(plan.preempted))
+        self.batches.admitted(joined, running=step.seats.running, whole=False, now=0.0)
+        if step.tokens:
+            decode = step.tokens - step.prefill_tokens
+            self.batches.stepped(step.seats, prefill=step.prefill_tokens, decode=decode, seconds=0.0)
+        for request in ended:
+            self.batches.ended(request, request.output, 0.0)
+
+
+def _timeless(counts: BatchCounts) -> dict[str, Any]:
+    times = {"slots_used", "slots_free", "slots_withheld", "admitted_seconds", "left_seconds"}
+    return {name: value for name, value in asdict(counts).items() if name not in times}
 
 
 class Real(scheduler_story.Engine):
@@ -81,6 +105,12 @@ class Real(scheduler_story.Engine):
         scheduled = dict(self.in_flight[-1][0].num_scheduled_tokens)
         self._update()
         return scheduled
+
+    def counted(self) -> dict[str, Any]:
+        """What was counted of batches, but for times."""
+        report = self.reader.read()
+        assert report is not None
+        return _timeless(report.batches)
 
 
 def uncached(configure: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +155,14 @@ def play(story: Story, model: str) -> dict[str, Any]:
             differ = {name: (theirs.get(name), ours.get(name)) for name in theirs | ours}
             return {"steps": steps, "differ": {name: pair for name, pair in differ.items() if pair[0] != pair[1]}}
     preemptions = (real.tally.preemptions, twin.scheduler.preemptions)
-    return {"steps": steps, "differ": {}, "most": most, "preemptions": preemptions, "retunes": generation}
+    return {
+        "steps": steps,
+        "differ": {},
+        "most": most,
+        "preemptions": preemptions,
+        "retunes": generation,
+        "batches": (real.counted(), twin.counted()),
+    }
 
 
 def main() -> None:

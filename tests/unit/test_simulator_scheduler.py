@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flyball_engine.batching.batch_metrics import batch_counts
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, StepBudget
@@ -243,3 +244,18 @@ def test_objectives_are_counted_as_the_real_engine_counts_them() -> None:
     assert sum(gaps) == 999
     assert gaps[0] == pytest.approx(300, abs=1), "0.4 ms of context fit: 400 tokens, of which 100 were the prompt"
     assert counts.requests["finished"] == 1
+
+
+def test_batches_are_counted_with_those_that_prefill() -> None:
+    core = a_core(seqs=4, tokens=128)
+    first, second = submitted(core, a_request(300, 20), a_request(64, 6))
+    core.run(60.0)
+    counts = batch_counts(core.batches.sums)
+    # 128 of the first; 128 of it; 44 of it and the second; the second's 5 decodes; and the first's other 14.
+    seconds = [sums.seconds for sums in step_sums(core.statistics.sums)]
+    assert counts.slots_used == pytest.approx(first.ended + second.ended - counts.admitted_seconds)
+    assert counts.slots_used + counts.slots_free == pytest.approx(4 * sum(seconds))
+    assert counts.step_requests == 1 + 1 + 2 + 5 * 2 + 14
+    assert (counts.room_used, counts.room_free) == (364, 20)
+    assert (counts.prefill_tokens, counts.decode_tokens) == (364, 24)
+    assert (counts.cohorts, counts.cohort_outputs_padded, counts.cohort_prompts_padded) == (2, 26, 364)

@@ -182,6 +182,7 @@ def test_the_command_line_plays_a_load_and_says_what_came_of_it(capsys: pytest.C
     told = capsys.readouterr().out
     assert "finished" in told
     assert "met TimeToFirstToken/0.5" in told
+    assert "requests a step" in told
     assert "times real time" in told
 
 

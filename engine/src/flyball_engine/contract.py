@@ -5,7 +5,8 @@ engine answers with, the names of metrics, ports, paths and environment variable
 any Kubernetes code, so that it loads in an engine pod, in the operator and in a test within milliseconds.
 
 Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
-not know is refused by name (HTTP 422), never silently trimmed. `knobs` is part of it, in a file of its own.
+not know is refused by name (HTTP 422), never silently trimmed. `knobs` and `metric_names` are part of it, in files of
+their own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from flyball_engine.knobs import QueueLimits as QueueLimits
 from flyball_engine.knobs import Shed as Shed
 from flyball_engine.knobs import StepBudget as StepBudget
 from flyball_engine.knobs import StrategyType as StrategyType
+from flyball_engine.metric_names import STEP_FIELDS as STEP_FIELDS
+from flyball_engine.metric_names import MetricName as MetricName
 
 #: Version of the HTTP contract; it is the first path segment of every control route.
 CONTRACT_VERSION: Final = "v1"
@@ -320,80 +323,3 @@ class Claims(Frozen):
 def body_digest(body: bytes) -> str:
     """SHA-256 of a request body in hex: what the token signs."""
     return hashlib.sha256(body).hexdigest()
-
-
-class MetricName(StrEnum):
-    """Metrics the engine adds, on the control port's own `/metrics`, with a registry of its own.
-
-    Counters carry `_total` when scraped. Labels are given beside each name; all have `engine` where a core is meant.
-    """
-
-    LIMIT = "flyball_limit"
-    """gauge; engine, knob: effective live limit."""
-    CEILING = "flyball_ceiling"
-    """gauge; engine, knob (`max_num_seqs`, `max_num_batched_tokens`, `max_model_len`)."""
-    SETPOINT_EPOCH = "flyball_setpoint_epoch"
-    """gauge; engine: epoch of the applied setpoint, 0 before the first."""
-    SETPOINT_GENERATION = "flyball_setpoint_generation"
-    """gauge; engine: generation of the applied setpoint."""
-    RETUNES = "flyball_retunes_total"
-    """counter; outcome: `applied`, `unchanged`, `expired`, `watchdog`, or a `Refusal`."""
-    REQUESTS = "flyball_requests_total"
-    """counter; outcome: `finished`, `abandoned` (left when an objective was violated), `aborted` (left before that),
-    `refused` (never started), `error`, `uncounted`: see `flyball_engine.batching.outcomes`."""
-    ADMISSIONS = "flyball_admissions_total"
-    """counter; decision (`admitted`, `refused`), reason: what the gate said, see `flyball_engine.batching.gate`."""
-    OBJECTIVE_REQUESTS = "flyball_objective_requests_total"
-    """counter; objective (id), outcome (`met`, `violated`); for InterTokenLatency of gaps, for others of requests."""
-    ALL_OBJECTIVES_REQUESTS = "flyball_all_objectives_requests_total"
-    """counter; objectives (ids joined by `,`), outcome: goodput is the rate of `met`."""
-    GENERATED_TOKENS = "flyball_generated_tokens_total"
-    """counter: output tokens of finished requests."""
-    PROMPT_TOKENS = "flyball_prompt_tokens_total"
-    """counter: prompt tokens of finished requests."""
-    CACHED_PROMPT_TOKENS = "flyball_cached_prompt_tokens_total"
-    """counter: prompt tokens of finished requests that the prefix cache held."""
-    RUNNING = "flyball_running"
-    """gauge; engine."""
-    WAITING = "flyball_waiting"
-    """gauge; engine."""
-    KV_CACHE_USAGE = "flyball_kv_cache_usage"
-    """gauge; engine: fraction 0…1."""
-    KV_CACHE_TOKENS = "flyball_kv_cache_tokens"
-    """gauge; engine: tokens the KV cache can hold."""
-    RUNNING_KV_TOKENS = "flyball_running_kv_tokens"
-    """gauge; engine: tokens in the KV cache that running requests hold."""
-    STEPS = "flyball_steps_total"
-    """counter; engine, bucket, kind: see `StepSums.steps`; the six below likewise."""
-    STEP_SECONDS = "flyball_step_seconds_total"
-    STEP_SECONDS_SQUARED = "flyball_step_seconds_squared_total"
-    STEP_TOKENS = "flyball_step_tokens_total"
-    STEP_PREFILL_TOKENS = "flyball_step_prefill_tokens_total"
-    STEP_DECODES = "flyball_step_decodes_total"
-    STEP_KV_TOKENS = "flyball_step_kv_tokens_total"
-    STEP_PREFILL_ATTENTION = "flyball_step_prefill_attention_total"
-    LONGEST_STEP_SECONDS = "flyball_longest_step_seconds"
-    """gauge; engine."""
-    STEP_BUDGET_SECONDS = "flyball_step_budget_seconds"
-    """gauge; engine: time a step may take, 0 where the limits alone hold."""
-    LOCAL_BIAS = "flyball_local_bias"
-    """gauge; engine: what steps take over what the setpoint's model says; absent before a model came."""
-    WATCHDOG_TRIPS = "flyball_watchdog_trips_total"
-    """counter; engine."""
-    UNSUPPORTED = "flyball_unsupported"
-    """gauge = 1; knob, reason."""
-    STRATEGY = "flyball_strategy"
-    """gauge = 1; engine, strategy, policy: how the core admits requests now."""
-
-
-#: Sum of the engine's state file that `StepSums` fields come from, in the order they are stored and exported.
-STEP_FIELDS: Final[Mapping[str, MetricName]] = {
-    "steps": MetricName.STEPS,
-    "seconds": MetricName.STEP_SECONDS,
-    "seconds_squared": MetricName.STEP_SECONDS_SQUARED,
-    "tokens": MetricName.STEP_TOKENS,
-    "prefill_tokens": MetricName.STEP_PREFILL_TOKENS,
-    "decodes": MetricName.STEP_DECODES,
-    "kv_tokens": MetricName.STEP_KV_TOKENS,
-    "prefill_attention": MetricName.STEP_PREFILL_ATTENTION,
-}

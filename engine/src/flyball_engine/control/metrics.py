@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from flyball_engine.batching.batch_metrics import BATCH_SIZES
 from flyball_engine.batching.gate import REFUSALS, Gate
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_engine.control.engine import Engine
@@ -66,6 +68,7 @@ class EngineCollector(Collector):
         yield _unsupported(self._service.engine)
         yield from _core_metrics(cores)
         yield from _step_metrics(cores)
+        yield from _batch_metrics(cores)
         yield from _request_metrics(self._counts())
         yield _admissions(self._gate)
 
@@ -123,6 +126,7 @@ _SINGLE: Final[Mapping[MetricName, str]] = {
     MetricName.KV_CACHE_TOKENS: "Tokens the KV cache can hold",
     MetricName.RUNNING_KV_TOKENS: "Tokens in the KV cache that running requests hold",
     MetricName.LONGEST_STEP_SECONDS: "Longest step up to the setpoint that is applied, and since",
+    MetricName.OLDEST_WAITING_SECONDS: "Age of the oldest request that was never admitted",
     MetricName.STEP_BUDGET_SECONDS: "Time a step may take, 0 where the limits alone hold",
 }
 
@@ -139,6 +143,7 @@ def _singles(core: CoreReport) -> dict[MetricName, float]:
         MetricName.KV_CACHE_TOKENS: state.kv_cache_tokens,
         MetricName.RUNNING_KV_TOKENS: core.running_kv_tokens,
         MetricName.LONGEST_STEP_SECONDS: state.longest_step_seconds,
+        MetricName.OLDEST_WAITING_SECONDS: core.oldest_waiting_seconds,
         MetricName.STEP_BUDGET_SECONDS: core.step_budget_seconds,
     }
 
@@ -148,6 +153,71 @@ def _step_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     for field, name in STEP_FIELDS.items():
         values = {(engine, str(sums.bucket), sums.kind.value): float(getattr(sums, field)) for engine, sums in rows}
         yield _counter(name, f"Sum over steps: {field.replace('_', ' ')}", ["engine", "bucket", "kind"], values.items())
+
+
+#: The counters of batches: what each is said to be, its second label, and for each value of it the field of
+#: `BatchCounts`.
+_BATCHES: Final[Mapping[MetricName, tuple[str, str, Mapping[str, str]]]] = {
+    MetricName.TOKENS: (
+        "Tokens that steps processed",
+        "phase",
+        {"prefill": "prefill_tokens", "decode": "decode_tokens"},
+    ),
+    MetricName.SLOT_SECONDS: (
+        "Slots, each for the time of the steps",
+        "state",
+        {"used": "slots_used", "free": "slots_free", "withheld": "slots_withheld"},
+    ),
+    MetricName.TOKEN_ROOM: (
+        "Tokens that steps with a prompt might have processed",
+        "state",
+        {"used": "room_used", "free": "room_free"},
+    ),
+    MetricName.QUEUE_SECONDS: (
+        "Seconds that requests waited for their first admission",
+        "outcome",
+        {"admitted": "admitted_seconds", "left": "left_seconds"},
+    ),
+    MetricName.QUEUED_REQUESTS: (
+        "Requests that waited for their first admission",
+        "outcome",
+        {"admitted": "admitted", "left": "left"},
+    ),
+    MetricName.COHORT_TOKENS: (
+        "Tokens of requests that are, or would have been, one padded batch",
+        "phase",
+        {"prompt": "cohort_prompts", "output": "cohort_outputs"},
+    ),
+    MetricName.COHORT_PADDED_TOKENS: (
+        "Tokens that padded batches of them compute",
+        "phase",
+        {"prompt": "cohort_prompts_padded", "output": "cohort_outputs_padded"},
+    ),
+}
+_BATCHES_ALONE: Final[Mapping[MetricName, tuple[str, str]]] = {
+    MetricName.PREEMPTIONS: ("Requests that lost their KV cache, to be computed anew", "preemptions"),
+    MetricName.COHORTS: ("Batches that are, or would have been, padded", "cohorts"),
+    MetricName.COHORT_REQUESTS: ("Requests in them", "cohort_requests"),
+}
+
+
+def _batch_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
+    counts = {str(core.state.engine): core.batches for core in cores}
+    for name, (text, label, by_value) in _BATCHES.items():
+        values = {
+            (engine, value): getattr(each, field)
+            for engine, each in counts.items()
+            for value, field in by_value.items()
+        }
+        yield _counter(name, text, ["engine", label], values.items())
+    for name, (text, field) in _BATCHES_ALONE.items():
+        alone = {(engine,): getattr(each, field) for engine, each in counts.items()}
+        yield _counter(name, text, ["engine"], alone.items())
+    sizes = HistogramMetricFamily(MetricName.BATCH_SIZE.value, "Requests in a step", labels=["engine"])
+    for engine, each in counts.items():
+        edges = [*(str(float(size)) for size in BATCH_SIZES), "+Inf"]
+        sizes.add_metric([engine], [*zip(edges, accumulate(each.steps), strict=True)], each.step_requests)
+    yield sizes
 
 
 def _admissions(gate: Gate) -> Metric:

@@ -25,6 +25,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 from typing import Final, cast
 
+from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
 from flyball_engine.batching.gate import CoreLoad, Work
 from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
@@ -41,7 +42,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.knobs import knob_named
 
-_MAGIC: Final = int.from_bytes(b"FLYBALL1", "little")
+_MAGIC: Final = int.from_bytes(b"FLYBALL2", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
@@ -93,11 +94,13 @@ class Slot(IntEnum):
     RECEIVED_ATTENTION = auto()
     STRATEGY = auto()
     POLICY = auto()
+    OLDEST_WAITING_SECONDS = auto()
     REQUESTED = 32
     EFFECTIVE = 40
     START = 48
     REASON = 56
-    SUMS = 64
+    BATCHES = 64
+    SUMS = 64 + BATCH_SUMS_LENGTH
 
 
 _BODY: Final = Slot.SUMS + SUMS_LENGTH
@@ -114,10 +117,12 @@ class CoreReport:
     running_kv_tokens: int
     expiries: int
     step_budget_seconds: float
+    oldest_waiting_seconds: float
+    batches: BatchCounts
 
 
 class StateWriter:
-    """Writes one core's file. `numbers` is the body, `sums` the step sums in it: set them, then `publish`."""
+    """Writes one core's file. `numbers` is the body, `batches` and `sums` are the sums in it: set, then `publish`."""
 
     def __init__(self, folder: Path, *, engine: int, unsupported: Mapping[AnyKnob, str]) -> None:
         """Make the file of the core `engine`, replacing an older one; raises StateFileError."""
@@ -138,6 +143,7 @@ class StateWriter:
             raise StateFileError(f"cannot make the state file {path}: {error}") from error
         self.numbers = array("d", bytes(8 * _BODY))
         image = memoryview(self.numbers)
+        self.batches = cast("MutableSequence[float]", image[Slot.BATCHES : Slot.SUMS])
         self.sums = cast("MutableSequence[float]", image[Slot.SUMS :])
         self._source = image.cast("B")
         self._targets = tuple(memoryview(self._map)[_body(turn)] for turn in (0, 1))
@@ -254,6 +260,8 @@ def _report(body: array[float]) -> CoreReport:
         running_kv_tokens=int(body[Slot.RUNNING_KV_TOKENS]),
         expiries=int(body[Slot.EXPIRIES]),
         step_budget_seconds=body[Slot.STEP_BUDGET_SECONDS],
+        oldest_waiting_seconds=body[Slot.OLDEST_WAITING_SECONDS],
+        batches=batch_counts(body[Slot.BATCHES : Slot.SUMS]),
     )
 
 

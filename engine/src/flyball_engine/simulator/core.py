@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import CoreLoad, Gate, Verdict, Work, prompt_work
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
@@ -58,7 +59,10 @@ class _Flight:
 
 
 class Core:
-    """The engine core. `sums` may be the body of a state file; `jumps` off makes every step by itself (for tests)."""
+    """The engine core.
+
+    `sums` and `batch_sums` may be parts of a state file; `jumps` off makes every step by itself (for tests).
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Core:
         random: Random,
         *,
         sums: MutableSequence[float] | None = None,
+        batch_sums: MutableSequence[float] | None = None,
         jumps: bool = True,
     ) -> None:
         """Raises ValueError for sizes that vLLM refuses to start with."""
@@ -77,6 +82,7 @@ class Core:
         self.plant = plant
         self.ledger = RequestLedger()
         self.statistics = StepStatistics(sums)
+        self.batches = BatchMetrics(sizes.max_num_seqs, batch_sums)
         self.scheduler = Scheduler(
             sizes=sizes,
             kv_tokens=config.kv_tokens,
@@ -145,6 +151,7 @@ class Core:
             if math.isfinite(request.leaves):
                 heapq.heappush(self._leaving, (request.leaves, request.number, request))
             self.scheduler.waiting.push(request)
+            self.batches.arrived(request, arrival)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
         self.ledger.ended(opened, End.ANSWERED, arrival)
         return verdict
@@ -197,6 +204,7 @@ class Core:
         self._inbox.clear()
         for request in self.scheduler.clear():
             request.fate, request.ended = Fate.FAILED, self.now
+            self.batches.ended(request, request.made, self.now)
             if request.sequence is not None:
                 self.ledger.ended(request.sequence.request, End.FAILED, self.now)
         trips, expiries = self.governed.trips, self.governed.expiries
@@ -227,6 +235,11 @@ class Core:
         plan = scheduler.plan(self.governed.limits(batch, scheduler.queue))
         for request in plan.preempted:
             self._catch_up(request, self.now)
+        if plan.preempted:
+            self.batches.preempted(len(plan.preempted))
+        if plan.admitted:
+            joined = [(request, request.prompt) for request in plan.admitted]
+            self.batches.admitted(joined, running=len(scheduler.running), whole=False, now=self.now)
         self.governed.watch(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -287,6 +300,8 @@ class Core:
         self.statistics.repeated(
             step, steps=steps, seconds=seconds, seconds_squared=squared, kv_tokens=kv_tokens, longest=longest
         )
+        decode = step.tokens - step.prefill_tokens
+        self.batches.stepped(step.seats, prefill=step.prefill_tokens, decode=decode, seconds=seconds, steps=steps)
 
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""
@@ -307,6 +322,7 @@ class Core:
     def _finish(self, request: Request) -> None:
         self._catch_up(request, self.now)
         request.fate, request.ended = Fate.FINISHED, self.now
+        self.batches.ended(request, request.output, self.now)
         cached = request.cached or 0
         self.gate.finished(prompt_tokens=request.prompt, cached_tokens=cached, output_tokens=request.output)
         if request.sequence is not None:
@@ -318,6 +334,7 @@ class Core:
         if request.first_token is not None:
             self._catch_up(request, self.now)
         request.fate, request.ended = Fate.LEFT, at
+        self.batches.ended(request, request.made, self.now)
         if request.sequence is not None:
             self.ledger.ended(request.sequence.request, End.LEFT, at)
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from flyball_engine.arguments import real, whole
+from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
@@ -138,6 +139,23 @@ def _report(played: Run, *, processor: float) -> str:
         ),
         f"tokens     {counts.generated_tokens / played.seconds:.0f}/s generated",
         f"steps      {sum(sums.steps for sums in played.steps)}, {played.preemptions} preemptions",
+        *_batches(played.batches),
         f"speed      {played.seconds / processor:.0f} times real time on one core ({processor:.2f} s)",
     ]
     return "\n".join(lines)
+
+
+def _batches(counts: BatchCounts) -> list[str]:
+    """See docs/batch-metrics.md."""
+    if counts.mean_batch is None:
+        return []
+    slots, budget = _percent(counts.slot_utilisation), _percent(counts.token_utilisation)
+    efficiency, padding = _percent(counts.batch_efficiency), _percent(counts.padding_ratio)
+    return [
+        f"batches    {counts.mean_batch:.1f} requests a step, {slots} of slots used, {budget} of prompt steps' tokens",
+        f"if padded  {efficiency} of the rows would make a token, {padding} of all tokens would be padding",
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{100 * share:.0f} %"

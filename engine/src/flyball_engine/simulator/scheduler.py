@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import LOOK_AHEAD, Prompt, Queue
-from flyball_engine.batching.step_statistics import Step
+from flyball_engine.batching.step_statistics import Seats, Step
 from flyball_engine.contract import Policy
 from flyball_engine.simulator.kv import BLOCK_TOKENS, PrefixCache, blocks
 from flyball_engine.simulator.queue import WaitingQueue
@@ -30,13 +30,14 @@ from flyball_engine.simulator.requests import Request
 class Plan:
     """What a step processes: `chunks` of prompts beside all decodes. `reread_tokens`: contexts before the chunks.
 
-    `preempted` lost their blocks for it.
+    `preempted` lost their blocks for it, `admitted` got theirs.
     """
 
     step: Step
     chunks: dict[Request, int]
     reread_tokens: int
     preempted: tuple[Request, ...] = ()
+    admitted: tuple[Request, ...] = ()
 
 
 class Scheduler:
@@ -134,10 +135,10 @@ class Scheduler:
             if tokens > 0:
                 chunks[request] = tokens
                 budget -= tokens
-        preempted = self._make_room(chunks)
+        preempted, admitted = self._make_room(chunks), list[Request]()
         if not preempted and budget > 0:
-            self._admit(chunks, active=limits.active, cap=cap, budget=budget)
-        return self._composed(chunks, tuple(preempted))
+            admitted = self._admit(chunks, active=limits.active, cap=cap, budget=budget)
+        return self._composed(chunks, limits, tuple(preempted), tuple(admitted))
 
     def steps_until_change(self) -> int:
         """Steps of decodes alone until one ends or blocks may run out; at least 1 if any decodes."""
@@ -192,21 +193,29 @@ class Scheduler:
         self.prefixes = PrefixCache()
         return gone + self.waiting.clear()
 
-    def _composed(self, chunks: dict[Request, int], preempted: tuple[Request, ...]) -> Plan:
+    def _composed(
+        self,
+        chunks: dict[Request, int],
+        limits: Wanted,
+        preempted: tuple[Request, ...],
+        admitted: tuple[Request, ...],
+    ) -> Plan:
         decodes, prefill, attention, reread = len(self._decodes), 0, 0.0, 0
         for request, tokens in chunks.items():
             prefill += tokens
             attention += tokens * (request.computed + tokens / 2)
             reread += request.computed
         tokens = (self._drafts + 1) * decodes
+        seats = Seats(decodes + len(chunks), len(self.running), limits.active, limits.tokens)
         step = Step(
             tokens=tokens + prefill,
             prefill_tokens=prefill,
             decodes=decodes,
             kv_tokens=self._context + tokens,
             prefill_attention=attention,
+            seats=seats,
         )
-        return Plan(step, chunks, reread, preempted)
+        return Plan(step, chunks, reread, preempted, admitted)
 
     def _make_room(self, chunks: dict[Request, int]) -> list[Request]:
         """Preempt the youngest until every running request has its blocks; those that were."""
@@ -218,8 +227,8 @@ class Scheduler:
             preempted.append(victim)
         return preempted
 
-    def _admit(self, chunks: dict[Request, int], *, active: int, cap: int, budget: int) -> None:
-        held = -1
+    def _admit(self, chunks: dict[Request, int], *, active: int, cap: int, budget: int) -> list[Request]:
+        held, admitted = -1, list[Request]()
         while budget > 0 and len(self.running) < active and self.waiting:
             request = self.waiting.first(1)[0]
             hit = self.prefixes.hit(request)
@@ -227,7 +236,7 @@ class Scheduler:
             held = self._prefill_blocks(chunks) if held < 0 else held
             revived = self.prefixes.revived(request)
             if not self._fit(1, held + blocks(request.target - hit) + revived):
-                return
+                break
             self.waiting.pop()
             self.prefixes.use(request, hit)
             if request.cached is None:
@@ -240,6 +249,8 @@ class Scheduler:
             chunks[request] = tokens
             budget -= tokens
             held += blocks(tokens)
+            admitted.append(request)
+        return admitted
 
     def _fit(self, steps: int, others: int) -> bool:
         """Whether the decodes have blocks for so many steps more, beside `others`.

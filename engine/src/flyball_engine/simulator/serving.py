@@ -46,7 +46,9 @@ class SimulatedEngine:
         self._clock = clock
         self._origin = clock()
         self._state = StateWriter(folder, engine=0, unsupported=self.unsupported)
-        self.core = build(preset, seed=seed, disturbances=disturbances, sums=self._state.sums)
+        self.core = build(
+            preset, seed=seed, disturbances=disturbances, sums=self._state.sums, batch_sums=self._state.batches
+        )
         self.tick = asyncio.Event()
         self._work = asyncio.Event()
         self._describe()
@@ -199,6 +201,7 @@ class SimulatedEngine:
         numbers[Slot.LONGEST_STEP_SECONDS] = core.statistics.longest_seconds
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
+        numbers[Slot.OLDEST_WAITING_SECONDS] = core.batches.oldest_seconds(core.now)
         load = core.load()
         numbers[Slot.DECODES] = load.decodes
         self._state.set_work(Slot.BACKLOG_REQUESTS, load.backlog)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from flyball_engine.batching.batch_metrics import BatchCounts, batch_counts
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Setpoint, StepSums
@@ -57,6 +58,7 @@ class Run:
     requests: Sequence[Request]
     counts: LedgerCounts
     steps: tuple[StepSums, ...]
+    batches: BatchCounts
     preemptions: int
     seconds: float
 
@@ -68,11 +70,12 @@ def build(
     disturbances: Disturbances = USUAL,
     plant: Callable[[Law, Random, Disturbances], Plant] = Plant,
     sums: MutableSequence[float] | None = None,
+    batch_sums: MutableSequence[float] | None = None,
 ) -> Core:
-    """A core of a preset, started at its sizes, on its `plant`; `sums` as for `Core`."""
+    """A core of a preset, started at its sizes, on its `plant`; sums as for `Core`."""
     random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
     config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
-    return Core(config, plant(preset.law, random, disturbances), random, sums=sums)
+    return Core(config, plant(preset.law, random, disturbances), random, sums=sums, batch_sums=batch_sums)
 
 
 def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterable[Event] = ()) -> Run:
@@ -91,7 +94,14 @@ def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterab
         if event.at <= until:
             _perform(core, event)
     core.run(until)
-    return Run(requests, core.ledger.collect(), step_sums(core.statistics.sums), core.scheduler.preemptions, until)
+    return Run(
+        requests,
+        core.ledger.collect(),
+        step_sums(core.statistics.sums),
+        batch_counts(core.batches.sums),
+        core.scheduler.preemptions,
+        until,
+    )
 
 
 def _perform(core: Core, event: Event) -> None:

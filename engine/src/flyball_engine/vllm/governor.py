@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from flyball_engine.batching.backlog import Backlog
+from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.governed import Governed, Held
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
-from flyball_engine.batching.step_statistics import Step, StepStatistics
+from flyball_engine.batching.step_statistics import Seats, Step, StepStatistics
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import Batching, Generation, Setpoint
+from flyball_engine.contract import Batching, Generation, Setpoint, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.surface import Surface
@@ -70,10 +71,13 @@ class Governor:
         self._backlog = Backlog()
         self._began = 0.0
         self._joining = 0
+        self._active, self._room = surface.start.active, surface.start.tokens
         self._prefilling: list[Any] = []
         unsupported = {**surface.unsupported, **self._admission.unsupported}
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums)
+        self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
+        self._open: dict[str, Any] = {}
         self._describe()
         self._hold_limits()
         self._publish()
@@ -112,6 +116,7 @@ class Governor:
         """Note what the step processes, watch for a stall, publish."""
         self._statistics.scheduled(id(output), self._composition(output), now=self._began)
         self._admission.joined(self._surface.running[self._joining :])
+        self._count_requests(output)
         self._watch(output)
         self._publish()
 
@@ -121,7 +126,10 @@ class Governor:
         now = self._clock()
         ended = self._statistics.finished(id(output), now=now)
         if ended is not None:
-            self._governed.reflex.observe(*ended)
+            step, seconds = ended
+            self._governed.reflex.observe(step, seconds)
+            prefill = step.prefill_tokens
+            self._batches.stepped(step.seats, prefill=prefill, decode=step.tokens - prefill, seconds=seconds)
         self._governed.served(output.num_scheduled_tokens, now)
         self._admission.updated()
         self._publish()
@@ -129,8 +137,13 @@ class Governor:
     @_contained
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
+        now, name = self._clock(), request.request_id
         self._backlog.received(request.num_tokens)
-        self._admission.arrived(request, now=self._clock())
+        self._admission.arrived(request, now=now)
+        # A session's next input comes as a request of the same name.
+        if name not in self._open:
+            self._open[name] = request
+            self._batches.arrived(name, now)
 
     @_contained
     def after_finish(self) -> None:
@@ -160,7 +173,7 @@ class Governor:
         batch = self._surface.batch(self._prefilling)
         held, stood = self._governed.held(batch), self._held
         if held is not stood:
-            self._held = held
+            self._held, self._active = held, held.limits.active
             for knob, shown in self._governed.shown(batch).items():
                 self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
         before, self._gate = self._gate, None
@@ -174,6 +187,7 @@ class Governor:
     def _write(self, held: Held) -> None:
         step = self._governed.limits(held.batch, lambda: self._queue(held.batch))
         active = held.limits.active if self._gate is None else self._gate
+        self._room = step.tokens
         self._surface.write(replace(held.limits, active=active, tokens=step.tokens), step_threshold=step.threshold)
 
     def _queue(self, batch: RunningBatch) -> Queue:
@@ -211,7 +225,26 @@ class Governor:
             decodes=decodes,
             kv_tokens=kv_tokens,
             prefill_attention=attention,
+            seats=self._seats(scheduled),
         )
+
+    def _seats(self, scheduled: Any) -> Seats:
+        return Seats(len(scheduled), len(self._surface.running), self._active, self._room)
+
+    def _count_requests(self, output: Any) -> None:
+        """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""
+        batches, running, now = self._batches, self._surface.running, self._began
+        for name in output.finished_req_ids:
+            request = self._open.pop(name, None)
+            if request is not None:
+                batches.ended(name, request.num_output_tokens, now)
+        if len(running) > self._joining:
+            joined = [(request.request_id, request.num_prompt_tokens) for request in running[self._joining :]]
+            whole = self._admission.strategy is not StrategyType.CONTINUOUS
+            batches.admitted(joined, running=len(running), whole=whole, now=now)
+        elif len(running) < self._joining:
+            # vLLM admits nobody in a step that preempts.
+            batches.preempted(self._joining - len(running))
 
     def _due(self) -> list[str]:
         """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it."""
@@ -266,12 +299,13 @@ class Governor:
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
-        self._count_backlog()
+        now = self._clock()
+        numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
+        self._count_backlog(now)
         self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._state.publish()
 
-    def _count_backlog(self) -> None:
-        began = self._clock()
+    def _count_backlog(self, began: float) -> None:
         if not self._backlog.due(began):
             return
         numbers, surface = self._state.numbers, self._surface

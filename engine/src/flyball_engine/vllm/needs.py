@@ -101,12 +101,19 @@ STEP: Final = (
     Used(
         module="vllm.v1.request",
         name="Request",
-        needed=("request_id", "num_tokens", "num_computed_tokens", "is_prefill_chunk"),
+        needed=(
+            "request_id",
+            "num_tokens",
+            "num_prompt_tokens",
+            "num_output_tokens",
+            "num_computed_tokens",
+            "is_prefill_chunk",
+        ),
     ),
     Used(
         module="vllm.v1.core.sched.output",
         name="SchedulerOutput",
-        needed=("num_scheduled_tokens", "total_num_scheduled_tokens"),
+        needed=("num_scheduled_tokens", "total_num_scheduled_tokens", "finished_req_ids"),
     ),
     Used(module="vllm.v1.engine.core", name="EngineCore", needed=("scheduler",)),
 )

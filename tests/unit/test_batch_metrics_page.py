@@ -1,0 +1,36 @@
+"""docs/batch-metrics.md speaks of metrics that there are, and of all that it is to explain."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flyball_engine.contract import MetricName
+
+PAGE = (Path(__file__).parents[2] / "docs/batch-metrics.md").read_text()
+EXPLAINED = {
+    MetricName.TOKENS,
+    MetricName.SLOT_SECONDS,
+    MetricName.TOKEN_ROOM,
+    MetricName.BATCH_SIZE,
+    MetricName.WAITING,
+    MetricName.OLDEST_WAITING_SECONDS,
+    MetricName.QUEUE_SECONDS,
+    MetricName.QUEUED_REQUESTS,
+    MetricName.PREEMPTIONS,
+    MetricName.COHORTS,
+    MetricName.COHORT_REQUESTS,
+    MetricName.COHORT_TOKENS,
+    MetricName.COHORT_PADDED_TOKENS,
+}
+
+
+def test_every_name_on_the_page_is_a_metric() -> None:
+    histogram = {f"{MetricName.BATCH_SIZE.value}_{part}" for part in ("sum", "count", "bucket")}
+    named = set(re.findall(r"\bflyball_[a-z_]+", PAGE)) - {"flyball_engine"}
+    assert named <= {name.value for name in MetricName} | histogram
+
+
+def test_all_batch_metrics_are_explained() -> None:
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `flyball_")]
+    assert {name for row in rows for name in re.findall(r"flyball_[a-z_]+", row)} == {one.value for one in EXPLAINED}
