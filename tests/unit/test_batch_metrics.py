@@ -78,6 +78,11 @@ class TestTokens:
         assert (counted.counts.room_used, counted.counts.room_free) == (48, 16)
         assert counted.counts.token_utilisation == 0.75
 
+    def test_without_a_limit_there_is_no_room_to_tell_of(self) -> None:
+        counted = Counted()
+        counted.metrics.stepped(Seats(requests=3, running=3, active=8), prefill=46, decode=2, seconds=1.0)
+        assert counted.counts.token_utilisation is None
+
 
 class TestBatches:
     @pytest.mark.parametrize(

@@ -125,6 +125,26 @@ async def test_who_leaves_the_queue_never_starts_and_who_leaves_a_batch_is_paddi
         assert model.batches == [[1, 1]]
         assert engine.padding.tokens[Phase.OUTPUT, Use.PADDING] == 3
         assert engine.counts().requests["aborted"] == 2
+        counted = engine.reports().cores[0].batches
+        assert (counted.admitted, counted.left, counted.step_requests) == (2, 1, 5)
+        assert (counted.cohorts, counted.cohort_outputs, counted.cohort_outputs_padded) == (1, 5, 8)
+
+
+async def test_batches_are_counted_by_the_rows_that_go_on(tmp_path: Path) -> None:
+    async with an_engine(tmp_path, Counter(), batch=3, delay=60.0) as engine:
+        await answered(engine, a_wish([1] * 4, tokens=2), a_wish([2] * 10, tokens=5), a_wish([3], tokens=1))
+        await until(lambda: engine.reports().cores[0].state.running == 0)
+        report = engine.reports().cores[0]
+        counted = report.batches
+        # Three rows of ten tokens; then three of one each, of which two go on, and one.
+        assert (counted.prefill_tokens, counted.decode_tokens) == (30, 3 * 4)
+        assert counted.step_requests == 3 + 2 + 1 + 1 + 1
+        assert (counted.cohorts, counted.cohort_requests) == (1, 3)
+        assert (counted.cohort_prompts, counted.cohort_prompts_padded) == (15, 30)
+        assert counted.batch_efficiency == pytest.approx(8 / 15)
+        assert counted.slots_used + counted.slots_free == pytest.approx(8 * sum(s.seconds for s in report.state.steps))
+        assert (counted.room_used, counted.token_utilisation) == (0, None)
+        assert report.oldest_waiting_seconds == 0
 
 
 async def test_a_batch_that_everybody_left_ends_at_once(tmp_path: Path) -> None:
@@ -152,6 +172,7 @@ async def test_a_batch_that_fails_is_told_and_the_next_is_served(tmp_path: Path)
         [[row]] = await answered(engine, a_wish())
         assert (row.failure, row.finish_reason) == ("the batch failed: MemoryError", None)
         assert engine.counts().requests["error"] == 1
+        assert engine.reports().cores[0].batches.cohort_requests == 1
         model.breaks = False
         await answered_after(engine, model)
         assert engine.healthy()

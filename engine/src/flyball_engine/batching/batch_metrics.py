@@ -179,7 +179,7 @@ class BatchMetrics:
         sums[_WITHHELD] += (self._slots - running - free) * seconds
         sums[_PREFILL] += prefill * steps
         sums[_DECODE] += decode * steps
-        if prefill:
+        if prefill and room:
             used = prefill + decode
             sums[_ROOM_USED] += used * steps
             sums[_ROOM_FREE] += (room - used if room > used else 0) * steps

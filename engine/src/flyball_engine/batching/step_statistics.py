@@ -28,7 +28,7 @@ _MOST_IN_FLIGHT: Final = 64
 class Seats(NamedTuple):
     """Who has a seat in a step: `requests` get tokens, `running` hold a slot, `active` may by the live limit.
 
-    `room`: the tokens that the step may process.
+    `room`: the tokens that the step may process; 0 where nothing limits them.
     """
 
     requests: int = 0

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
-from flyball_engine.batching.step_statistics import StepStatistics
+from flyball_engine.batching.step_statistics import Seats, StepStatistics
 from flyball_engine.contract import AnyKnob, Batching, Policy, Setpoint, StrategyType
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
@@ -112,6 +113,7 @@ class PaddedEngine:
         self._encoder = ThreadPoolExecutor(1, "encoder")
         self._state = StateWriter(folder, engine=0, unsupported=UNSUPPORTED)
         self._statistics = StepStatistics(self._state.sums)
+        self._batches = BatchMetrics(config.max_num_seqs, self._state.batches)
         self._describe()
         self._publish()
         self._reader = StateReader(folder / "core-0.state")
@@ -210,6 +212,8 @@ class PaddedEngine:
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
         self._ledger.ended(opened, End.ANSWERED, arrival)
         self._waiting.update(dict.fromkeys(rows))
+        for row in rows:
+            self._batches.arrived(row, arrival)
         self._publish()
         self._changed.set()
         return rows
@@ -222,6 +226,7 @@ class PaddedEngine:
                 row.left = True
                 self._waiting.pop(row, None)
                 self._ledger.ended(row.counted.request, End.LEFT, now)
+                self._batches.ended(row, row.made, now)
         self._publish()
         self._changed.set()
 
@@ -260,6 +265,8 @@ class PaddedEngine:
 
         batch = self._batch = Batch(rows, ends=self._runner.ends, clock=self._clock, tell=tell)
         began = self._clock()
+        joining = [(row, row.prompt_tokens) for row in rows]
+        self._batches.admitted(joining, running=len(rows), whole=True, now=began)
         try:
             await loop.run_in_executor(worker, self._runner.run, batch)
         except Exception as error:  # noqa: BLE001 – one batch too large for the memory must not end the engine
@@ -286,6 +293,11 @@ class PaddedEngine:
             longest=stepped.seconds,
         )
         self.padding.count(batch, stepped)
+        # A row that has ended is computed on, but nobody has its slot.
+        going = len(stepped.news)
+        seats = Seats(requests=going, running=going, active=self._governed.held(_NOTHING).limits.active)
+        prefill = step.prefill_tokens
+        self._batches.stepped(seats, prefill=prefill, decode=step.tokens - prefill, seconds=stepped.seconds)
         for news in stepped.news:
             row = news.row
             if row.is_open:
@@ -294,6 +306,7 @@ class PaddedEngine:
                 if news.finish_reason is not None:
                     row.finish_reason = news.finish_reason
                     self._ledger.done(row.counted, prompt=row.prompt_tokens, cached=0, now=now)
+                    self._batches.ended(row, row.made, now)
         self._held = batch.held(stepped.number)
         self._publish()
         self._news()
@@ -301,8 +314,9 @@ class PaddedEngine:
     def _fail(self, rows: Sequence[Row], why: str) -> None:
         for row in rows:
             if row.is_open:
-                row.failure = why
-                self._ledger.done(row.counted, prompt=row.prompt_tokens, cached=0, now=self._clock(), failed=True)
+                now, row.failure = self._clock(), why
+                self._ledger.done(row.counted, prompt=row.prompt_tokens, cached=0, now=now, failed=True)
+                self._batches.ended(row, row.made, now)
 
     async def _encoded(self, body: AnyBody) -> list[list[int]]:
         """The prompts' tokens, if there is room for them in the queue. Raises NotServedError."""
@@ -375,4 +389,5 @@ class PaddedEngine:
         numbers[Slot.RUNNING_KV_TOKENS] = self._held
         numbers[Slot.EXPIRIES] = governed.expiries
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
+        numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(self._clock())
         self._state.publish()
