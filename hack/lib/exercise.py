@@ -20,7 +20,7 @@ from flyball_engine.bench.main import main as bench
 from support.vllm_server import make_model, make_plugin, started
 
 #: Short enough for half a minute a point on one core, and mostly decoding, which is what batching is about.
-SHORT: Final = ("--input-tokens=32", "--output-tokens=48", "--requests=3")
+SHORT: Final = ("--input-tokens=32", "--output-tokens=32", "--requests=3")
 #: Long prompts and short answers: what chunks are for, and, where prompts begin alike, the prefix cache.
 LONG: Final = ("--input-tokens=512", "--output-tokens=32", "--requests=2", "--workloads=mixed")
 ALIKE: Final = (
