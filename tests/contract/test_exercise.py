@@ -60,6 +60,16 @@ class Rig:
         """With a key, so that settings are switched."""
         return self.run(f"--signing-key={self.key}", "--strategies=Continuous", *arguments, **how)
 
+    def hold(self, limit: int) -> None:
+        """Put a limit in force, whatever was before."""
+        held = self.control.read().accepted
+        epoch, generation = held.order() if held else (1, 0)
+        self.control.put(setpoint(generation + 1, epoch=epoch, limits={"max_num_active_seqs": limit}))
+
+    def limit(self) -> int | None:
+        """That in force."""
+        return self.control.read().cores[0].effective.max_num_active_seqs
+
     def report(self) -> Report:
         return Report.model_validate_json((self.out / "report.json").read_bytes())
 
@@ -106,9 +116,7 @@ def rig(engine: tuple[str, ControlClient, str, Path], tmp_path: Path) -> Rig:
 
 
 def test_a_sweep_is_measured_kept_and_reported_and_the_engine_is_put_back(rig: Rig) -> None:
-    before = rig.control.read()
-    epoch, generation = (before.accepted.epoch, before.accepted.generation + 1) if before.accepted else (1, 1)
-    rig.control.put(setpoint(generation, epoch=epoch, limits={"max_num_active_seqs": 7}))
+    rig.hold(7)
     ended = rig.sweep("--concurrency=1,8", "--label=first").expect(
         0, "Continuous · first", "output tokens/s", "The knee is", "the engine's setpoint is put back"
     )
@@ -117,10 +125,7 @@ def test_a_sweep_is_measured_kept_and_reported_and_the_engine_is_put_back(rig: R
     assert [one.point.concurrency for one in line.measurements] == [1, 8]
     assert all(one.completed and not one.failed and one.e2e.p50 for one in line.measurements)
     assert (rig.out / "report.html").read_text().startswith("<!DOCTYPE html>")
-    after = rig.control.read()
-    assert after.accepted is not None
-    assert after.cores[0].effective.max_num_active_seqs == 7, "as it was before"
-    assert after.accepted.generation > generation
+    assert rig.limit() == 7, "as it was before"
 
 
 def test_a_second_run_measures_what_is_missing_alone_and_a_fresh_one_everything(rig: Rig) -> None:
@@ -135,14 +140,12 @@ def test_a_second_run_measures_what_is_missing_alone_and_a_fresh_one_everything(
 
 
 def test_an_interrupted_run_keeps_what_it_measured_and_reports_it_and_puts_the_engine_back(rig: Rig) -> None:
+    rig.hold(7)
     ended = rig.sweep("--concurrency=1,2", "--output-tokens=40", at="[2/2]")
     ended.expect(130, "interrupted; what was measured is kept", "put back", "written: ")
     assert rig.measured() == [1]
     assert len(rig.report().series[0].measurements) == 1
-    accepted = rig.control.read().accepted
-    assert accepted is not None
-    assert accepted.batching.strategy is None
-    assert accepted.limits.max_num_active_seqs != 2, "that of the point that was interrupted"
+    assert rig.limit() == 7
 
 
 def test_a_point_of_which_every_request_fails_is_not_kept_and_ends_the_run(rig: Rig) -> None:
@@ -153,11 +156,13 @@ def test_a_point_of_which_every_request_fails_is_not_kept_and_ends_the_run(rig: 
 
 def test_somebody_elses_setpoint_ends_the_run_and_stays(rig: Rig) -> None:
     def meddle(_: subprocess.Popen[str]) -> None:
-        rig.control.put(setpoint(1, epoch=5, limits={"max_num_active_seqs": 3}))
+        held = rig.control.read().accepted
+        epoch = held.epoch if held else 0
+        rig.control.put(setpoint(1, epoch=epoch + 1, limits={"max_num_active_seqs": 3}))
 
     ended = rig.sweep("--concurrency=1", "--output-tokens=40", at="[1/1]", do=meddle)
     ended.expect(1, "--control", "could NOT be put back")
-    assert rig.control.read().cores[0].effective.max_num_active_seqs == 3
+    assert rig.limit() == 3
 
 
 class TestBeforeTheFirstPoint:

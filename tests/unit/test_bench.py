@@ -26,6 +26,7 @@ from flyball_engine.bench.svg import decades, steps
 from flyball_engine.bench.table import ABSENT, figure, table
 from flyball_engine.contract import Limits, Setpoint, StrategyType
 from support.exercises import MIXED, UNIFORM, a_measurement, a_point, a_sweep
+from support.wrong_inputs import command_lines
 
 WHEN = "2026-11-21T12:00:00+00:00"
 #: A server that batches: throughput rises and flattens, latency rises slowly, then in proportion.
@@ -291,26 +292,15 @@ class TestTheOptions:
     def test_concurrencies(self, text: str, values: tuple[int, ...]) -> None:
         assert bench_options.concurrencies(text) == values
 
-    @pytest.mark.parametrize(
-        ("argument", "said"),
-        [
-            ("--concurrency=0", "argument --concurrency: '0' is out of range; accepted: 1,16,64 or 1..64"),
-            ("--concurrency=9..1", "argument --concurrency: '9..1' is out of range"),
-            ("--concurrency=many", "argument --concurrency: 'many' is no list of numbers; accepted: 1,16,64 or 1..64"),
-            ("--strategies=Magic", "argument --strategies: 'Magic' is unknown; accepted: all, or a list of Continuous"),
-            ("--workloads=odd", "argument --workloads: 'odd' is unknown; accepted: a list of uniform, mixed"),
-            ("--spread=1", "argument --spread: '1'; accepted: numbers from 0 to 0.99"),
-            ("--max-delay=-1", "argument --max-delay: '-1'; accepted: numbers from 0 to 60"),
-            ("--batch-size=x", "argument --batch-size: 'x'; accepted: whole numbers from 1 to 4096"),
-            ("--url=ftp://x", "argument --url: 'ftp://x' is no address; accepted: such as http://127.0.0.1:8000"),
-        ],
-    )
+    @pytest.mark.parametrize(("given", "says"), command_lines.EXERCISE)
     def test_a_wrong_value_is_named_with_what_is_accepted(
-        self, argument: str, said: str, capsys: pytest.CaptureFixture[str]
+        self, given: str, says: tuple[str, ...], capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(SystemExit, match="2"):
-            main(["run", "--url=http://127.0.0.1:1", argument])
-        assert said in capsys.readouterr().err
+            main(given.split())
+        error = capsys.readouterr().err
+        for words in says:
+            assert words in error
 
     def test_the_files_of_several_runs_make_one_report(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -134,3 +134,21 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("motor", ("invalid choice: 'motor'", "engine")),
     ("engine --fast", ("unrecognized arguments: --fast",)),
 ]
+#: Of `flyball-bench`, but for what needs an endpoint to be seen.
+EXERCISE: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("", ("required: command",)),
+    ("run", ("required: --url",)),
+    ("run --url ftp://x", ("--url", "'ftp://x' is no address", "such as http://127.0.0.1:8000")),
+    ("run --url http://x --concurrency 0", ("--concurrency", "'0' is out of range", "1,16,64 or 1..64")),
+    ("run --url http://x --concurrency 9..1", ("--concurrency", "'9..1' is out of range")),
+    ("run --url http://x --concurrency many", ("--concurrency", "'many' is no list of numbers", "1,16,64 or 1..64")),
+    ("run --url http://x --strategies Magic", ("--strategies", "'Magic' is unknown", "all, or a list of Continuous")),
+    ("run --url http://x --workloads odd", ("--workloads", "'odd' is unknown", "a list of uniform, mixed")),
+    ("run --url http://x --spread 1", ("--spread", "numbers from 0 to 0.99")),
+    ("run --url http://x --max-delay -1", ("--max-delay", "numbers from 0 to 60")),
+    ("run --url http://x --batch-size x", ("--batch-size", "whole numbers from 1 to 4096")),
+    ("run --url http://x --requests 0", ("--requests", "whole numbers from 1 to 1000")),
+    ("run --url http://x --seed 1.5", ("--seed", "whole numbers from 0 to 4294967295")),
+    ("run --url http://x --timeout 0", ("--timeout", "numbers from 1 to 86400")),
+    ("report", ("required: FILE",)),
+]

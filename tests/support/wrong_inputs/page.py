@@ -83,6 +83,12 @@ def doors() -> Iterator[Door]:
         [(f"flyball {given}".strip(), 2, says) for given, says in command_lines.FLYBALL],
     )
     yield Door(
+        "`flyball-bench`",
+        "As above.",
+        "tests/unit/test_bench.py",
+        [(f"flyball-bench {given}".strip(), 2, says) for given, says in command_lines.EXERCISE],
+    )
+    yield Door(
         "`hack/bench`",
         "As above.",
         "tests/unit/test_commands.py",
