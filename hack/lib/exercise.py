@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from flyball_engine.bench.main import main as bench
-from support.vllm_server import make_model, make_plugin, started
+from support.padded_server import padded
+from support.vllm_server import VllmServer, make_model, make_plugin, started
 
 #: Short enough for half a minute a point on one core, and mostly decoding, which is what batching is about.
 SHORT: Final = ("--input-tokens=32", "--output-tokens=32", "--requests=3")
@@ -43,6 +45,7 @@ class Part:
 
     engine: tuple[str, ...]
     bench: tuple[str, ...]
+    kind: str = "vLLM"
 
 
 PARTS: Final = {
@@ -58,6 +61,11 @@ PARTS: Final = {
     ),
     "prefix": Part((*SLOTS, "--enable-prefix-caching"), (*ALIKE, BATCHES, "--label=prefix caching")),
     "no-prefix": Part((*SLOTS, "--no-enable-prefix-caching"), (*ALIKE, BATCHES, "--label=no prefix caching")),
+    "padded": Part(
+        (*SLOTS, "--dtype=bfloat16"),
+        (*SHORT, BATCHES, "--workloads=mixed", "--strategies=Static,Dynamic,Bucketed", "--label=padded engine"),
+        kind="the padded engine",
+    ),
     "plain": Part(SLOTS, (*SHORT, BATCHES, "--workloads=uniform", "--label=no speculation")),
     "ngram": Part((*SLOTS, DRAFTS), (*SHORT, BATCHES, "--workloads=uniform", "--label=ngram, 3 drafts")),
 }
@@ -85,21 +93,27 @@ def measure(name: str, out: Path) -> int:
     """One part; the exit code of `flyball-bench`."""
     part, python = PARTS[name], os.environ["FLYBALL_VLLM_PYTHON"]
     cores = sorted(os.sched_getaffinity(0))
-    print(f"exercise: {name}: starting vLLM with {' '.join(part.engine)}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory() as temporary:
+    print(f"exercise: {name}: starting {part.kind} with {' '.join(part.engine)}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        model, plugin = make_model(python, folder / "model"), make_plugin(folder / "plugin")
+        model = make_model(python, folder / "model")
+        stack.callback(os.sched_setaffinity, 0, cores)
         os.sched_setaffinity(0, cores[:1])
-        with started(python, folder, model=model, plugin=plugin, owned=part.engine, port=PORT) as server:
-            os.sched_setaffinity(0, cores[-1:])
-            server.expect_ready()
-            key = folder / "key.pem"
-            key.write_bytes(server.signer.private_pem)
-            where = [f"--url={server.url}", f"--control={server.control_url}", f"--signing-key={key}"]
-            how = [f"--python={python}", f"--tokenizer={model}", f"--out={out / name}"]
-            code = bench(["run", *where, *how, *part.bench])
-    os.sched_setaffinity(0, cores)
-    return code
+        server = stack.enter_context(_engine(part, python, folder, model))
+        os.sched_setaffinity(0, cores[-1:])
+        server.expect_ready()
+        key = folder / "key.pem"
+        key.write_bytes(server.signer.private_pem)
+        where = [f"--url={server.url}", f"--control={server.control_url}", f"--signing-key={key}"]
+        how = [f"--python={python}", f"--tokenizer={model}", f"--out={out / name}"]
+        return bench(["run", *where, *how, *part.bench])
+
+
+def _engine(part: Part, python: str, folder: Path, model: Path) -> AbstractContextManager[VllmServer]:
+    if part.kind == "vLLM":
+        plugin = make_plugin(folder / "plugin")
+        return started(python, folder, model=model, plugin=plugin, owned=part.engine, port=PORT)
+    return padded(python, folder, model=model, options=part.engine, port=PORT)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

@@ -23,11 +23,14 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 @contextmanager
-def padded(python: str, folder: Path, *, model: Path, options: Sequence[str] = ()) -> Iterator[VllmServer]:
-    """The real one, in float32 so that what is computed together is what is computed alone."""
+def padded(
+    python: str, folder: Path, *, model: Path, options: Sequence[str] = (), port: int | None = None
+) -> Iterator[VllmServer]:
+    """The real one, in float32 unless told, so that what is computed together is what is computed alone."""
     command = ["-P", "-m", "flyball_engine.padded", "serve", f"--model={model}", f"--served-model-name={MODEL_NAME}"]
     # The other core is for the clients, which measure.
-    with _served([python, *command, "--dtype=float32", *options], folder, {"OMP_NUM_THREADS": "1"}) as server:
+    whole = [python, *command, "--dtype=float32", *options]
+    with _served(whole, folder, {"OMP_NUM_THREADS": "1"}, port=port) as server:
         yield server
 
 
@@ -39,8 +42,10 @@ def counting(folder: Path) -> Iterator[VllmServer]:
 
 
 @contextmanager
-def _served(command: list[str], folder: Path, variables: Mapping[str, str]) -> Iterator[VllmServer]:
-    port, control, signer = free_port(), free_port(), Signer()
+def _served(
+    command: list[str], folder: Path, variables: Mapping[str, str], *, port: int | None = None
+) -> Iterator[VllmServer]:
+    port, control, signer = port or free_port(), free_port(), Signer()
     settings = environment(
         folder,
         python_path=[SOURCE, TESTS],
