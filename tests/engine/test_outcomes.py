@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
 from support.counted import Counted, expect_agreement, near_what_was_seen
-from support.measured import Measurement, Wish, measure
+from support.measured import Measurement, Wish, measure, mixed
 from support.served import Served
 from support.vllm_server import MODEL_NAME, VllmServer
 
@@ -25,20 +24,6 @@ IMPOSSIBLE = (ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds
 @pytest.fixture
 def counted(served: Served) -> Counted:
     return Counted(served)
-
-
-def mixed(number: int, *, seed: int) -> list[Wish]:
-    """Requests of many lengths, some with several answers, some with several prompts."""
-    draw = random.Random(seed)
-    return [
-        Wish(
-            prompt_tokens=draw.choice([20, 100, 300]),
-            max_tokens=draw.choice([8, 16, 32]),
-            n=draw.choice([1, 1, 1, 3]),
-            prompts=draw.choice([1, 1, 1, 2]),
-        )
-        for _ in range(number)
-    ]
 
 
 async def under_load(server: VllmServer, wishes: Sequence[Wish]) -> Measurement:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,20 @@ class Seen:
         if metric is Metric.END_TO_END_LATENCY:
             return self.last
         return max((times[-1] - times[0]) / (len(times) - 1) for times in self.tokens.values())
+
+
+def mixed(number: int, *, seed: int) -> list[Wish]:
+    """Requests of many lengths, some with several answers, some with several prompts."""
+    draw = random.Random(seed)
+    return [
+        Wish(
+            prompt_tokens=draw.choice([20, 100, 300]),
+            max_tokens=draw.choice([8, 16, 32]),
+            n=draw.choice([1, 1, 1, 3]),
+            prompts=draw.choice([1, 1, 1, 2]),
+        )
+        for _ in range(number)
+    ]
 
 
 @dataclass
