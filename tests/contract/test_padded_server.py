@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -158,31 +157,31 @@ def shown(api: httpx.Client, state: str, sequences: int) -> Callable[[], bool]:
     return lambda: sample(api.get("/metrics").text, f"vllm:num_requests_{state}") == sequences
 
 
-def test_a_full_queue_is_answered_with_retry_after(server: VllmServer, api: httpx.Client) -> None:
-    body = {"prompt": "1", "max_tokens": 50, "ignore_eos": True, "n": 4}
-    with ThreadPoolExecutor(8) as clients:
-        answers = list(
-            clients.map(lambda _: httpx.post(f"{server.url}/v1/completions", json=body, timeout=60), range(8))
-        )
-    assert {answer.status_code for answer in answers} == {200, 503}
-    refused = next(answer for answer in answers if answer.status_code == 503)
+def test_a_full_queue_is_answered_with_retry_after(api: httpx.Client) -> None:
+    body = {"prompt": "1", "max_tokens": 500, "ignore_eos": True, "stream": True}
+    with api.stream("POST", "/v1/completions", json=body) as running:
+        lines = running.iter_lines()
+        next(lines)
+        with api.stream("POST", "/v1/completions", json=body | {"n": 4}) as waiting:
+            assert waiting.status_code == 200
+            refused = api.post("/v1/completions", json=body)
+    assert refused.status_code == 503
     assert int(refused.headers["Retry-After"]) >= 1
     assert "4 sequences may wait" in refused.json()["error"]["message"]
+    eventually(shown(api, "running", 0), expecting="nobody waits for any of it", within=60)
 
 
 def test_a_signal_ends_it_when_all_are_answered(tmp_path: Path) -> None:
-    with counting(tmp_path) as server, httpx.Client(base_url=server.url, timeout=60, trust_env=False) as api:
-        expect_drained(server, api)
-
-
-def expect_drained(server: VllmServer, api: httpx.Client) -> None:
-    body = {"prompt": "1", "max_tokens": 120, "ignore_eos": True, "n": 4}
-    with ThreadPoolExecutor(2) as clients:
-        asked = []
-        for state in ("running", "waiting"):
-            asked.append(clients.submit(httpx.post, f"{server.url}/v1/completions", json=body, timeout=60))
-            eventually(shown(api, state, 4), expecting="one batch runs, one waits", within=60)
-        server.process.send_signal(signal.SIGTERM)
-        answers = [each.result() for each in asked]
-    assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [480, 480]
-    assert server.process.wait(60) == -signal.SIGTERM, server.tail()
+    body = {"prompt": "1", "max_tokens": 50, "ignore_eos": True, "stream": True, "n": 4}
+    with (
+        counting(tmp_path) as server,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as api,
+        api.stream("POST", "/v1/completions", json=body) as running,
+    ):
+        lines = running.iter_lines()
+        begun = next(lines)
+        with api.stream("POST", "/v1/completions", json=body) as waiting:
+            server.process.send_signal(signal.SIGTERM)
+            assert len(events("\n".join([begun, *lines]))) == 4 * 50
+            assert len(events("\n".join(waiting.iter_lines()))) == 4 * 50
+        assert server.process.wait(60) == -signal.SIGTERM, server.tail()
