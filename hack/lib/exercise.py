@@ -23,6 +23,8 @@ from support.vllm_server import VllmServer, make_model, make_plugin, started
 
 #: Short enough for half a minute a point on one core, and mostly decoding, which is what batching is about.
 SHORT: Final = ("--input-tokens=32", "--output-tokens=32", "--requests=3")
+#: Longer answers: nearly all of the work is decoding.
+ANSWERS: Final = ("--input-tokens=64", "--output-tokens=96", "--requests=3")
 #: Long prompts and short answers: what chunks are for, and, where prompts begin alike, the prefix cache.
 LONG: Final = ("--input-tokens=512", "--output-tokens=32", "--requests=2", "--workloads=mixed")
 ALIKE: Final = (
@@ -49,7 +51,7 @@ class Part:
 
 
 PARTS: Final = {
-    "uniform": Part(SLOTS, (*SHORT, BATCHES, "--workloads=uniform", "--strategies=all")),
+    "uniform": Part(SLOTS, (*ANSWERS, BATCHES, "--workloads=uniform", "--strategies=all")),
     "mixed": Part(SLOTS, (*SHORT, BATCHES, "--workloads=mixed", "--strategies=all")),
     "queue": Part(SLOTS, (*SHORT, "--concurrency=64", "--workloads=mixed", "--strategies=all", "--batch-size=16")),
     "chunks": Part(
