@@ -145,7 +145,7 @@ def start(python: str, folder: Path, model: Path, *, asynchronous: bool) -> Abst
         python,
         folder,
         model=model,
-        plugin=with_test_plugin(folder / "plugin"),
+        plugin=make_plugin(folder / "plugin", Path(vllm_test_plugin.__file__)),
         user=SMALL,
         owned=[f"--max-num-seqs={SLOTS}", f"--max-num-batched-tokens={TOKENS}", "--no-enable-prefix-caching"],
         FLYBALL_TEST_ASYNC="1" if asynchronous else "0",
@@ -159,18 +159,6 @@ def engine(request: pytest.FixtureRequest, engines: Mapping[str, Governed]) -> G
     found = engines[request.param]
     found.begin()
     return found
-
-
-def with_test_plugin(folder: Path) -> Path:
-    """Flyball's plugin folder, and the tests' own plugin in it."""
-    make_plugin(folder)
-    name = vllm_test_plugin.NAME
-    (folder / f"{name}.py").symlink_to(Path(vllm_test_plugin.__file__))
-    metadata = folder / f"{name}-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:register\n")
-    return folder
 
 
 def test_it_is_governed_and_says_how_large_it_is(engine: Governed) -> None:

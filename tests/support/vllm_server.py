@@ -32,8 +32,15 @@ def make_model(python: str, folder: Path) -> Path:
     return folder
 
 
-def make_plugin(folder: Path) -> Path:
-    """What the plugin image puts on PYTHONPATH: the package, and the metadata that names its entry points."""
+#: How the small model runs here.
+SMALL = ("--enforce-eager", "--kv-cache-memory-bytes=256M", "--max-model-len=4096", "--dtype=bfloat16")
+
+
+def make_plugin(folder: Path, *others: Path) -> Path:
+    """What the plugin image puts on PYTHONPATH: the package, and the metadata that names its entry points.
+
+    `others` are modules with a `register` of their own, for vLLM to load beside it.
+    """
     project = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]
     folder.mkdir()
     (folder / "flyball_engine").symlink_to(ROOT / "engine/src/flyball_engine")
@@ -47,6 +54,12 @@ def make_plugin(folder: Path) -> Path:
         for group, entries in project["entry-points"].items()
     ]
     (metadata / "entry_points.txt").write_text("\n".join(points))
+    for other in others:
+        (folder / other.name).symlink_to(other)
+        metadata = folder / f"{other.stem}-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other.stem}\nVersion: 1\n")
+        (metadata / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{other.stem} = {other.stem}:register\n")
     return folder
 
 
@@ -99,14 +112,17 @@ def started(
     plugin: Path,
     user: Sequence[str] = (),
     owned: Sequence[str] = (),
+    size: Sequence[str] = SMALL,
     port: int | None = None,
     **variables: str,
 ) -> Iterator[VllmServer]:
-    """A server with these of the user's and of Flyball's arguments beside those it needs; ended at the end."""
+    """A server with these of the user's and of Flyball's arguments beside those it needs; ended at the end.
+
+    `plugin`: what stands on PYTHONPATH; without the plugin's metadata there, it is plain vLLM.
+    """
     port, control, signer = port or free_port(), free_port(), Signer()
     needed = [f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1", f"--port={port}"]
-    small = ["--enforce-eager", "--kv-cache-memory-bytes=256M", "--max-model-len=4096", "--dtype=bfloat16"]
-    command = launch_command(owned=[*needed, *owned], user=[*small, *user])
+    command = launch_command(owned=[*needed, *owned], user=[*size, *user])
     settings = environment(
         folder,
         python_path=[plugin],

@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-NAME = "flyball_test"
-
 
 def register() -> None:
     """Entry point `vllm.general_plugins`."""

@@ -1,0 +1,123 @@
+"""A real vLLM at twice its capacity: with the gate, with `max_num_queued_tokens` set by hand, and as it is.
+
+Capacity is the largest rate of Poisson arrivals, of those tried, of which stock vLLM answers 95 % with their first
+token in time; tried are shares of what it answers per second when it never idles. The limit by hand is what vLLM's
+documentation says: the objective times the prefill throughput, here that at capacity. Who is refused is not in time.
+Warm: requests whose long prefix the cache holds, at a rate that would be far beyond capacity if it did not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.engines import Engines, say
+from bench.identified import identify, spec
+from bench.load import Answer, Ask, Prompts, closed, open_loop, poisson
+from flyball_engine.contract import QueueLimits, Shed, StepBudget
+from flyball_operator.governor.identify import Fit
+
+#: The objective, in seconds, and the request: most of its cost is its prompt.
+TTFT: Final = 2.0
+PROMPT, OUTPUT = 400, 12
+KEPT: Final = 0.95
+#: Streams and requests that keep the engine busy; shares of the rate then, from the largest on, until one is kept.
+BUSY: Final = (24, 60)
+SHARES: Final = (0.95, 0.8, 0.65, 0.5)
+CAPACITY_SECONDS: Final = 12.0
+SECONDS: Final = 20.0
+#: Time to the queue's steady state, whose requests are not counted.
+WARM_UP: Final = 5.0
+BUDGET: Final = 0.2
+WARM_PREFIX, WARM_OWN, WARM_OUTPUT = 2048, 16, 4
+WARM_SECONDS: Final = 15.0
+
+
+def measure(engines: Engines) -> dict[str, dict[str, float]]:
+    """Of those let in, the share with their first token in time; requests in time per second over capacity."""
+    fit = identify(engines)
+    with engines.apart():
+        return _measure(engines, fit)
+
+
+def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
+    step = StepBudget(seconds=BUDGET, model=spec(fit))
+    shed = Shed(ttft_deadline_seconds=TTFT)
+    busy = _busy(engines)
+    capacity, tried = _capacity(engines, busy)
+    rate = 2 * capacity
+    by_hand = QueueLimits(max_num_queued_tokens=round(TTFT * capacity * PROMPT))
+    figures = {"capacity": {"requests per s": capacity} | tried}
+    for name, url, policy in (
+        ("stock vLLM", engines.stock.url, None),
+        ("gate", engines.governed.server.url, {"step": step, "shed": shed}),
+        (f"{by_hand.max_num_queued_tokens} queued tokens by hand", engines.governed.server.url, {"queue": by_hand}),
+    ):
+        if policy is not None:
+            engines.governed.put(**policy)
+        figures[f"{name}, at {rate:.2f}/s"] = _outcome(_at(engines, url, rate, SECONDS, engines.prompts), capacity)
+        say(f"{name}: {list(figures.values())[-1]}")
+        engines.governed.put()
+    figures["warm prefixes"] = _warm(engines, busy / 2, {"step": step, "shed": shed})
+    return figures
+
+
+def _busy(engines: Engines) -> float:
+    """Requests per second of stock vLLM when it never idles."""
+    streams, requests = BUSY
+    began = time.monotonic()
+    closed(engines.stock.url, [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(requests)], streams=streams)
+    return requests / (time.monotonic() - began)
+
+
+def _capacity(engines: Engines, busy: float) -> tuple[float, dict[str, float]]:
+    tried = {}
+    for share in SHARES:
+        answers = _at(engines, engines.stock.url, share * busy, CAPACITY_SECONDS, engines.prompts)
+        kept = tried[f"in time at {share * busy:.2f}/s"] = _share(answers)
+        say(f"stock vLLM at {share * busy:.2f}/s: {kept:.2f} in time")
+        if kept >= KEPT:
+            return share * busy, tried
+    raise RuntimeError(f"stock vLLM kept the objective at no rate that was tried: {tried}")
+
+
+def _at(engines: Engines, url: str, rate: float, seconds: float, prompts: Prompts) -> list[Answer]:
+    """What became of the requests at this rate; those of the warm-up are left out."""
+    arrivals = list(poisson(engines.random, rate=rate, seconds=seconds + WARM_UP))
+    asks = [Ask(prompts.of(PROMPT), OUTPUT, at) for at in arrivals]
+    answers = open_loop(url, asks, patience=2 * TTFT)
+    return [answer for at, answer in zip(arrivals, answers, strict=True) if at >= WARM_UP]
+
+
+def _share(answers: Sequence[Answer]) -> float:
+    return sum(answer.in_time(TTFT) for answer in answers) / max(1, len(answers))
+
+
+def _outcome(answers: Sequence[Answer], capacity: float) -> dict[str, float]:
+    admitted = [answer for answer in answers if not answer.refused]
+    return {
+        "requests": len(answers),
+        "refused": len(answers) - len(admitted),
+        "admitted in time": _share(admitted),
+        "goodput over capacity": sum(answer.in_time(TTFT) for answer in answers) / SECONDS / capacity,
+    }
+
+
+def _warm(engines: Engines, rate: float, policy: dict[str, Any]) -> dict[str, float]:
+    """Refusals where the prefix is cached, at half the rate at which prompts a fifth as long keep the engine busy."""
+    random, governed = engines.random, engines.governed
+    prompts = Prompts(random, shared=Prompts(random).of(WARM_PREFIX))
+    governed.put()
+    warming = [Ask(prompts.of(WARM_OWN), WARM_OUTPUT, index / 2) for index in range(10)]
+    open_loop(governed.server.url, warming, patience=20.0)
+    governed.put(**policy)
+    asks = [Ask(prompts.of(WARM_OWN), WARM_OUTPUT, at) for at in poisson(random, rate=rate, seconds=WARM_SECONDS)]
+    answers = open_loop(governed.server.url, asks, patience=2 * TTFT)
+    governed.put()
+    return {
+        "requests": len(answers),
+        "refused": sum(answer.refused for answer in answers),
+        "in time": _share(answers),
+        "prompt tokens per s over those of a busy engine": (WARM_PREFIX + WARM_OWN) / (2 * PROMPT),
+    }

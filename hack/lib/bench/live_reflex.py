@@ -1,0 +1,107 @@
+"""How long mixed steps of a real vLLM take over the budget they were to take: with the reflex, and under fixed limits.
+
+The model is identified on this engine first. What no model can foretell is how much steps of the very same composition
+differ on this machine, so that is measured in the same run: decode-only steps by the number of decodes, the 95th
+percentile over the median.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from bench.engines import Engines, say
+from bench.flyball_bench import TimedStep
+from bench.identified import identify, spec
+from bench.load import Ask, closed, open_loop, poisson
+from bench.plays import quantile
+from flyball_engine.contract import StepBudget
+from flyball_operator.governor.identify import Fit
+
+SECONDS: Final = 15.0
+#: Decodes that run on and on, and prompts that come in between.
+STREAMS, STREAM_PROMPT, STREAM_OUTPUT = 8, 40, 160
+PROMPTS: Final = (800, 2500)
+PROMPT_OUTPUT: Final = 4
+#: Prompt tokens that arrive, over what the engine could process if it did nothing else.
+LOAD: Final = 0.4
+#: The budget is the time of a step of this many prompt tokens beside the decodes.
+BUDGET_TOKENS: Final = 256
+FIXED: Final = (512, 2048, 8192)
+#: Steps of one composition that are enough to speak of their spread.
+LEAST_ALIKE: Final = 40
+
+
+def measure(engines: Engines) -> dict[str, dict[str, float]]:
+    """Seconds of mixed steps over the budget, at percentiles; beside them the spread of steps that are alike."""
+    fit = identify(engines)
+    model = fit.model
+    budget = model.step_seconds(
+        tokens=STREAMS + BUDGET_TOKENS, decodes=STREAMS, prefills=True, attention=BUDGET_TOKENS * sum(PROMPTS) / 4
+    )
+    chunk = budget - model.step_seconds(tokens=STREAMS, decodes=STREAMS, prefills=False, attention=0.0)
+    rate = LOAD * BUDGET_TOKENS / (chunk * sum(PROMPTS) / 2)
+    figures: dict[str, dict[str, float]] = {"the model": _told(fit, budget, rate)}
+    policies: dict[str, dict[str, Any]] = {"reflex": {"step": StepBudget(seconds=budget, model=spec(fit))}}
+    policies |= {f"{tokens} tokens": {"limits": {"max_num_scheduled_tokens": tokens}} for tokens in FIXED}
+    for name, policy in policies.items():
+        engines.governed.put(**policy)
+        with engines.apart():
+            steps = _under_load(engines, rate)
+        figures[name] = _figures(steps, budget)
+        say(f"{name}: {figures[name]}")
+    engines.governed.put()
+    return figures
+
+
+def _told(fit: Fit, budget: float, rate: float) -> dict[str, float]:
+    return {
+        "median error %": 100 * fit.error,
+        "t0 ms": 1e3 * fit.model.t0,
+        "ms per 100 tokens": 1e5 * fit.model.c2,
+        "trusted": float(fit.trusted),
+        "budget ms": 1e3 * budget,
+        "long prompts per s": rate,
+    }
+
+
+def _under_load(engines: Engines, rate: float) -> list[TimedStep]:
+    """The steps of one stretch of load; its beginning, without prompts, left to warm up."""
+    url, random = engines.governed.server.url, engines.random
+    lengths = [(at, random.randint(*PROMPTS)) for at in poisson(random, rate=rate, seconds=SECONDS)]
+    long = [Ask(engines.prompts.of(length), PROMPT_OUTPUT, at) for at, length in lengths]
+    short = [Ask(engines.prompts.of(STREAM_PROMPT), STREAM_OUTPUT) for _ in range(1000)]
+    mark = engines.governed.mark()
+    both: tuple[Callable[[], object], ...] = (
+        lambda: closed(url, short, streams=STREAMS, seconds=SECONDS),
+        lambda: open_loop(url, long, patience=5.0),
+    )
+    threads = [threading.Thread(target=each, daemon=True) for each in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return engines.governed.steps(mark)
+
+
+def _figures(steps: Sequence[TimedStep], budget: float) -> dict[str, float]:
+    mixed = [step.seconds for step in steps if step.mixed]
+    alike: dict[int, list[float]] = {}
+    for step in steps:
+        if not step.mixed:
+            alike.setdefault(step.requests, []).append(step.seconds)
+    # The composition that was seen most often speaks for all.
+    most = max(alike.values(), key=len, default=[])
+    spread = quantile(most, 0.95) / statistics.median(most) if len(most) >= LEAST_ALIKE else math.nan
+    p95 = quantile(mixed, 0.95) / budget
+    return {
+        "mixed steps": len(mixed),
+        "p50": quantile(mixed, 0.5) / budget,
+        "p95": p95,
+        "p99": quantile(mixed, 0.99) / budget,
+        "spread of steps alike": spread,
+        "p95 over that spread": p95 / spread,
+    }

@@ -1,0 +1,76 @@
+"""How long a setpoint takes under 32 streams, and whether the next step obeys.
+
+A core applies a setpoint between two steps, so an acknowledgement waits for the step in flight. The read-back tells the
+longest step since the setpoint before was applied, which that step is among; what is over it is ours, the API server's
+and the control port's. A core's clock and the bench's are the same machine's monotonic one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final
+
+from bench.engines import SLOTS, TOKENS, Engines, say
+from bench.plays import quantile
+from support.streams import StreamLoad
+from support.vllm_server import MODEL_NAME
+
+PUSHES: Final = 150
+STREAMS, PROMPT, OUTPUT = 32, 200, 32
+#: In turn: few tokens per step, and no limit but the ceiling. Half the streams may run at once in the first.
+FEW: Final = {"max_num_scheduled_tokens": 48, "max_num_active_seqs": STREAMS // 2}
+MANY: Final = {"max_num_scheduled_tokens": TOKENS, "max_num_active_seqs": SLOTS}
+PAUSE_SECONDS: Final = 0.15
+
+
+def measure(engines: Engines) -> dict[str, dict[str, float]]:
+    """Seconds from a push to its acknowledgement, over the longest step it may have waited for; steps that disobey."""
+    governed = engines.governed
+    load = StreamLoad(
+        url=governed.server.url, model=MODEL_NAME, concurrency=STREAMS, prompt_tokens=PROMPT, max_tokens=OUTPUT
+    )
+    taken: list[float] = []
+    over: list[float] = []
+    limited: list[tuple[float, float]] = []
+    free: list[tuple[float, float]] = []
+    with load.running() as totals:
+        while not totals.finished:
+            time.sleep(0.1)
+        mark, since, limits = governed.mark(), 0.0, MANY
+        for push in range(PUSHES):
+            began = time.monotonic()
+            if push:
+                (limited if limits is FEW else free).append((since, began))
+            limits = MANY if limits is FEW else FEW
+            answer = governed.put(limits=limits)
+            since = time.monotonic()
+            taken.append(since - began)
+            over.append(taken[-1] - answer.cores[0].longest_step_seconds)
+            time.sleep(PAUSE_SECONDS)
+            if push % 50 == 49:
+                say(f"{push + 1} setpoints")
+    totals.expect_nothing_lost()
+    governed.put()
+    steps = [(step.began, step.tokens) for step in governed.steps(mark)]
+
+    def most(spans: list[tuple[float, float]]) -> list[int]:
+        """Tokens of the steps that began within these times."""
+        return [tokens for began, tokens in steps if any(first <= began <= last for first, last in spans)]
+
+    few, many, limit = most(limited), most(free), FEW["max_num_scheduled_tokens"]
+    return {
+        f"{PUSHES} setpoints under {STREAMS} streams, ms": {
+            "p50": 1e3 * statistics.median(taken),
+            "p99": 1e3 * quantile(taken, 0.99),
+            "over the longest step, p50": 1e3 * statistics.median(over),
+            "over the longest step, p99": 1e3 * quantile(over, 0.99),
+            "over the longest step, most": 1e3 * max(over),
+        },
+        f"steps begun after an acknowledged limit of {limit} tokens": {
+            "steps": len(few),
+            "over the limit": sum(tokens > limit for tokens in few),
+            "most tokens": max(few, default=0),
+            "most tokens without the limit": max(many, default=0),
+        },
+    }

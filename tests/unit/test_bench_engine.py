@@ -1,0 +1,153 @@
+"""What `hack/bench` reckons with: time between two classes, pairs of runs, arrivals."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench import cost, flyball_bench, main
+from bench.flyball_bench import read_steps
+from bench.load import Prompts, poisson
+from flyball_engine.vllm import plugin
+
+
+class Clock:
+    """Time that passes when someone works."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def thread_time(self) -> float:
+        return self.now / 2
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+CLOCK = Clock()
+
+
+class Scheduler:
+    """Stands for vLLM's: planning takes a while, and finishing is called from within the update."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def schedule(self) -> Any:
+        CLOCK.work(0.004)
+        return SimpleNamespace(total_num_scheduled_tokens=20, num_scheduled_tokens={"a": 1, "b": 19})
+
+    def add_request(self, request: str) -> None:
+        del request
+
+    def update_from_output(self, scheduler_output: Any) -> None:
+        del scheduler_output
+        self.finish_requests("a")
+
+    def finish_requests(self, name: str) -> None:
+        del name
+        self.finished += 1
+
+
+def governed(base: type[Any]) -> type[Any]:
+    """Stands for ours: takes 2 ms of each step, in two places."""
+
+    class Governed(base):  # type: ignore[misc] # that is the point
+        def schedule(self) -> Any:
+            CLOCK.work(0.001)
+            return base.schedule(self)
+
+        def finish_requests(self, name: str) -> None:
+            base.finish_requests(self, name)
+            CLOCK.work(0.001)
+
+    return Governed
+
+
+@pytest.fixture
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class that the plugin makes of `Scheduler` where the bench looks on."""
+    monkeypatch.setenv(flyball_bench.VARIABLE, str(tmp_path / "steps"))
+    monkeypatch.setattr(plugin, "governed_class", governed)
+    monkeypatch.setattr(flyball_bench, "time", CLOCK)
+    flyball_bench.register()
+    flyball_bench.register()  # vLLM does
+    return vars(plugin)["governed_class"](Scheduler)
+
+
+def test_what_is_added_to_a_step_is_what_the_engine_s_own_methods_do_not_take(timed: Any, tmp_path: Path) -> None:
+    scheduler = timed()
+    for _ in range(5):
+        scheduler.add_request("a")
+        scheduler.update_from_output(scheduler.schedule())
+    assert scheduler.finished == 5
+    steps = read_steps(tmp_path / "steps")
+    assert [(step.tokens, step.requests, step.mixed) for step in steps] == [(20, 2, True)] * 5
+    assert [step.added for step in steps] == pytest.approx([0.002] * 5)
+    assert [step.worked for step in steps] == pytest.approx([0.001] * 5)
+    assert [step.seconds for step in steps] == pytest.approx([0.006] * 5)
+    assert len(read_steps(tmp_path / "steps", since=(tmp_path / "steps").stat().st_size)) == 0
+
+
+def test_without_a_file_to_write_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(flyball_bench.VARIABLE, raising=False)
+    monkeypatch.setattr(plugin, "governed_class", governed)
+    flyball_bench.register()
+    assert vars(plugin)["governed_class"] is governed
+
+
+def test_an_interval_of_pairs_holds_the_ratio_and_says_how_many_would_be_needed() -> None:
+    random = Random(1)
+    pairs = [math.log(0.99) + random.gauss(0, 0.05) for _ in range(100)]
+    told = cost.interval(pairs)
+    assert told["from"] < 0.99 < told["to"]
+    needed = told[f"pairs for an interval of ±{cost.HALF_WIDTH:g}"]
+    assert 30 < needed < 60
+    assert cost.interval(pairs[:10])["to"] > told["to"]
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(7, 2.3646), (15, 2.1314), (60, 2.0003)])
+def test_quantiles_of_few_pairs_are_student_s(freedom: int, quantile: float) -> None:
+    assert cost.student(0.975, freedom) == pytest.approx(quantile, abs=0.005)
+
+
+def test_the_processor_time_of_a_session_is_that_of_its_processes() -> None:
+    assert cost.processor_seconds(2**30) == 0
+
+
+def test_arrivals_come_at_their_rate_and_prompts_share_what_they_should() -> None:
+    random = Random(2)
+    arrivals = list(poisson(random, rate=10.0, seconds=100.0))
+    assert arrivals == sorted(arrivals)
+    assert 850 < len(arrivals) < 1150
+    prompts = Prompts(random, shared=[7, 8])
+    first, second = prompts.of(5), prompts.of(5)
+    assert (first[:2], len(first)) == ([7, 8], 7)
+    assert first[2:] != second[2:]
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("engine", "vllm-gate"), ("gpu", "fuzz")])
+def test_a_part_that_there_is_none_of_is_named_with_those_there_are(
+    name: str, accepted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", name, "--part", "speed"])
+    assert main.run() == 2
+    told = capsys.readouterr().err
+    assert "no part speed" in told
+    assert accepted in told
+
+
+def test_every_part_can_be_measured() -> None:
+    for modules in (*main.SIMULATED.values(), *main.REAL.values(), *main.BARE.values()):
+        for module in modules.values():
+            assert callable(importlib.import_module(f"bench.{module}").measure)
