@@ -47,10 +47,11 @@ NO_EVICT: dict[str, dict[str, Any]] = {"evicting": TIGHT, "never evicting": {**T
 #: Setpoints of all that the contract accepts, its ends among it: none of them stalls the engine.
 KINDS_OF_ALL: dict[str, dict[str, Any]] = {
     "roomy": {"seed": 70},
+    "lasting": {"seed": 72, "extremes": 0.005},
     "tight, by priority, two steps in flight": {"seed": 71, "blocks": 50, "policy": "priority", "asynchronous": True},
 }
 ANYTHING: dict[str, dict[str, Any]] = {
-    f"anything, {name}": {"extremes": 0.05, "retunes": 0.05, "longest": 30, "requests": 120, "unnamed": 0.1, **kind}
+    f"anything, {name}": {"extremes": 0.03, "retunes": 0.0, "longest": 30, "requests": 120, "unnamed": 0.1, **kind}
     for name, kind in KINDS_OF_ALL.items()
 }
 STORIES = SWITCHING | STEADY | NO_EVICT | ANYTHING
@@ -58,7 +59,7 @@ STORIES = SWITCHING | STEADY | NO_EVICT | ANYTHING
 
 LACKING = "this vLLM's scheduler admits no chosen requests"
 #: What asks for nothing that older schedulers lack.
-ANYWHERE = ("steady, few prefills", "evicting")
+ANYWHERE = ("steady, few prefills", "evicting", *ANYTHING)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_the_stories_cover_what_they_say(told: dict[str, Any]) -> None:
     assert sum(story["in_batches"] for story in switching) > 400
     assert sum(story["preemptions"] for story in switching) > 10
     assert told["steady, static"]["in_batches"] > 200
-    assert min(told[name]["switches"] for name in ANYTHING) > 20
+    assert min(told[name]["switches"] for name in ANYTHING) > 5
     assert told["switching, with drafts"]["depths"] == [0, 2, 4]
 
 

@@ -47,7 +47,9 @@ def _value(kind: Any, bounds: Sequence[Any], choose: random.Random) -> Any:
     if hasattr(kind, "__metadata__"):
         return _value(kind.__origin__, [*bounds, *_unpacked(kind.__metadata__)], choose)
     if get_origin(kind) in (Union, UnionType):
-        return _value(choose.choice(get_args(kind)), bounds, choose)
+        # A field that is drawn at all is seldom drawn as absent.
+        said = [one for one in get_args(kind) if one is not NoneType] * 7
+        return _value(choose.choice([*said, *(one for one in get_args(kind) if one is NoneType)]), bounds, choose)
     if get_origin(kind) is Literal:
         return choose.choice(get_args(kind))
     if get_origin(kind) is tuple:
