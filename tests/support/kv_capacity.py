@@ -50,7 +50,7 @@ def look_up_here(architecture: str) -> None:
 
 
 def capacity(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What vLLM reports of one model's cache."""
+    """What vLLM reports of one model's cache, or what it lacks on a CPU."""
     (folder / "config.json").write_text(json.dumps(case["config"]))
     (architecture,) = case["config"]["architectures"]
     look_up_here(architecture)
@@ -67,19 +67,16 @@ def capacity(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         max_num_seqs=8,
         distributed_executor_backend="uni",
     ).create_engine_config()
-    core = EngineCore(config, Executor.get_class(config), log_stats=False)
+    try:
+        core = EngineCore(config, Executor.get_class(config), log_stats=False)
+    except NotImplementedError as error:
+        return {"lacking": str(error)}
     try:
         cache = core.scheduler.kv_cache_config
-        tokens, requests = get_kv_cache_capacity(config, cache)
-        return {
-            "tokens": tokens,
-            "concurrency": requests,
-            "block_tokens": config.cache_config.block_size,
-            "groups": len(cache.kv_cache_groups),
-        }
+        tokens, _ = get_kv_cache_capacity(config, cache)
+        return {"tokens": tokens, "groups": len(cache.kv_cache_groups)}
     finally:
         core.shutdown()
-        cleanup_dist_env_and_memory()
 
 
 def concurrency(case: dict[str, Any]) -> float:
@@ -123,6 +120,7 @@ def main() -> None:
     for case in asked["engines"]:
         with tempfile.TemporaryDirectory() as folder:
             told["engines"].append(capacity(case, Path(folder)))
+            cleanup_dist_env_and_memory()
     print(json.dumps(told), file=answers, flush=True)
 
 
