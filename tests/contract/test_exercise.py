@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,19 @@ class Rig:
     def limit(self) -> int | None:
         """That in force."""
         return self.control.read().cores[0].effective.max_num_active_seqs
+
+    @contextmanager
+    def slowed_down(self, factor: float) -> Iterator[None]:
+        """Meanwhile a point takes so long that it is met half-way, however busy the machine is."""
+        self._slow_down(factor)
+        try:
+            yield
+        finally:
+            self._slow_down(1)
+
+    def _slow_down(self, factor: float) -> None:
+        answer = httpx.put(f"{self.url}/simulator/slow-down", json={"factor": factor}, trust_env=False)
+        assert answer.status_code < 300, answer.text
 
     def report(self) -> Report:
         return Report.model_validate_json((self.out / "report.json").read_bytes())
@@ -141,7 +155,9 @@ def test_a_second_run_measures_what_is_missing_alone_and_a_fresh_one_everything(
 
 def test_an_interrupted_run_keeps_what_it_measured_and_reports_it_and_puts_the_engine_back(rig: Rig) -> None:
     rig.hold(7)
-    ended = rig.sweep("--concurrency=1,2", "--output-tokens=40", at="[2/2]")
+    rig.sweep("--concurrency=1", "--output-tokens=40").expect(0)
+    with rig.slowed_down(20):
+        ended = rig.sweep("--concurrency=1,2", "--output-tokens=40", at=" at 2: measuring")
     ended.expect(130, "interrupted; what was measured is kept", "put back", "written: ")
     assert rig.measured() == [1]
     assert len(rig.report().series[0].measurements) == 1
@@ -160,7 +176,8 @@ def test_somebody_elses_setpoint_ends_the_run_and_stays(rig: Rig) -> None:
         epoch = held.epoch if held else 0
         rig.control.put(setpoint(1, epoch=epoch + 1, limits={"max_num_active_seqs": 3}))
 
-    ended = rig.sweep("--concurrency=1", "--output-tokens=40", at="[1/1]", do=meddle)
+    with rig.slowed_down(4):
+        ended = rig.sweep("--concurrency=1", "--output-tokens=40", at=" at 1: measuring", do=meddle)
     ended.expect(1, "--control", "could NOT be put back")
     assert rig.limit() == 3
 
