@@ -81,11 +81,11 @@ def scaled(objective: ObjectiveSpec, factor: float) -> ObjectiveSpec:
     return ObjectiveSpec(metric=objective.metric, threshold_seconds=factor * objective.threshold_seconds)
 
 
-def near_what_was_seen(seen: Measurement, metrics: Sequence[Metric] = tuple(Metric)) -> list[ObjectiveSpec]:
+def near_what_was_seen(seen: Measurement) -> list[ObjectiveSpec]:
     """Objectives that some of the requests meet: the most that a difference can do."""
     return [
         ObjectiveSpec(metric=metric, threshold_seconds=round(factor * seen.median(metric), 4))
-        for metric in metrics
+        for metric in Metric
         for factor in ((3.0,) if metric is Metric.INTER_TOKEN_LATENCY else (1.0, 1.3))
     ]
 

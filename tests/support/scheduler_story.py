@@ -57,6 +57,7 @@ class Engine:
         self.in_flight: deque[tuple[Any, float, dict[str, Any]]] = deque()
         self.updated = 0.0
         self.added = 0
+        self.requests: dict[str, Request] = {}  # all there ever were: a client may leave before the next step
         self.generation = 0
         self.honest = False
         self.batches = BatchTally(story.max_num_seqs)
@@ -85,6 +86,7 @@ class Engine:
         )
         if self.random.random() < self.story.grammars:
             wait_for_grammar(request)
+        self.requests[name] = request
         self.scheduler.add_request(request)
         self.rules.added(name, self.now)
 
@@ -284,15 +286,13 @@ def play(story: Story, model: str) -> dict[str, Any]:
     if story.broken_floors:
         _break_floors()
     engine = Engine(story, model)
-    seen: dict[str, Any] = {}
     while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
         _meddle(engine, story)
-        seen |= engine.scheduler.requests
         engine.step()
         if engine.tally.steps > 50_000:
             break
-    _judge_outputs(seen, engine.tally)
-    return _result(engine, seen)
+    _judge_outputs(engine.requests, engine.tally)
+    return _result(engine)
 
 
 def _meddle(engine: Engine, story: Story) -> None:
@@ -322,13 +322,13 @@ def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
         tally.unfinished += not aborted and len(said) != request.max_tokens
 
 
-def _result(engine: Engine, seen: dict[str, Any]) -> dict[str, Any]:
+def _result(engine: Engine) -> dict[str, Any]:
     report = engine.reader.read()
     assert report is not None
     return {
         **{name: value for name, value in vars(engine.tally).items() if name != "sums"},
         "batches": asdict(report.batches) | {"oldest": report.oldest_waiting_seconds},
-        "batches_by_hand": engine.batches.closed(seen, preemptions=engine.tally.preemptions),
+        "batches_by_hand": engine.batches.closed(engine.requests, preemptions=engine.tally.preemptions),
         "by_hand": engine.tally.sums,
         "published": {
             f"{row.bucket} {row.kind.value}": [float(getattr(row, name)) for name in STEP_FIELDS]

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,8 @@ def run() -> int:
         accepted = ", ".join(simulated | real | bare)
         print(f"hack/bench {asked.name}: no part {', '.join(unknown)}; accepted: {accepted}", file=sys.stderr)
         return 2
+    # A SIGTERM ends it as Ctrl-C does: with what was measured, and with no engine left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     said: dict[str, Any] = {"bench": asked.name, "figures": {}}
     with contextlib.suppress(KeyboardInterrupt):
         _run(said, [part for part in parts if part in simulated], simulated)
