@@ -103,6 +103,11 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
+def hear_interrupts() -> None:
+    """As a process does that a person started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def flyball_bench(
     *arguments: str, at: str | None = None, do: Callable[[subprocess.Popen[str]], None] = interrupt
 ) -> Ended:
@@ -114,6 +119,8 @@ def flyball_bench(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
+        # What runs in a shell's background ignores Ctrl-C, and so does all it starts: these tests, too, maybe.
+        preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
     )
     assert process.stdout is not None
     assert process.stderr is not None
