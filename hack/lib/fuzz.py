@@ -59,13 +59,20 @@ class Fuzz:
 
     def play(self, story: Story, play: Callable[[Story], dict[str, Any]]) -> None:
         """Play one more."""
-        result = play(story)
+        try:
+            result = play(story)
+        except Exception as error:  # noqa: BLE001 – vLLM's own assertions are what is looked for
+            self._fail(story, {"raised": f"{type(error).__name__}: {error}"})
+            return
         sums = self.figures[result["scheduler"]]
         for name in COUNTED:
             sums[name] += {"stories": 1, "requests": story.requests}.get(name) or result.get(name, 0)
         if wrong := faults(result):
-            self.failures.append({"story": asdict(story), "wrong": wrong})
-            print(f"wrong: {json.dumps(self.failures[-1])[:2000]}", file=sys.stderr, flush=True)
+            self._fail(story, wrong)
+
+    def _fail(self, story: Story, wrong: dict[str, Any]) -> None:
+        self.failures.append({"story": asdict(story), "wrong": wrong})
+        print(f"wrong: {json.dumps(self.failures[-1])[:2000]}", file=sys.stderr, flush=True)
 
     def is_enough(self, *, steps: int, setpoints: int) -> bool:
         """Whether both classes had as many."""

@@ -22,6 +22,9 @@ from support.vllm_server import MODEL_NAME, VllmServer
 from support.waiting import eventually
 from support.wrong_inputs.openai import PADDED
 
+#: A client connects and sends in peace, and then does not wait for the answer.
+GIVE_UP = httpx.Timeout(60, read=1)
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
@@ -144,7 +147,7 @@ def test_a_client_that_goes_in_the_middle_of_a_stream_ends_its_row(api: httpx.Cl
 def test_a_client_that_waits_for_a_whole_answer_is_missed_too(api: httpx.Client, control: ControlClient) -> None:
     before = aborted(control)
     with pytest.raises(httpx.ReadTimeout):
-        api.post("/v1/completions", json={"prompt": "1", "max_tokens": 500, "ignore_eos": True}, timeout=0.2)
+        api.post("/v1/completions", json={"prompt": "1", "max_tokens": 500, "ignore_eos": True}, timeout=GIVE_UP)
     eventually(lambda: aborted(control) == before + 1, expecting="its row ends", within=60)
 
 

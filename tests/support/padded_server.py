@@ -36,7 +36,7 @@ def padded(
 
 @contextmanager
 def counting(folder: Path) -> Iterator[VllmServer]:
-    """One that needs no model, and takes 10 ms for a step."""
+    """One that needs no model, and takes 30 ms for a step: 500 are longer than any client here is held up."""
     with _served([sys.executable, "-m", "support.padded_server"], folder, {}) as server:
         yield server
 
@@ -73,7 +73,7 @@ def _count_forever(port: int) -> None:
     start = Dynamic(batch_size=4, max_delay_seconds=0.0)
     engine = PaddedConfig(max_num_seqs=8, start=start, max_queue=4)
     config = ServerConfig(engine=engine, host="127.0.0.1", port=port, model=MODEL_NAME, drain_seconds=60)
-    serve_forever(Counter(seconds=0.01), config)
+    serve_forever(Counter(seconds=0.03), config)
 
 
 if __name__ == "__main__":

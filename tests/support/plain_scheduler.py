@@ -198,12 +198,11 @@ class GovernedCore:
     scheduler: PlainScheduler = field(default_factory=PlainScheduler)
     now: float = 100.0
     engine: int = 0
+    watchdog: Watchdog | None = field(default_factory=lambda: Watchdog(seconds=20, steps=3))
 
     def __post_init__(self) -> None:
         self.scheduler.parallel_config.data_parallel_index = self.engine
-        self.governor = Governor(
-            self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=Watchdog(seconds=20, steps=3)
-        )
+        self.governor = Governor(self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=self.watchdog)
         self._reader = StateReader(find_state_files(self.folder)[self.engine])
 
     def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
+import os
+import signal
+import sys
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +19,8 @@ from bench import cost, flyball_bench, main
 from bench.flyball_bench import read_steps
 from bench.load import Prompts, poisson
 from flyball_engine.vllm import plugin
+from fuzz import Fuzz
+from support.story import Story
 
 
 class Clock:
@@ -123,6 +129,7 @@ def test_quantiles_of_few_pairs_are_student_s(freedom: int, quantile: float) -> 
 
 def test_the_processor_time_of_a_session_is_that_of_its_processes() -> None:
     assert cost.processor_seconds(2**30) == 0
+    assert cost.processor_seconds(os.getsid(0)) > 0
 
 
 def test_arrivals_come_at_their_rate_and_prompts_share_what_they_should() -> None:
@@ -151,3 +158,31 @@ def test_every_part_can_be_measured() -> None:
     for modules in (*main.SIMULATED.values(), *main.REAL.values(), *main.BARE.values()):
         for module in modules.values():
             assert callable(importlib.import_module(f"bench.{module}").measure)
+
+
+def test_a_part_that_fails_loses_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def busy() -> main.Figures:
+        raise RuntimeError("too busy")
+
+    for name, measure in {"bad": busy, "good": lambda: {"all": {"steps": 3.0}}}.items():
+        monkeypatch.setitem(sys.modules, f"bench.{name}", SimpleNamespace(measure=measure))
+    monkeypatch.setattr(main, "SIMULATED", {"engine": {"bad": "bad", "good": "good"}})
+    monkeypatch.setattr(sys, "argv", ["bench", "engine", "--part", "bad", "good"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main.run() == 1
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["figures"] == {"good": {"all": {"steps": 3.0}}}
+    assert said["failed"] == {"bad": "RuntimeError: too busy"}
+
+
+def test_a_story_in_which_vllm_itself_raises_is_named() -> None:
+    def asserts(_: Story) -> dict[str, Any]:
+        raise AssertionError("running > slots")
+
+    fuzz = Fuzz()
+    fuzz.play(Story(seed=7), asserts)
+    (failure,) = fuzz.failures
+    assert failure["story"]["seed"] == 7
+    assert failure["wrong"] == {"raised": "AssertionError: running > slots"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,3 +298,19 @@ def test_a_prompt_that_nobody_serves_beside_decodes_is_one(core: GovernedCore, m
     for _ in range(30):
         assert "long" not in core.step(seconds=1).num_scheduled_tokens
     assert core.report().state.watchdog_trips >= 1
+
+
+@pytest.mark.parametrize(("connector", "trips"), [(None, 1), (SimpleNamespace(), 0)])
+def test_an_engine_that_waits_for_the_caches_of_others_has_more_patience(
+    tmp_path: Path, connector: SimpleNamespace | None, trips: int
+) -> None:
+    scheduler = PlainScheduler()
+    setattr(scheduler, "connector", connector)  # noqa: B010 – vLLM's has it, the plain one need not
+    core = GovernedCore(tmp_path, scheduler, watchdog=None)
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.add("r0", prompt=8, output=1000)
+    core.step()
+    scheduler.frozen = True
+    for _ in range(50):
+        core.step()
+    assert core.report().state.watchdog_trips == trips

@@ -61,7 +61,7 @@ def run() -> int:
             # The engines and the clients are two of it; more is other work on the machine.
             said["load average"] = os.getloadavg()
         print(json.dumps(said))
-        return 0
+        return 1 if "failed" in said else 0
     print(json.dumps(said | {"interrupted": True}))
     return 130
 
@@ -82,8 +82,13 @@ def _arguments() -> argparse.Namespace:
 
 def _run(said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where) -> None:
     for part in parts:
-        with _timed(part) as took:
-            figures: Figures = importlib.import_module(f"bench.{modules[part]}").measure(*given)
+        try:
+            with _timed(part) as took:
+                figures: Figures = importlib.import_module(f"bench.{modules[part]}").measure(*given)
+        except Exception as error:  # noqa: BLE001 – what the other parts measure is not to be lost with this one
+            said.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
+            print(f"{part}: failed: {error}", file=sys.stderr, flush=True)
+            continue
         said["figures"][part] = figures
         print(f"\n{part} ({took[0]:.0f} s)")
         for title, values in figures.items():

@@ -28,11 +28,11 @@ def read(path: Path) -> list[Measurement]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise FileError(f"{path}: larger than any file of results ({MOST_BYTES // 2**20} MB)")
-        text = path.read_text(encoding="utf-8")
+        whole, _, _cut_off = path.read_bytes().rpartition(b"\n")
+        lines = whole.decode().split("\n")  # a text may have other ends of lines in it
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"{path}: {error}") from error
-    whole, _, _cut_off = text.rpartition("\n")
-    return [_measurement(path, number, line) for number, line in enumerate(whole.splitlines(), 1) if line.strip()]
+    return [_measurement(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _measurement(path: Path, number: int, line: str) -> Measurement:

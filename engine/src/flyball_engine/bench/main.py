@@ -147,8 +147,8 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
 
 
 def _restore(switch: Switch, progress: Progress) -> None:
-    # A second Ctrl-C would leave the engine with a setting of ours.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A second Ctrl-C, or a SIGTERM upon it, would leave the engine with a setting of ours.
+    before = {which: signal.signal(which, signal.SIG_IGN) for which in (signal.SIGINT, signal.SIGTERM)}
     try:
         switch.restore()
     except ControlError as error:
@@ -156,7 +156,8 @@ def _restore(switch: Switch, progress: Progress) -> None:
     else:
         progress.say("the engine's setpoint is put back")
     finally:
-        signal.signal(signal.SIGINT, before)
+        for which, handler in before.items():
+            signal.signal(which, handler)
 
 
 def _signer(options: argparse.Namespace) -> Signer | None:

@@ -192,6 +192,9 @@ class PaddedEngine:
         except NotServedError:
             self._ledger.ended(self._ledger.opened(arrival), End.REFUSED, self._clock())
             raise
+        if not self._driven:  # it ended while the prompts were tokenised: nobody would run them
+            self._ledger.ended(self._ledger.opened(arrival), End.REFUSED, self._clock())
+            raise overloaded(_ENDING, retry_after=1)
         self.gate.decide(len(prompts[0]), now=arrival)
         opened = self._ledger.opened(arrival)
         rows = [

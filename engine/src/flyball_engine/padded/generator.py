@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
@@ -18,6 +18,8 @@ from flyball_engine.padded.requests import Sampling
 
 #: How a seed is drawn for a row that names none.
 _DRAW_SEED = 2**62
+#: Nothing is downloaded, and no code that comes with a model is run.
+_LOCAL: Final = {"local_files_only": True, "trust_remote_code": False}
 
 
 class ModelError(Exception):
@@ -30,8 +32,8 @@ class Generator:
     def __init__(self, folder: str, *, dtype: str, device: str, max_model_len: int | None) -> None:
         """Load it; raises ModelError. `max_model_len` may shorten the model's context."""
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_LOCAL)
             self._model = model.to(device).eval()
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             raise ModelError(f"{folder}: {error}") from error

@@ -61,7 +61,11 @@ class Governor:
         self._surface = surface = Surface(scheduler)
         self._admission = Admission(scheduler, surface)
         self._governed = Governed(
-            surface.sizes, surface.start, fixed=surface.unsupported, adaptive=surface.adaptive, watchdog=watchdog
+            surface.sizes,
+            surface.start,
+            fixed=surface.unsupported,
+            adaptive=surface.adaptive,
+            watchdog=watchdog or Watchdog(seconds=surface.patience_seconds),
         )
         self._clock = clock
         self.engine = surface.engine

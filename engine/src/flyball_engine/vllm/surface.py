@@ -16,6 +16,7 @@ from typing import Any
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt
+from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
 from flyball_engine.contract import AnyKnob, Knob
 from flyball_engine.vllm.needs import (
     CACHE_CONFIG,
@@ -67,6 +68,12 @@ class Surface:
         """Index of this engine core among data-parallel ones."""
         parallel = self._scheduler.parallel_config
         return int(getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0)) or 0)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long requests may stand still before that counts as a hang."""
+        moves = getattr(self._scheduler, "connector", None) is not None
+        return PATIENCE_WITH_CONNECTOR_SECONDS if moves else PATIENCE_SECONDS
 
     @property
     def pipeline_depth(self) -> int:
