@@ -55,6 +55,8 @@ class Prometheus:
     def freeze(self) -> None:
         """It stops answering, with its connections open."""
         self._process.send_signal(signal.SIGSTOP)
+        # Until every thread of it stands still: on a busy machine one of them answers a request more.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """It answers again."""
