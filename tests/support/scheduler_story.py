@@ -199,7 +199,7 @@ class Engine:
             return
         bias = report.state.local_bias
         predicted = (1.0 if bias is None else bias) * (FIXED_SECONDS + SECONDS_PER_TOKEN * tokens)
-        # Decodes whose last token is in flight leave theirs to the prompts, and so do those that draft less than they may.
+        # Decodes whose last token is in flight leave theirs to the prompts; so do those that draft less than they may.
         least = decodes * (1 + self.scheduler.num_spec_tokens) + LEAST_CHUNK * max(1, begun)
         self.tally.budgeted += 1
         self.tally.over_budget += predicted > report.step_budget_seconds + 1e-9 and tokens > least
