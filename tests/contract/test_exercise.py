@@ -26,7 +26,7 @@ from flyball_engine.bench.report import Report
 from flyball_engine.contract import Env
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.exercises import Ended, flyball_bench
-from support.vllm_server import free_port
+from support.ports import free_port
 from support.waiting import eventually
 
 #: Seconds on this engine are few, and the points shall be done in one.

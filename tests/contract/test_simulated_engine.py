@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, Refusal, Shed
 from flyball_engine.simulator.presets import PRESETS
 from support.engine import SERVICE, ControlClient, Signer, setpoint
+from support.ports import free_port
 from support.simulated import a_budget
 from support.waiting import eventually
 from support.wrong_inputs.openai import SIMULATED, TOO_LARGE
@@ -34,12 +34,6 @@ class Served:
         """A sample of vLLM's metrics."""
         lines = self.api.get("/metrics").text.splitlines()
         return float(next(line for line in lines if line.startswith(f"{name}{{")).rsplit(" ", 1)[1])
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.contract import Batching, Metric, MetricName, ObjectiveSpec
+from flyball_engine.contract import Batching
 from flyball_engine.knobs import Bucketed, Dynamic, Static
 from flyball_engine.padded.metrics import COMPUTED_TOKENS
-from support.counted import Counted
+from support.counted import Counted, expect_all_counted
 from support.engine import ControlClient
 from support.greedy import Prompts, greedy, some_prompts
-from support.measured import Wish, measure
+from support.measured import Wish
 from support.padded_server import padded
 from support.served import Served
-from support.vllm_server import MODEL_NAME, VllmServer
+from support.vllm_server import VllmServer
 
 pytestmark = pytest.mark.engine
 
@@ -107,22 +107,14 @@ def test_a_seed_draws_the_same_in_any_batch(server: VllmServer, prompts: Prompts
 
 
 @pytest.mark.parametrize(("threshold", "met"), [(1000.0, 1.0), (1e-6, 0.0)])
-def test_requests_are_counted_against_every_objective(
-    server: VllmServer, counted: Counted, threshold: float, met: float
-) -> None:
+async def test_requests_are_counted_against_every_objective(counted: Counted, threshold: float, met: float) -> None:
     # No thresholds amid the latencies, as for vLLM: those of a padded batch are one, and move by a batch at a time.
-    objectives = [ObjectiveSpec(metric=metric, threshold_seconds=threshold) for metric in Metric]
     draw = random.Random(4)
     wishes = [
         Wish(prompt_tokens=draw.choice([10, 40, 120]), max_tokens=draw.choice([4, 8, 16]), n=draw.choice([1, 1, 2]))
         for _ in range(REQUESTS)
     ]
-    counted.against(objectives)
-    asyncio.run(measure(server.url, MODEL_NAME, wishes, concurrency=STREAMS))
-    counted.expect_outcomes(finished=REQUESTS)
-    assert [counted.share(one) for one in objectives] == [met] * len(objectives)
-    assert counted.share_of_all(objectives) == met
-    assert counted(MetricName.GENERATED_TOKENS) == sum(wish.n * wish.max_tokens for wish in wishes)
+    await expect_all_counted(counted, wishes, concurrency=STREAMS, threshold=threshold, met=met)
 
 
 def test_text_comes_in_pieces_that_are_the_whole(server: VllmServer) -> None:

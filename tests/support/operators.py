@@ -23,18 +23,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from flyball_operator.api import names
 from support.cluster import KubectlError, apply, get, items, kubectl
 from support.manifests import Object, good
+from support.ports import free_port
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: No node has it: pods wait for ever, and tests play the kubelet.
 NOWHERE = {"flyball.test/nowhere": "true"}
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that nobody uses."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class WallClock:

@@ -17,7 +17,8 @@ from flyball_engine.padded.server import ServerConfig, serve_forever
 from support.engine import SERVICE, Signer
 from support.launcher import SOURCE, environment
 from support.padded import Counter
-from support.vllm_server import MODEL_NAME, VllmServer, free_port
+from support.ports import free_port
+from support.vllm_server import MODEL_NAME, VllmServer
 
 TESTS = Path(__file__).resolve().parents[1]
 

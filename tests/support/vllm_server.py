@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import httpx
 from flyball_engine.contract import Env, launch_command
 from support.engine import SERVICE, Signer
 from support.launcher import environment
+from support.ports import free_port
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,14 +61,6 @@ def make_plugin(folder: Path, *others: Path) -> Path:
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other.stem}\nVersion: 1\n")
         (metadata / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{other.stem} = {other.stem}:register\n")
     return folder
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with closing(socket.socket()) as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType
 
 from flyball_engine.bench.control import ControlPort, Switch, check_strategies
 from flyball_engine.bench.endpoint import Endpoint, Served
 from flyball_engine.bench.errors import BenchError, ControlError, FileError, OptionError
 from flyball_engine.bench.files import GENERATOR_LOG, RESULTS, Results, read
+from flyball_engine.bench.interrupts import SIGNALS, Interrupts, TerminatedError
 from flyball_engine.bench.load import Load
 from flyball_engine.bench.measurements import Measurement
 from flyball_engine.bench.options import parser, workloads_of
@@ -44,24 +44,18 @@ class Exit(IntEnum):
     """The same, by SIGTERM."""
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     options = parser(run=_run, report=_report).parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        code: int = options.command(options)
+        with Interrupts() as options.interrupts:
+            code: int = options.command(options)
     except BenchError as error:
         print(f"flyball-bench: {error}", file=sys.stderr)
         return Exit.UNUSABLE
     except KeyboardInterrupt as interrupt:
         # Before the first point: there is nothing to keep.
         return _code(interrupt)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return code
 
 
@@ -117,12 +111,13 @@ class _Parts:
 def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) -> Exit:
     """Measure what is missing. Raises a BenchError only while nothing was measured yet."""
     progress, switch = parts.progress, parts.switch
+    interrupts: Interrupts = options.interrupts
     with ExitStack() as stack:
         if switch is not None:
             stack.callback(_restore, switch, progress)
             switch.prove()
         progress.say(f"load generator: importing vLLM with {options.python}")
-        load = Load.start(options.python, options.out / GENERATOR_LOG, tick=lambda: None)
+        load = Load.start(options.python, options.out / GENERATOR_LOG, tick=interrupts.check)
         stack.callback(load.close)
         rig = Rig(
             generator=load,
@@ -134,6 +129,7 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
             salted=parts.served.salted,
             timeout=options.timeout,
             engine=parts.engine,
+            interrupted=interrupts.check,
         )
         try:
             measure_all(rest, rig)
@@ -148,7 +144,7 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
 
 def _restore(switch: Switch, progress: Progress) -> None:
     # A second Ctrl-C, or a SIGTERM upon it, would leave the engine with a setting of ours.
-    before = {which: signal.signal(which, signal.SIG_IGN) for which in (signal.SIGINT, signal.SIGTERM)}
+    before = {which: signal.signal(which, signal.SIG_IGN) for which in SIGNALS}
     try:
         switch.restore()
     except ControlError as error:
@@ -214,9 +210,5 @@ def _tell(measurements: Sequence[Measurement], folder: Path | None) -> Exit:
     return Exit.OK
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
-
-
 def _code(interrupt: KeyboardInterrupt) -> Exit:
-    return Exit.TERMINATED if isinstance(interrupt, _Terminated) else Exit.INTERRUPTED
+    return Exit.TERMINATED if isinstance(interrupt, TerminatedError) else Exit.INTERRUPTED

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from flyball_engine.arguments import real
 from flyball_engine.bench.points import MIXED_SPREAD, Effort, Workload, WorkloadName
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, StrategyType
 
@@ -234,14 +235,4 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 def number(least: float, most: float) -> Callable[[str], float]:
     """A number in a range."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r}; accepted: numbers from {least:g} to {most:g}")
-        return value
-
-    return parse
+    return real(lambda value: least <= value <= most, f"numbers from {least:g} to {most:g}")

@@ -40,7 +40,8 @@ class _Stream(BaseModel):
 class Rig:
     """What points are measured with.
 
-    `switch` is absent where settings are left alone; `timeout`: seconds that a run may take.
+    `switch` is absent where settings are left alone; `timeout`: seconds that a run may take;
+    `interrupted` raises KeyboardInterrupt once a signal was heard.
     """
 
     generator: Generator
@@ -52,6 +53,7 @@ class Rig:
     salted: bool
     timeout: float
     engine: str
+    interrupted: Tick
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
@@ -66,6 +68,7 @@ def measure_all(points: Sequence[Point], rig: Rig) -> None:
 
 def _measured(point: Point, rig: Rig) -> Measurement:
     def tick() -> None:
+        rig.interrupted()
         rig.sampler.tick()
         rig.progress.tick()
 

@@ -27,7 +27,7 @@ from typing import Final, cast
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
 from flyball_engine.batching.gate import CoreLoad, Work
-from flyball_engine.batching.limits import ClampReason
+from flyball_engine.batching.limits import ClampReason, Sizes
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import (
     AnyKnob,
@@ -185,6 +185,18 @@ class StateWriter:
         """How requests are admitted now."""
         self.numbers[Slot.STRATEGY] = _STRATEGIES.index(strategy)
         self.numbers[Slot.POLICY] = _POLICIES.index(policy)
+
+    def describe(self, sizes: Sizes, started: Mapping[Knob, int], *, kv_cache_tokens: int) -> None:
+        """What does not change while a governed core lives: how large it is, and the values its knobs return to."""
+        numbers = self.numbers
+        numbers[Slot.GOVERNED] = 1
+        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
+        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
+        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
+        numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
+        numbers[Slot.KV_CACHE_TOKENS] = kv_cache_tokens
+        for knob, value in started.items():
+            self.set_start(knob, value)
 
     def set_start(self, knob: Knob, value: int) -> None:
         """The value a knob starts with and returns to."""

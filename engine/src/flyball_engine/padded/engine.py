@@ -114,7 +114,7 @@ class PaddedEngine:
         self._state = StateWriter(folder, engine=0, unsupported=UNSUPPORTED)
         self._statistics = StepStatistics(self._state.sums)
         self._batches = BatchMetrics(config.max_num_seqs, self._state.batches)
-        self._describe()
+        self._state.describe(sizes, self._governed.started(), kv_cache_tokens=sizes.max_num_batched_tokens)
         self._publish()
         self._reader = StateReader(folder / "core-0.state")
 
@@ -192,9 +192,6 @@ class PaddedEngine:
         except NotServedError:
             self._ledger.ended(self._ledger.opened(arrival), End.REFUSED, self._clock())
             raise
-        if not self._driven:  # it ended while the prompts were tokenised: nobody would run them
-            self._ledger.ended(self._ledger.opened(arrival), End.REFUSED, self._clock())
-            raise overloaded(_ENDING, retry_after=1)
         self.gate.decide(len(prompts[0]), now=arrival)
         opened = self._ledger.opened(arrival)
         rows = [
@@ -328,19 +325,24 @@ class PaddedEngine:
             raise NotServedError("prompt: is empty")
         if wanted > most:
             raise NotServedError(f"prompt, n: {wanted} sequences, accepted: at most {most} at once")
-        if not self._driven:
-            raise overloaded(_ENDING, retry_after=1)
+        self._check_driven()
         if len(self._waiting) + self._arriving + wanted > most:
             retry_after = max(1, math.ceil(self._last_seconds))
             raise overloaded(f"overloaded: {most} sequences may wait", retry_after=retry_after)
         self._arriving += wanted
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._encoder, body.encoded, self._runner)
+            prompts = await loop.run_in_executor(self._encoder, body.encoded, self._runner)
         except ValueError as error:
             raise NotServedError(str(error)) from error
         finally:
             self._arriving -= wanted
+        self._check_driven()  # it may have ended meanwhile, and nobody would run them
+        return prompts
+
+    def _check_driven(self) -> None:
+        if not self._driven:
+            raise overloaded(_ENDING, retry_after=1)
 
     def _most(self, body: AnyBody, prompt: Sequence[int]) -> int:
         """Output tokens that a prompt may get at most. Raises NotServedError."""
@@ -368,16 +370,6 @@ class PaddedEngine:
     def _news(self) -> None:
         tick, self.tick = self.tick, asyncio.Event()
         tick.set()
-
-    def _describe(self) -> None:
-        numbers, sizes = self._state.numbers, self._governed.sizes
-        numbers[Slot.GOVERNED] = 1
-        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
-        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
-        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
-        numbers[Slot.KV_CACHE_TOKENS] = sizes.max_num_batched_tokens
-        for knob, value in self._governed.started().items():
-            self._state.set_start(knob, value)
 
     def _publish(self) -> None:
         governed, numbers, load, batching = self._governed, self._state.numbers, self.load(), self._batching()

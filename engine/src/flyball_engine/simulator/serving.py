@@ -51,7 +51,8 @@ class SimulatedEngine:
         )
         self.tick = asyncio.Event()
         self._work = asyncio.Event()
-        self._describe()
+        governed = self.core.governed
+        self._state.describe(governed.sizes, governed.started(), kv_cache_tokens=preset.kv_tokens)
         self._publish()
         self._reader = StateReader(folder / "core-0.state")
 
@@ -174,17 +175,6 @@ class SimulatedEngine:
     def _advance(self) -> None:
         self.core.run(self.now())
         self._publish()
-
-    def _describe(self) -> None:
-        numbers, sizes = self._state.numbers, self.core.governed.sizes
-        numbers[Slot.GOVERNED] = 1
-        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
-        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
-        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
-        numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
-        numbers[Slot.KV_CACHE_TOKENS] = self.preset.kv_tokens
-        for knob, value in self.core.governed.started().items():
-            self._state.set_start(knob, value)
 
     def _publish(self) -> None:
         core, numbers = self.core, self._state.numbers

@@ -82,7 +82,8 @@ class Governor:
         self._statistics = StepStatistics(self._state.sums)
         self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
         self._open: dict[str, Any] = {}
-        self._describe()
+        self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
+        self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
         self._hold_limits()
         self._publish()
 
@@ -279,18 +280,6 @@ class Governor:
         if self._governed.expire_if_due(now):
             _log.warning("Flyball: the setpoint expired; start values hold until the next one")
             self._admission.use(self._governed.batching)
-
-    def _describe(self) -> None:
-        numbers, sizes = self._state.numbers, self._surface.sizes
-        numbers[Slot.GOVERNED] = 1
-        numbers[Slot.MAX_NUM_SEQS] = sizes.max_num_seqs
-        numbers[Slot.MAX_NUM_BATCHED_TOKENS] = sizes.max_num_batched_tokens
-        numbers[Slot.MAX_MODEL_LEN] = sizes.max_model_len
-        numbers[Slot.TOKENS_PER_DECODE] = sizes.tokens_per_decode
-        numbers[Slot.PIPELINE_DEPTH] = self._surface.pipeline_depth
-        numbers[Slot.KV_CACHE_TOKENS] = self._surface.kv_cache_tokens
-        for knob, value in self._governed.started().items():
-            self._state.set_start(knob, value)
 
     def _publish(self) -> None:
         numbers, governed = self._state.numbers, self._governed

@@ -1,0 +1,60 @@
+"""No Ctrl-C is lost: not even where the exception it raises is dropped."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from flyball_engine.bench.interrupts import Interrupts, TerminatedError
+
+
+class SwallowsWhatItRaises:
+    """Python prints what a destructor raises, and goes on: as it does in an extension module's callbacks."""
+
+    def __init__(self, which: signal.Signals) -> None:
+        self.which = which
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.which)
+
+
+@pytest.fixture(autouse=True)
+def as_a_person_started_it() -> Iterator[None]:
+    """What runs in a shell's background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("which", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)])
+def test_an_interrupt_that_was_swallowed_is_raised_when_asked(
+    which: signal.Signals, raised: type[KeyboardInterrupt]
+) -> None:
+    with Interrupts() as interrupts:
+        interrupts.check()
+        SwallowsWhatItRaises(which)
+        with pytest.raises(KeyboardInterrupt) as told:
+            interrupts.check()
+    assert told.type is raised
+
+
+def test_an_interrupt_is_raised_at_once_where_it_can_be() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_what_was_before_is_back_afterwards() -> None:
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts():
+        assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] != before
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        interrupts.check()
