@@ -45,6 +45,7 @@ def _capabilities(reports: Sequence[Support]) -> str:
     rows["setpoints reach the engine cores"] = [report.setpoints for report in reports]
     rows["requests are counted against objectives"] = [report.counting for report in reports]
     rows["requests are refused by a deadline"] = [report.gate for report in reports]
+    rows["which tells what of a prompt is cached"] = [report.prefixes for report in reports]
     rows["vLLM's own limits of its queue move live"] = [report.queue for report in reports]
     notes = list(dict.fromkeys(verdict.how for verdicts in rows.values() for verdict in verdicts))
     lines = _table(

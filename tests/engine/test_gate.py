@@ -135,6 +135,19 @@ def test_what_is_wrong_is_answered_as_vllm_does_and_never_taken_for_overload(gat
         assert [words for words in says if words not in answer.text] == [], f"{body}: {answer.text}"
 
 
+def test_of_two_long_prompts_the_one_that_is_cached_is_let_in(gated: Gated) -> None:
+    warm, cold = ([token + index % 97 for index in range(1500)] for token in (1000, 3000))
+    gated.served.set()
+    assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
+    # Of the model's steps the cold prompt takes eight, the warm one the least there is.
+    gated.sheds_after(0.8)
+    assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
+    assert gated.post("/v1/completions", {"prompt": [*warm, 5], "max_tokens": 1, "stream": True}).status_code == 200
+    assert gated.post("/v1/completions", {"prompt": cold, "max_tokens": 1}).status_code == 503
+    salted = gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1, "cache_salt": "another tenant's"})
+    assert salted.status_code == 503, "a salt keeps it apart"
+
+
 def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:
     gated.sheds_after(1e-3, trusted=False)
     let_in = gated.admissions(Reason.NO_MODEL)

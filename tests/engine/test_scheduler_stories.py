@@ -79,6 +79,16 @@ def test_batches_are_counted_as_the_requests_and_steps_say(story: dict[str, Any]
     assert (counted["oldest"], counted["admitted_seconds"] > 0) == (0, True)
 
 
+def test_what_is_cached_is_told_as_it_is(story: dict[str, Any]) -> None:
+    prefixes = story["prefixes"]
+    assert prefixes["held"] > 50
+    assert prefixes["missed"] == 0
+    # One in sixteen cells is taken, at most, and by mistake it lengthens a prefix.
+    assert prefixes["overrated"] < 0.1 * prefixes["asked"]
+    # Blocks of a prefix are given up from its end, but for those that another request still held.
+    assert prefixes["core_differs"] < 0.02 * prefixes["asked"]
+
+
 def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
     assert (story["governed"], story["trips"]) == (True, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flyball_engine.batching.gate import CoreLoad, Gate, Reason, Verdict, Work
+from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict, Work
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.gate import GateKeeper
@@ -16,7 +16,8 @@ from support.reflexes import a_budget
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 IDLE = CoreLoad(
     backlog=Work(),
-    received=Work(),
+    knows_prefixes=False,
+    received=0,
     decodes=0,
     running=0,
     places=64,
@@ -48,11 +49,11 @@ class GatedCores:
         assert self.loads is not None
         self.loads = [replace(self.loads[0], **changes)]
 
-    def ask(self, prompt: int, *, now: float = 0.0) -> Verdict:
-        return self.gate.decide(prompt, now=now)
+    def ask(self, prompt: int, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> Verdict:
+        return self.gate.decide(Arrival(prompt, cached), now=now)
 
-    def expect(self, prompt: int, reason: Reason, *, now: float = 0.0) -> None:
-        assert self.ask(prompt, now=now).reason is reason
+    def expect(self, prompt: int, reason: Reason, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> None:
+        assert self.ask(prompt, cached=cached, now=now).reason is reason
 
 
 def no_gate() -> GateKeeper:

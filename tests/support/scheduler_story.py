@@ -31,6 +31,7 @@ from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
 from support.any_setpoint import any_setpoint
 from support.live_objects import misjudged
+from support.prefix_judge import PrefixJudge
 from support.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
 from support.story_batches import BatchTally
 from support.story_scheduler import BLOCK, make_config, make_scheduler
@@ -63,6 +64,9 @@ class Engine:
         self.batches = BatchTally(story.max_num_seqs)
         self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
+        followed = self.governor.cached
+        assert followed is not None
+        self.prefixes = PrefixJudge(self.scheduler, followed, Path(self.folder.name), _hash)
         self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
         self.batching = Batching()
         if story.batching:
@@ -289,6 +293,8 @@ def play(story: Story, model: str) -> dict[str, Any]:
     while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
         _meddle(engine, story)
         engine.step()
+        if engine.tally.steps % 20 == 0:
+            engine.prefixes.look(engine.requests)
         if engine.tally.steps > 50_000:
             break
     _judge_outputs(engine.requests, engine.tally)
@@ -330,6 +336,7 @@ def _result(engine: Engine) -> dict[str, Any]:
         "batches": asdict(report.batches) | {"oldest": report.oldest_waiting_seconds},
         "batches_by_hand": engine.batches.closed(engine.requests, preemptions=engine.tally.preemptions),
         "by_hand": engine.tally.sums,
+        "prefixes": asdict(engine.prefixes.tally),
         "published": {
             f"{row.bucket} {row.kind.value}": [float(getattr(row, name)) for name in STEP_FIELDS]
             for row in report.state.steps

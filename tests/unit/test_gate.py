@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.batching.gate import RESERVATION_SECONDS, Reason, Work, prompt_work
+from flyball_engine.batching.gate import RESERVATION_SECONDS, Arrival, Reason, Work, prompt_work
 from support.gates import IDLE, GatedCores, a_policy
 
 
@@ -26,15 +26,18 @@ def test_what_is_queued_goes_first() -> None:
 
 def test_what_was_sent_and_not_received_goes_first_too() -> None:
     cores = GatedCores()
-    cores.gate.sent(1500)
+    cores.gate.sent(prompt_work(700))
+    cores.gate.sent(prompt_work(1500))
     cores.expect(400, Reason.LATE)
-    cores.publish(received=prompt_work(1500))
+    cores.publish(received=1)
+    cores.expect(400, Reason.LATE)
+    cores.publish(received=2)
     cores.expect(400, Reason.IN_TIME)
 
 
 def test_what_was_let_in_goes_first_until_it_is_sent_or_given_back() -> None:
     cores = GatedCores()
-    kept = cores.gate.reserve(1500, now=0.0)
+    kept = cores.gate.reserve(Arrival(1500), now=0.0)
     cores.expect(400, Reason.LATE)
     cores.gate.release(kept)
     cores.gate.release(kept)
@@ -43,14 +46,14 @@ def test_what_was_let_in_goes_first_until_it_is_sent_or_given_back() -> None:
 
 def test_a_reservation_that_nobody_gives_back_expires() -> None:
     cores = GatedCores()
-    cores.gate.reserve(1500, now=0.0)
-    cores.gate.reserve(1, now=RESERVATION_SECONDS + 1)
+    cores.gate.reserve(Arrival(1500), now=0.0)
+    cores.gate.reserve(Arrival(1), now=RESERVATION_SECONDS + 1)
     cores.expect(400, Reason.IN_TIME, now=RESERVATION_SECONDS + 1)
 
 
 def test_an_error_of_counting_ends_when_nothing_is_unfinished() -> None:
     cores = GatedCores()
-    cores.gate.sent(100_000)
+    cores.gate.sent(prompt_work(100_000))
     cores.expect(10, Reason.LATE)
     cores.gate.rebase()
     cores.expect(10, Reason.IN_TIME)
@@ -98,6 +101,37 @@ def test_without_a_place_the_wait_is_for_answers_to_end() -> None:
 
 
 def test_warm_prefixes_are_not_refused() -> None:
+    cores = GatedCores()
+    cores.expect(10_000, Reason.LATE, cached=(0,))
+    cores.expect(10_000, Reason.IN_TIME, cached=(9_500,))
+
+
+def test_what_is_cached_counts_on_the_core_that_holds_it() -> None:
+    cores = GatedCores(replace(IDLE, backlog=prompt_work(1500), running=1), IDLE)
+    cores.expect(10_000, Reason.LATE, cached=(9_500, 0))
+    cores.expect(10_000, Reason.IN_TIME, cached=(9_900, 0))
+    cores.expect(10_000, Reason.IN_TIME, cached=(0, 9_500))
+
+
+def test_what_is_let_in_adds_only_what_is_not_cached() -> None:
+    cores = GatedCores()
+    cores.gate.reserve(Arrival(10_000, (9_500,)), now=0.0)
+    cores.expect(1000, Reason.IN_TIME)
+    cores.gate.reserve(Arrival(10_000, (9_000,)), now=0.0)
+    cores.expect(1000, Reason.LATE)
+
+
+def test_a_backlog_that_leaves_out_what_is_cached_is_not_cut_again() -> None:
+    blind = GatedCores(replace(IDLE, backlog=prompt_work(10_000), running=1))
+    seeing = GatedCores(replace(IDLE, backlog=prompt_work(10_000), running=1, knows_prefixes=True))
+    for cores in (blind, seeing):
+        for _ in range(10):
+            cores.gate.finished(prompt_tokens=10_000, cached_tokens=9_500, output_tokens=10)
+    blind.expect(100, Reason.IN_TIME)
+    seeing.expect(100, Reason.LATE)
+
+
+def test_where_nobody_knows_what_is_cached_the_share_held_lately_counts() -> None:
     cores = GatedCores()
     cores.expect(10_000, Reason.LATE)
     for _ in range(10):

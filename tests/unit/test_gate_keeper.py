@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Reason, Verdict, prompt_work
+from flyball_engine.batching.gate import Reason, Verdict
 from flyball_engine.vllm import gate as keeping
 from flyball_engine.vllm.gate import GateKeeper, Passage, install_gate
 from support.gates import GatedCores
@@ -75,7 +75,7 @@ def test_what_was_sent_is_no_longer_on_its_way_here(keeper: GateKeeper, cores: G
     keeper.sent(1500, alone=False)
     assert passage.reservations == []
     cores.expect(400, Reason.LATE)
-    cores.publish(received=prompt_work(1500))
+    cores.publish(received=1)
     cores.expect(400, Reason.IN_TIME)
 
 

@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from flyball_engine.batching.gate import Work, prompt_work
-
 #: Share of the time that counting may take: one part in so many.
 _COST_SHARE: Final = 100
 
 
 class Backlog:
-    """What was received, cumulative; and when the backlog may be counted again."""
+    """How many requests were received, cumulative; and when the backlog may be counted again."""
 
     def __init__(self) -> None:
-        self.total = Work()
+        self.requests = 0
         self._due = float("-inf")
 
-    def received(self, prompt_tokens: int) -> None:
+    def received(self) -> None:
         """A request came in."""
-        self.total += prompt_work(prompt_tokens)
+        self.requests += 1
 
     def due(self, now: float) -> bool:
         """Whether counting again keeps within its share of the time."""

@@ -7,7 +7,8 @@ prediction is made of what the engine core published last, of what was sent to i
     TTFT = rest of the steps in flight + max(steps for backlog and prompt, wait for a place + steps for the prompt)
 
 with steps as full as budget and limits allow beside the running decodes, each token of a prompt at its share of the
-prompts' attention, and places that become free as answers of mean length end.
+prompts' attention, and places that become free as answers of mean length end. Of a prompt only what the prefix cache
+lacks is work: where it is not known what that holds, the share is assumed that it held lately.
 Without a model that is trusted the gate is silent: everything is let in.
 
 Pure: imports only the standard library, the contract, the step-time model and the reflex.
@@ -16,6 +17,7 @@ Pure: imports only the standard library, the contract, the step-time model and t
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +31,8 @@ from flyball_engine.model import StepModel
 _FINISHED_WEIGHT: Final = 0.02
 #: Requests that must have finished before their means are used.
 _LEAST_FINISHED: Final = 5
+#: Requests sent that no core has received yet; older ones are not looked at.
+_MOST_ON_WAY: Final = 4096
 #: A reservation that neither reached the engine nor was given back by then is forgotten.
 RESERVATION_SECONDS: Final = 10.0
 
@@ -64,36 +68,42 @@ class Work:
     def __add__(self, other: Work) -> Work:
         return Work(self.requests + other.requests, self.tokens + other.tokens, self.attention + other.attention)
 
-    def __sub__(self, other: Work) -> Work:
-        return Work(self.requests - other.requests, self.tokens - other.tokens, self.attention - other.attention)
-
     def less_cached(self, share: float) -> Work:
         """What is left of it when the prefix cache holds the first `share` of each prompt."""
         return Work(self.requests, self.tokens * (1 - share), self.attention * (1 - share**2))
 
     def spread(self, cores: int) -> Work:
-        """What each of some cores has of it; nothing if it is less than nothing, by an error of counting."""
-        return Work(
-            max(0, math.ceil(self.requests / cores)), max(0.0, self.tokens / cores), max(0.0, self.attention / cores)
-        )
+        """What each of some cores has of it."""
+        return Work(math.ceil(self.requests / cores), self.tokens / cores, self.attention / cores)
 
 
-def prompt_work(tokens: int) -> Work:
-    """A prompt of so many tokens, none of them cached."""
-    return Work(1, tokens, tokens * tokens / 2)
+def prompt_work(tokens: int, cached: int = 0) -> Work:
+    """A prompt of so many tokens, of which the prefix cache holds the first `cached`."""
+    left = tokens - cached
+    return Work(1, left, left * (cached + left / 2))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A prompt that comes: its tokens, and how many of them each core's prefix cache holds, None if that is unknown."""
+
+    tokens: int
+    cached: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreLoad:
     """What an engine core published: its work, and what it had received by then.
 
-    `backlog`: what is still to be processed of prompts that wait or have begun; its requests are those that wait.
-    `received`: cumulative. `decodes`: running requests that decode. `places`: requests that may join at once.
+    `backlog`: what is still to be processed of prompts that wait or have begun; its requests are those that wait. It
+    leaves out what the prefix cache holds of those that wait only if `knows_prefixes`.
+    `received`: requests, cumulative. `decodes`: running requests that decode. `places`: requests that may join at once.
     `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once.
     """
 
     backlog: Work
-    received: Work
+    knows_prefixes: bool
+    received: int
     decodes: int
     running: int
     places: int
@@ -141,7 +151,8 @@ class Gate:
         self._pace: _Pace | None = None
         self._expires = -math.inf
         self._reserved: dict[Reservation, None] = {}
-        self._sent = Work()
+        self._sent = 0
+        self._on_way: deque[Work] = deque(maxlen=_MOST_ON_WAY)
         self._finished = 0
         self._mean_output = 0.0
         self._hit_ratio = 0.0
@@ -153,9 +164,14 @@ class Gate:
         self._pace = _Pace(step, step_model(step)) if step is not None and step.model.trusted else None
         self._expires = now + setpoint.expires_seconds
 
-    def decide(self, prompt_tokens: int, *, now: float) -> Verdict:
+    def predicts(self, now: float) -> bool:
+        """Whether decisions are predictions now, so that it is worth looking what of a prompt is cached."""
+        setpoint = self._setpoint
+        return now < self._expires and setpoint is not None and setpoint.shed is not None and self._pace is not None
+
+    def decide(self, arrival: Arrival, *, now: float) -> Verdict:
         """Whether a prompt may go to the engine; counts the decision."""
-        verdict = self._verdict(prompt_tokens, now)
+        verdict = self._verdict(arrival, now)
         self.counts[verdict.reason] += 1
         return verdict
 
@@ -163,11 +179,11 @@ class Gate:
         """Count a request that the engine's own limits refused."""
         self.counts[Reason.QUEUE_FULL] += 1
 
-    def reserve(self, prompt_tokens: int, *, now: float) -> Reservation:
+    def reserve(self, arrival: Arrival, *, now: float) -> Reservation:
         """Add to the backlog what was let in, until it is sent or given back."""
         for old in [each for each in self._reserved if now - each.since > RESERVATION_SECONDS]:
             del self._reserved[old]
-        reservation = Reservation(prompt_work(prompt_tokens), now)
+        reservation = Reservation(self.weigh(arrival), now)
         self._reserved[reservation] = None
         return reservation
 
@@ -175,15 +191,21 @@ class Gate:
         """The request reached the engine, or will not."""
         self._reserved.pop(reservation, None)
 
-    def sent(self, prompt_tokens: int) -> None:
+    def weigh(self, arrival: Arrival) -> Work:
+        """What a prompt will add to the backlog of the core that holds most of it."""
+        return min(self._works(arrival), key=lambda work: work.tokens)
+
+    def sent(self, work: Work) -> None:
         """A sequence was sent to an engine core."""
-        self._sent += prompt_work(prompt_tokens)
+        self._sent += 1
+        self._on_way.append(work)
 
     def rebase(self) -> None:
         """Nothing is unfinished: whatever was sent was received, so that an error of counting does not last."""
         loads = self._loads()
         if loads:
-            self._sent = sum((load.received for load in loads), Work())
+            self._sent = sum(load.received for load in loads)
+            self._on_way.clear()
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """A sequence came to its end: its length, and what of its prompt the prefix cache held."""
@@ -192,7 +214,7 @@ class Gate:
         self._mean_output += weight * (output_tokens - self._mean_output)
         self._hit_ratio += weight * (cached_tokens / max(1, prompt_tokens) - self._hit_ratio)
 
-    def _verdict(self, prompt_tokens: int, now: float) -> Verdict:
+    def _verdict(self, arrival: Arrival, now: float) -> Verdict:
         setpoint = self._setpoint if now < self._expires else None
         if setpoint is None or setpoint.shed is None:
             return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
@@ -201,7 +223,7 @@ class Gate:
         loads = self._loads()
         if not loads:
             return Verdict(admitted=True, reason=Reason.UNOBSERVED)
-        predicted = self._predict(prompt_tokens, self._pace, loads)
+        predicted = self._predict(arrival, self._pace, loads)
         deadline = setpoint.shed.ttft_deadline_seconds * setpoint.shed.margin
         late = predicted > deadline
         return Verdict(
@@ -211,20 +233,38 @@ class Gate:
             deadline=deadline,
         )
 
-    def _predict(self, prompt_tokens: int, pace: _Pace, loads: list[CoreLoad]) -> float:
+    def _predict(self, arrival: Arrival, pace: _Pace, loads: list[CoreLoad]) -> float:
         """Seconds to the first token on the core that has most room; what is on its way is spread over the cores."""
-        on_way = sum((reservation.work for reservation in self._reserved), self._sent)
-        on_way -= sum((load.received for load in loads), Work())
+        on_way = sum((reservation.work for reservation in self._reserved), self._not_received(loads)).spread(len(loads))
+        works = self._works(arrival)
+        if len(works) != len(loads):
+            works = self._works(Arrival(arrival.tokens)) * len(loads)
         return min(
             _ttft(
                 pace,
                 load,
-                prompt=prompt_work(prompt_tokens).less_cached(self._hit_ratio),
-                ahead=(load.backlog + on_way.spread(len(loads))).less_cached(self._hit_ratio),
+                prompt=work,
+                ahead=self._backlog(load) + on_way,
                 mean_output=self._mean_output if self._finished >= _LEAST_FINISHED else None,
             )
-            for load in loads
+            for load, work in zip(loads, works, strict=True)
         )
+
+    def _works(self, arrival: Arrival) -> tuple[Work, ...]:
+        """What a prompt is for each core; for all of them alike where nobody knows what their caches hold."""
+        if arrival.cached:
+            return tuple(prompt_work(arrival.tokens, cached) for cached in arrival.cached)
+        return (prompt_work(arrival.tokens).less_cached(self._hit_ratio),)
+
+    def _not_received(self, loads: list[CoreLoad]) -> Work:
+        """What was sent last, as far as the cores do not know of it."""
+        number = self._sent - sum(load.received for load in loads)
+        while len(self._on_way) > max(0, number):
+            self._on_way.popleft()
+        return sum(self._on_way, Work())
+
+    def _backlog(self, load: CoreLoad) -> Work:
+        return load.backlog if load.knows_prefixes else load.backlog.less_cached(self._hit_ratio)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.knobs import knob_named
 
-_MAGIC: Final = int.from_bytes(b"FLYBALL2", "little")
+_MAGIC: Final = int.from_bytes(b"FLYBALL3", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
@@ -89,9 +89,8 @@ class Slot(IntEnum):
     BACKLOG_REQUESTS = auto()
     BACKLOG_TOKENS = auto()
     BACKLOG_ATTENTION = auto()
+    BACKLOG_KNOWS_PREFIXES = auto()
     RECEIVED_REQUESTS = auto()
-    RECEIVED_TOKENS = auto()
-    RECEIVED_ATTENTION = auto()
     STRATEGY = auto()
     POLICY = auto()
     OLDEST_WAITING_SECONDS = auto()
@@ -166,13 +165,14 @@ class StateWriter:
         self.numbers[Slot.EPOCH] = generation.epoch if generation else _ABSENT
         self.numbers[Slot.GENERATION] = generation.generation if generation else _ABSENT
 
-    def set_work(self, start: Slot, work: Work) -> None:
-        """Three numbers from `start` on: requests, tokens, attention."""
-        self.numbers[start], self.numbers[start + 1], self.numbers[start + 2] = (
-            work.requests,
-            work.tokens,
-            work.attention,
-        )
+    def set_backlog(self, work: Work, *, knows_prefixes: bool, received: int) -> None:
+        """What is to be processed, whether that leaves out what the prefix cache holds, and the requests received."""
+        numbers = self.numbers
+        numbers[Slot.BACKLOG_REQUESTS] = work.requests
+        numbers[Slot.BACKLOG_TOKENS] = work.tokens
+        numbers[Slot.BACKLOG_ATTENTION] = work.attention
+        numbers[Slot.BACKLOG_KNOWS_PREFIXES] = knows_prefixes
+        numbers[Slot.RECEIVED_REQUESTS] = received
 
     def set_knob(self, knob: Knob, *, requested: int, effective: int, reason: ClampReason | None) -> None:
         """What a knob was asked for, what it is, and why these differ."""
@@ -283,8 +283,9 @@ def _load(body: array[float]) -> CoreLoad:
     )
     bias, running = body[Slot.LOCAL_BIAS], int(body[Slot.RUNNING])
     return CoreLoad(
-        backlog=_work(body, Slot.BACKLOG_REQUESTS),
-        received=_work(body, Slot.RECEIVED_REQUESTS),
+        backlog=Work(int(body[Slot.BACKLOG_REQUESTS]), body[Slot.BACKLOG_TOKENS], body[Slot.BACKLOG_ATTENTION]),
+        knows_prefixes=bool(body[Slot.BACKLOG_KNOWS_PREFIXES]),
+        received=int(body[Slot.RECEIVED_REQUESTS]),
         decodes=int(body[Slot.DECODES]),
         running=running,
         # A knob that cannot be moved is as large as the engine.
@@ -294,10 +295,6 @@ def _load(body: array[float]) -> CoreLoad:
         pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
         bias=1.0 if math.isnan(bias) else bias,
     )
-
-
-def _work(body: array[float], start: Slot) -> Work:
-    return Work(int(body[start]), body[start + 1], body[start + 2])
 
 
 def _state(body: array[float]) -> CoreState:

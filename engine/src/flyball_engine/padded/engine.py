@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import Gate
+from flyball_engine.batching.gate import Arrival, Gate
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
@@ -192,7 +192,7 @@ class PaddedEngine:
         except NotServedError:
             self._ledger.ended(self._ledger.opened(arrival), End.REFUSED, self._clock())
             raise
-        self.gate.decide(len(prompts[0]), now=arrival)
+        self.gate.decide(Arrival(len(prompts[0])), now=arrival)
         opened = self._ledger.opened(arrival)
         rows = [
             Row(

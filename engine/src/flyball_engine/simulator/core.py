@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import CoreLoad, Gate, Verdict, Work, prompt_work
+from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Verdict
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.outcomes import End, RequestLedger
@@ -99,7 +99,6 @@ class Core:
         self._leaving: list[tuple[float, int, Request]] = []
         self._inbox: list[Setpoint] = []
         self._gaps: tuple[ObjectiveSpec, ...] = ()
-        self._received = Work()
         self.gate = Gate(lambda: [self.load()])
 
     @property
@@ -135,15 +134,13 @@ class Core:
         arrival, verdict = requests[0].arrival, None
         opened = self.ledger.opened(arrival)
         if arrival >= self._ready_at and all(self._servable(request) for request in requests):
-            verdict = self.gate.decide(requests[0].prompt, now=arrival)
+            verdict = self.gate.decide(self._arrival(requests[0]), now=arrival)
         if verdict is None or not verdict.admitted:
             for request in requests:
                 request.fate, request.ended = Fate.REFUSED if verdict is None else Fate.SHED, arrival
             self.ledger.ended(opened, End.REFUSED, arrival)
             return verdict
         for request in requests:
-            self.gate.sent(request.prompt)
-            self._received += prompt_work(request.prompt)
             request.number = self._numbers = self._numbers + 1
             request.target = request.prompt
             request.sequence = self.ledger.started(opened)
@@ -184,7 +181,9 @@ class Core:
         bias = self.governed.reflex.bias
         return CoreLoad(
             backlog=scheduler.backlog(),
-            received=self._received,
+            knows_prefixes=True,
+            # A request is here as soon as it is let in.
+            received=0,
             decodes=batch.decodes,
             running=batch.size,
             places=limits[Knob.MAX_NUM_ACTIVE_SEQS] - batch.size,
@@ -211,8 +210,10 @@ class Core:
         self.governed = Governed(self.governed.sizes, self.governed.start, fixed=FIXED)
         self.governed.trips, self.governed.expiries = trips, expiries
         self.gate = Gate(lambda: [self.load()])
-        self.gate.rebase()
         self._ready_at = self.now + start_seconds
+
+    def _arrival(self, request: Request) -> Arrival:
+        return Arrival(request.prompt, (self.scheduler.prefixes.hit(request),))
 
     def _servable(self, request: Request) -> bool:
         return request.prompt >= 1 and request.prompt + request.output <= self._config.sizes.max_model_len

@@ -110,10 +110,14 @@ class Scheduler:
         )
 
     def backlog(self) -> Work:
-        """What is to be processed of prompts that have begun or wait, who are counted: a walk over the whole queue."""
-        unserved = (*self._prefilling, *self.waiting)
-        tokens = sum(request.target - request.computed for request in unserved)
-        attention = sum(request.target**2 - request.computed**2 for request in unserved) / 2
+        """What is to be processed of prompts that have begun or wait, who are counted: a walk over the whole queue.
+
+        Of those that wait it leaves out what the prefix cache holds.
+        """
+        unserved = [(request.target, request.computed) for request in self._prefilling]
+        unserved += [(request.target, self.prefixes.hit(request)) for request in self.waiting]
+        tokens = sum(target - computed for target, computed in unserved)
+        attention = sum(target**2 - computed**2 for target, computed in unserved) / 2
         return Work(len(self.waiting), tokens, attention)
 
     def held_tokens(self) -> int:

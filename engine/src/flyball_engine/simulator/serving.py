@@ -194,6 +194,5 @@ class SimulatedEngine:
         numbers[Slot.OLDEST_WAITING_SECONDS] = core.batches.oldest_seconds(core.now)
         load = core.load()
         numbers[Slot.DECODES] = load.decodes
-        self._state.set_work(Slot.BACKLOG_REQUESTS, load.backlog)
-        self._state.set_work(Slot.RECEIVED_REQUESTS, load.received)
+        self._state.set_backlog(load.backlog, knows_prefixes=load.knows_prefixes, received=load.received)
         self._state.publish()

@@ -15,6 +15,7 @@ from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.needs import Lack, Way, way
+from flyball_engine.vllm.prefixes import Prefixes, open_prefixes
 
 _log = logging.getLogger(__name__)
 _DEATH_CHECK_SECONDS = 0.5
@@ -22,7 +23,10 @@ _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 
 
 class VllmEngine:
-    """The engine cores that this API-server process talks to."""
+    """The engine cores that this API-server process talks to.
+
+    `prefixes`: their prefix caches, in the order of `loads`; None if these cannot be looked into.
+    """
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class VllmEngine:
         backstop: Backstop,
         ungated: str | None = None,
     ) -> None:
-        """Open the cores' state files: they exist by now if the cores are governed.
+        """Open the cores' state files: they exist by now if the cores are governed; and what tells of their caches.
 
         `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused; None if they can.
         """
@@ -42,6 +46,7 @@ class VllmEngine:
         self._way = way(functools.partial(hasattr, engine_client.engine_core))
         self._version = f"vllm {version}"
         self._readers = _open_all(folder)
+        self.prefixes: Prefixes | None = open_prefixes(folder, tuple(self._readers), engine_client)
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
         self._backstop = backstop
         self._ungated = ungated

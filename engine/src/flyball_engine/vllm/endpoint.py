@@ -81,6 +81,7 @@ class FlyballControl:
             backstop=self._backstop,
             ungated=self._ungated,
         )
+        self._keeper.look_up(engine.prefixes)
         service = ControlService(
             engine=engine,
             verifier=verifier_of(os.environ),

@@ -16,24 +16,28 @@ from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, Final
 
-from flyball_engine.batching.gate import Gate, Reservation, Verdict
+from flyball_engine.batching.gate import Arrival, Gate, Reservation, Verdict
+from flyball_engine.vllm.prefixes import Prefixes
 from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
 _METHOD: Final = "process_for_engine_async"
 _CHECK: Final = "_preflight"
+_CHECK_MODEL: Final = "_check_model"
 
 
 class Passage:
     """One HTTP request on its way through the gate. `sequences`: how many it wants of each prompt.
 
-    It is decided on once: its first token is that of its first prompt. `retry_after`: seconds, when it was refused.
+    `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
+    prompt. `retry_after`: seconds, when it was refused.
     """
 
-    __slots__ = ("decided", "reservations", "retry_after", "sequences")
+    __slots__ = ("adapter", "decided", "reservations", "retry_after", "sequences")
 
     def __init__(self) -> None:
         self.sequences = 1
+        self.adapter: Any = None
         self.decided = False
         self.reservations: list[Reservation] = []
         self.retry_after: int | None = None
@@ -48,6 +52,11 @@ class GateKeeper:
     def __init__(self, gate: Gate, clock: Callable[[], float]) -> None:
         self._gate = gate
         self._clock = clock
+        self._prefixes: Prefixes | None = None
+
+    def look_up(self, prefixes: Prefixes | None) -> None:
+        """Where to look from now on how much of a prompt is cached."""
+        self._prefixes = prefixes
 
     def opened(self) -> Passage:
         """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
@@ -67,7 +76,7 @@ class GateKeeper:
         if passage is None:
             return
         try:
-            verdict = self._decide(passage, _length(engine_input))
+            verdict = self._decide(passage, engine_input)
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
             _log.debug("Flyball: the gate failed", exc_info=True)
             return
@@ -81,6 +90,12 @@ class GateKeeper:
         if passage is not None:
             passage.sequences = max(1, sequences)
 
+    def name_adapter(self, adapter: Any) -> None:
+        """The request at hand is for this LoRA adapter, None for the model itself."""
+        passage = _passage.get()
+        if passage is not None:
+            passage.adapter = adapter
+
     def overflowed(self) -> None:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
         passage = _passage.get()
@@ -92,23 +107,36 @@ class GateKeeper:
         """A sequence goes to the engine; `alone` if it has no other."""
         if alone:
             self._gate.rebase()
-        self._gate.sent(prompt_tokens)
         passage = _passage.get()
         if passage is not None and passage.reservations:
-            self._gate.release(passage.reservations.pop())
+            reservation = passage.reservations.pop()
+            self._gate.release(reservation)
+            self._gate.sent(reservation.work)
+        else:
+            self._gate.sent(self._gate.weigh(Arrival(prompt_tokens)))
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """A sequence came to its end."""
         self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
 
-    def _decide(self, passage: Passage, tokens: int) -> Verdict | None:
+    def _decide(self, passage: Passage, engine_input: Any) -> Verdict | None:
         now, verdict = self._clock(), None
+        arrival = Arrival(_length(engine_input), self._cached(passage, engine_input, now))
         if not passage.decided:
             passage.decided = True
-            verdict = self._gate.decide(tokens, now=now)
+            verdict = self._gate.decide(arrival, now=now)
         if verdict is None or verdict.admitted:
-            passage.reservations += [self._gate.reserve(tokens, now=now) for _ in range(passage.sequences)]
+            passage.reservations += [self._gate.reserve(arrival, now=now) for _ in range(passage.sequences)]
         return verdict
+
+    def _cached(self, passage: Passage, engine_input: Any, now: float) -> tuple[int, ...] | None:
+        if self._prefixes is None or not self._gate.predicts(now):
+            return None
+        try:
+            return self._prefixes.cached(engine_input, passage.adapter)
+        except Exception:  # noqa: BLE001 – the gate can do without
+            _log.debug("Flyball: a prompt could not be looked up", exc_info=True)
+            return None
 
 
 def install_gate(keeper: GateKeeper) -> str | None:
@@ -129,6 +157,7 @@ def install_gate(keeper: GateKeeper) -> str | None:
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
     _listen_for_n(keeper)
+    _listen_for_adapters(keeper)
     return None
 
 
@@ -148,6 +177,26 @@ def _listen_for_n(keeper: GateKeeper) -> None:
         return check(self, n)
 
     wrap(GenerateBaseServing, _CHECK, _preflight)
+
+
+def _listen_for_adapters(keeper: GateKeeper) -> None:
+    """Learn which adapter a request is for, where vLLM checks the name of its model before it renders."""
+    try:
+        from vllm.entrypoints.serve.engine.serving import BaseServing  # noqa: PLC0415 – as above
+    except ImportError:
+        return
+    if not hasattr(BaseServing, _CHECK_MODEL):
+        return
+    check = original(getattr(BaseServing, _CHECK_MODEL))
+
+    @functools.wraps(check)
+    async def _check_model(self: Any, request: Any) -> Any:
+        refused = await check(self, request)
+        if refused is None:
+            keeper.name_adapter(getattr(self.models, "lora_requests", {}).get(request.model))
+        return refused
+
+    wrap(BaseServing, _CHECK_MODEL, _check_model)
 
 
 def refusal(verdict: Verdict) -> Exception:

@@ -24,6 +24,7 @@ from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import Batching, Generation, Setpoint, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.admission import Admission
+from flyball_engine.vllm.cached_blocks import cached_blocks
 from flyball_engine.vllm.surface import Surface
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Co
 
 
 class Governor:
-    """Governs one scheduler."""
+    """Governs one scheduler. `cached` follows its prefix cache, if that can be followed."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Governor:
         self._held: Held | None = None
         self._gate: int | None = None
         self._backlog = Backlog()
+        self.cached = cached_blocks(scheduler, folder=folder, engine=surface.engine)
         self._began = 0.0
         self._joining = 0
         self._active, self._room = surface.start.active, surface.start.tokens
@@ -143,7 +145,9 @@ class Governor:
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
         now, name = self._clock(), request.request_id
-        self._backlog.received(request.num_tokens)
+        self._backlog.received()
+        if self.cached is not None:
+            self.cached.follow()
         self._admission.arrived(request, now=now)
         # A session's next input comes as a request of the same name.
         if name not in self._open:
@@ -304,6 +308,6 @@ class Governor:
         numbers, surface = self._state.numbers, self._surface
         prefilling = surface.prefilling()
         numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
-        self._state.set_work(Slot.BACKLOG_REQUESTS, surface.backlog(prefilling))
-        self._state.set_work(Slot.RECEIVED_REQUESTS, self._backlog.total)
+        backlog = surface.backlog(prefilling, None if self.cached is None else self.cached.cached_tokens)
+        self._state.set_backlog(backlog, knows_prefixes=self.cached is not None, received=self._backlog.requests)
         self._backlog.counted(began=began, ended=self._clock())

@@ -84,7 +84,27 @@ CACHE_CONFIG: Final = Used(
     needed=("num_gpu_blocks", "block_size"),
     optional={"kv_cache_size_tokens": "the cache holds num_gpu_blocks times block_size tokens"},
 )
-CACHE_MANAGER: Final = Used(module="vllm.v1.core.kv_cache_manager", name="KVCacheManager", needed=("usage",))
+_BLIND: Final = "of prompts the share is taken to be cached that was lately"
+CACHE_MANAGER: Final = Used(
+    module="vllm.v1.core.kv_cache_manager",
+    name="KVCacheManager",
+    needed=("usage",),
+    optional=dict.fromkeys(("enable_caching", "kv_cache_config", "block_pool"), _BLIND),
+)
+#: Where the gate looks how much of a prompt is cached.
+PREFIXES: Final = (
+    Used(
+        module="vllm.v1.core.block_pool",
+        name="BlockPool",
+        needed=("cached_block_hash_to_block", "hash_block_size", "num_gpu_blocks"),
+    ),
+    Used(module="vllm.v1.core.block_pool", name="BlockHashToBlockMap", needed=("_cache",)),
+    Used(
+        module="vllm.entrypoints.serve.engine.serving",
+        name="BaseServing",
+        optional=dict.fromkeys(("_check_model", "models"), "prompts for adapters are looked up as the model's own"),
+    ),
+)
 PARALLEL_CONFIG: Final = Used(
     module="vllm.config.parallel",
     name="ParallelConfig",
@@ -109,6 +129,7 @@ STEP: Final = (
             "num_computed_tokens",
             "is_prefill_chunk",
         ),
+        optional={"block_hashes": _BLIND},
     ),
     Used(
         module="vllm.v1.core.sched.output",
@@ -160,7 +181,7 @@ CLIENT: Final = Used(
 )
 #: All that the governor needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
-EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, QUEUE, CLIENT)
+EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, *PREFIXES, QUEUE, CLIENT)
 
 
 class Means(StrEnum):

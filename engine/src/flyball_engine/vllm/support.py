@@ -14,6 +14,7 @@ from flyball_engine.vllm.needs import (
     EVERYTHING,
     GATE,
     GOVERNING,
+    PREFIXES,
     QUEUE,
     QUEUE_MEANS,
     SCHEDULER,
@@ -45,7 +46,7 @@ class Support(Frozen):
     """What one version of vLLM lets Flyball do.
 
     `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
-    `gate`: refusing requests by a deadline. `queue`: moving vLLM's own limits of its queue. `dropped`: owned arguments
+    `gate`: refusing requests by a deadline. `prefixes`: knowing there how much of a prompt is cached. `queue`: moving vLLM's own limits of its queue. `dropped`: owned arguments
     that it does not have, which the launcher drops.
     `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
     looked at.
@@ -56,6 +57,7 @@ class Support(Frozen):
     setpoints: Verdict
     counting: Verdict
     gate: Verdict
+    prefixes: Verdict
     queue: Verdict
     dropped: Annotated[tuple[str, ...], Field(strict=False)]
     names: dict[str, dict[str, bool | None]]
@@ -69,6 +71,7 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         setpoints=_setpoints(seen[CLIENT.name]),
         counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
         gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        prefixes=_all_there(PREFIXES, seen) or Verdict(works=True, how="the hashes in BlockHashToBlockMap"),
         queue=_queue(seen),
         dropped=tuple(sorted(dropped)),
         names={used.name: _present(used, seen[used.name]) for used in EVERYTHING},

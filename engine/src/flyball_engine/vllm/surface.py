@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flyball_engine.batching.gate import Work
@@ -149,13 +149,19 @@ class Surface:
             for request in requests
         ]
 
-    def backlog(self, prefilling: list[Any]) -> Work:
-        """What is still to be processed of prompts that have begun or wait: a walk over the whole queue."""
+    def backlog(self, prefilling: list[Any], cached: Callable[[Any], int] | None) -> Work:
+        """What is still to be processed of prompts that have begun or wait: a walk over the whole queue.
+
+        `cached`: tokens of a waiting request's prompt that the prefix cache holds, None if nobody knows.
+        """
         tokens, attention = 0, 0.0
         for request in itertools.chain(prefilling, self._scheduler.waiting):
-            remaining = request.num_tokens - request.num_computed_tokens
+            computed = request.num_computed_tokens
+            if cached is not None and not computed:
+                computed = cached(request)
+            remaining = request.num_tokens - computed
             tokens += remaining
-            attention += remaining * (request.num_computed_tokens + remaining / 2)
+            attention += remaining * (computed + remaining / 2)
         return Work(self.waiting(), tokens, attention)
 
     def queue_head(self, length: int) -> list[Any]:

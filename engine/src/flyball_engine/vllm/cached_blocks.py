@@ -1,0 +1,134 @@
+"""Publishes which blocks vLLM's prefix cache holds, from the engine core.
+
+vLLM keeps one dictionary from hashes to cached blocks. It is replaced by one of our class, which tells the filter of
+each hash that comes and goes. What vLLM does with it stays the same, and a fault of ours never reaches it.
+
+Only where a hit is what a walk along the prompt finds: a cache of one group with full attention. In others, a hit may
+need only the end of a prefix, or two groups must agree; there the gate goes by the share of prompts held lately.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksWriter
+
+_log = logging.getLogger(__name__)
+#: The cache's keys end with the number of the group, of which there is one.
+_GROUP: Final = (0).to_bytes(4, "big")
+
+
+class _Followed(dict[bytes, Any]):
+    """The cache's dictionary: hashes come by assignment and go by `pop`."""
+
+    def __init__(self, held: dict[bytes, Any], told: CachedBlocksWriter) -> None:
+        super().__init__(held)
+        self.told: CachedBlocksWriter | None = told
+        told.clear()
+        for key in held:
+            told.add(key)
+
+    def __setitem__(self, key: bytes, value: Any) -> None:
+        if self.told is not None and key not in self:
+            self._tell(self.told.add, key)
+        super().__setitem__(key, value)
+
+    def pop(self, key: bytes, *default: Any) -> Any:
+        """As a dictionary's."""
+        if self.told is not None and key in self:
+            self._tell(self.told.remove, key)
+        return super().pop(key, *default)
+
+    def _tell(self, tell: Any, key: bytes) -> None:
+        try:
+            tell(key)
+        except Exception:  # noqa: BLE001 – we are in the middle of a step of vLLM's
+            _log.exception("Flyball: cached blocks are no longer followed; prompts count as if none was cached")
+            if self.told is not None:
+                self.told.clear()
+            self.told = None
+
+
+class CachedBlocks:
+    """Follows the prefix cache of one scheduler."""
+
+    def __init__(self, pool: Any, told: CachedBlocksWriter, *, root: Callable[[], bytes | None]) -> None:
+        """`root`: what the hashes begin with, None as long as vLLM has not chosen it."""
+        self._pool = pool
+        self._told = told
+        self._root = root
+        self._rooted = False
+        self._map: Any = None
+        self.follow()
+
+    def follow(self) -> None:
+        """Take hold of the dictionary, if vLLM has made a new one, and tell what hashes begin with once that is known.
+
+        To be called when a request comes in: a cache that was emptied has nothing in it before.
+        """
+        held = self._pool.cached_block_hash_to_block
+        if held is not self._map:
+            held._cache = _Followed(held._cache, self._told)  # noqa: SLF001 – vLLM has no other way
+            self._map = held
+        if not self._rooted and (root := self._root()):
+            self._told.set_root(root)
+            self._rooted = True
+
+    def cached_tokens(self, request: Any) -> int:
+        """Tokens of a waiting request's prompt that it would find cached now, as its blocks' hashes say.
+
+        By bisection: of a prefix the last blocks are given up first.
+        """
+        hashes, cached = request.block_hashes, self._map._cache  # noqa: SLF001 – as above
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high) // 2
+            if hashes[middle] + _GROUP in cached:
+                low = middle + 1
+            else:
+                high = middle
+        # The last token is always processed: it makes the next.
+        tokens: int = min(low * self._pool.hash_block_size, request.num_tokens - 1)
+        return max(0, tokens)
+
+
+def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks | None:
+    """Follow the scheduler's prefix cache; None if there is none, or it is of a kind that cannot be followed."""
+    try:
+        reason = _unfollowable(scheduler)
+        if reason is not None:
+            _log.info("Flyball: the gate does not see what is cached: %s", reason)
+            return None
+        pool = scheduler.kv_cache_manager.block_pool
+        told = CachedBlocksWriter(folder, engine=engine, blocks=pool.num_gpu_blocks, block_tokens=pool.hash_block_size)
+        return CachedBlocks(pool, told, root=_root)
+    except (CachedBlocksError, AttributeError, TypeError, ImportError) as error:
+        _log.warning("Flyball: the gate does not see what is cached: %s", error)
+        return None
+
+
+def _root() -> bytes | None:
+    from vllm.v1.core import kv_cache_utils  # noqa: PLC0415 – only an engine core has it
+
+    # Chosen after the scheduler is made, and before the first request.
+    root: bytes | None = getattr(kv_cache_utils, "NONE_HASH", None)
+    return root
+
+
+def _unfollowable(scheduler: Any) -> str | None:
+    """Why hits in its cache are not what a walk along a prompt finds."""
+    manager = scheduler.kv_cache_manager
+    if not getattr(manager, "enable_caching", False):
+        return "prefix caching is off"
+    groups = manager.kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        return f"the cache has {len(groups)} groups"
+    from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: PLC0415 – as above
+
+    spec = groups[0].kv_cache_spec
+    if not isinstance(spec, FullAttentionSpec):
+        return f"the cache is of {type(spec).__name__}"
+    return None
