@@ -86,6 +86,7 @@ class Governor:
         self._open: dict[str, Any] = {}
         self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
+        self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._hold_limits()
         self._publish()
 
@@ -100,7 +101,7 @@ class Governor:
             raise RuntimeError("this engine core is no longer governed, see its log")
         if self._governed.apply(setpoint, self._clock()):
             self._statistics.new_period()
-        self._admission.use(self._governed.batching)
+        self._admit_by(self._governed.batching)
         self.touch()
 
     @_contained
@@ -170,8 +171,7 @@ class Governor:
             self._surface.write(start, step_threshold=start.threshold)
             for knob, value in self._governed.started().items():
                 self._state.set_knob(knob, requested=value, effective=value, reason=None)
-            self._admission.use(Batching())
-            self._state.set_admission(self._admission.strategy, self._admission.policy)
+            self._admit_by(Batching())
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
             _log.exception("Flyball: the start values could not be restored")
         self._state.publish()
@@ -276,14 +276,18 @@ class Governor:
             return
         what = "the queue" if stall.request is None else f"request {stall.request}"
         _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
-        self._admission.use(self._governed.batching)
+        self._admit_by(self._governed.batching)
         # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
         self._hold_limits()
 
     def _expire_if_due(self, now: float) -> None:
         if self._governed.expire_if_due(now):
             _log.warning("Flyball: the setpoint expired; start values hold until the next one")
-            self._admission.use(self._governed.batching)
+            self._admit_by(self._governed.batching)
+
+    def _admit_by(self, batching: Batching) -> None:
+        self._admission.use(batching)
+        self._state.set_admission(self._admission.strategy, self._admission.policy)
 
     def _publish(self) -> None:
         numbers, governed = self._state.numbers, self._governed
@@ -298,13 +302,11 @@ class Governor:
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
         now = self._clock()
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
-        self._count_backlog(now)
-        self._state.set_admission(self._admission.strategy, self._admission.policy)
+        if self._backlog.due(now):
+            self._count_backlog(now)
         self._state.publish()
 
     def _count_backlog(self, began: float) -> None:
-        if not self._backlog.due(began):
-            return
         numbers, surface = self._state.numbers, self._surface
         prefilling = surface.prefilling()
         numbers[Slot.DECODES] = len(surface.running) - len(prefilling)

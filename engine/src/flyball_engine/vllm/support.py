@@ -46,8 +46,8 @@ class Support(Frozen):
     """What one version of vLLM lets Flyball do.
 
     `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
-    `gate`: refusing requests by a deadline. `prefixes`: knowing there how much of a prompt is cached. `queue`: moving vLLM's own limits of its queue. `dropped`: owned arguments
-    that it does not have, which the launcher drops.
+    `gate`: refusing requests by a deadline. `prefixes`: knowing there how much of a prompt is cached. `queue`: moving
+    vLLM's own limits of its queue. `dropped`: owned arguments that it does not have, which the launcher drops.
     `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
     looked at.
     """
