@@ -3,14 +3,16 @@
 Capacity is the largest rate of Poisson arrivals, of those tried, of which stock vLLM answers 95 % with their first
 token in time; tried are shares of what it answers per second when it never idles. The limit by hand is what vLLM's
 documentation says: the objective times the prefill throughput, here that at capacity. Who is refused is not in time.
-Warm: requests whose long prefix the cache holds, at a rate that would be far beyond capacity if it did not.
+Warm: requests whose long prefix the cache holds, at a rate that would be far beyond capacity if it did not, and with a
+deadline of half the time that a cold prompt of that length takes alone; beside them such cold ones, one by one.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from bench.engines import Engines, say
 from bench.identified import identify, spec
@@ -32,13 +34,14 @@ WARM_UP: Final = 5.0
 BUDGET: Final = 0.2
 WARM_PREFIX, WARM_OWN, WARM_OUTPUT = 2048, 16, 4
 WARM_SECONDS: Final = 15.0
+#: Cold prompts, one after the other.
+COLD: Final = 5
 
 
 def measure(engines: Engines) -> dict[str, dict[str, float]]:
     """Of those let in, the share with their first token in time; requests in time per second over capacity."""
-    fit = identify(engines)
     with engines.apart():
-        return _measure(engines, fit)
+        return _measure(engines, identify(engines))
 
 
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
@@ -59,7 +62,7 @@ def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
         figures[f"{name}, at {rate:.2f}/s"] = _outcome(_at(engines, url, rate, SECONDS, engines.prompts), capacity)
         say(f"{name}: {list(figures.values())[-1]}")
         engines.governed.put()
-    figures["warm prefixes"] = _warm(engines, busy / 2, {"step": step, "shed": shed})
+    figures["warm prefixes"] = _warm(engines, busy / 2, step)
     return figures
 
 
@@ -104,20 +107,31 @@ def _outcome(answers: Sequence[Answer], capacity: float) -> dict[str, float]:
     }
 
 
-def _warm(engines: Engines, rate: float, policy: dict[str, Any]) -> dict[str, float]:
+def _warm(engines: Engines, rate: float, step: StepBudget) -> dict[str, float]:
     """Refusals where the prefix is cached, at half the rate at which prompts a fifth as long keep the engine busy."""
     random, governed = engines.random, engines.governed
-    prompts = Prompts(random, shared=Prompts(random).of(WARM_PREFIX))
+    url, shared = governed.server.url, Prompts(random, shared=Prompts(random).of(WARM_PREFIX))
     governed.put()
-    warming = [Ask(prompts.of(WARM_OWN), WARM_OUTPUT, index / 2) for index in range(10)]
-    open_loop(governed.server.url, warming, patience=20.0)
-    governed.put(**policy)
-    asks = [Ask(prompts.of(WARM_OWN), WARM_OUTPUT, at) for at in poisson(random, rate=rate, seconds=WARM_SECONDS)]
-    answers = open_loop(governed.server.url, asks, patience=2 * TTFT)
+    cold = closed(url, _alone(engines), streams=1)
+    deadline = statistics.median(answer.first or TTFT for answer in cold) / 2
+    warming = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, index / 2) for index in range(10)]
+    open_loop(url, warming, patience=20.0)
+    governed.put(step=step, shed=Shed(ttft_deadline_seconds=deadline))
+    asks = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, at) for at in poisson(random, rate=rate, seconds=WARM_SECONDS)]
+    warm = open_loop(url, asks, patience=2 * TTFT)
+    refused_cold = closed(url, _alone(engines), streams=1)
     governed.put()
     return {
-        "requests": len(answers),
-        "refused": sum(answer.refused for answer in answers),
-        "in time": _share(answers),
+        "deadline s": deadline,
+        "requests": len(warm),
+        "refused": sum(answer.refused for answer in warm),
+        "in time": sum(answer.in_time(deadline) for answer in warm) / max(1, len(warm)),
+        "cold requests": len(refused_cold),
+        "cold refused": sum(answer.refused for answer in refused_cold),
         "prompt tokens per s over those of a busy engine": (WARM_PREFIX + WARM_OWN) / (2 * PROMPT),
     }
+
+
+def _alone(engines: Engines) -> list[Ask]:
+    """A few prompts as long as the warm ones, that nobody has seen."""
+    return [Ask(engines.prompts.of(WARM_PREFIX + WARM_OWN), 1) for _ in range(COLD)]

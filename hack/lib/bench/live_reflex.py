@@ -1,6 +1,6 @@
 """How long mixed steps of a real vLLM take over the budget they were to take: with the reflex, and under fixed limits.
 
-The model is identified on this engine first. What no model can foretell is how much steps of the very same composition
+The model is identified on this engine first, which has the same core to itself then as it has later. What no model can foretell is how much steps of the very same composition
 differ on this machine, so that is measured in the same run: decode-only steps by the number of decodes, the 95th
 percentile over the median.
 """
@@ -21,7 +21,7 @@ from bench.plays import quantile
 from flyball_engine.contract import StepBudget
 from flyball_operator.governor.identify import Fit
 
-SECONDS: Final = 15.0
+SECONDS: Final = 40.0
 #: Decodes that run on and on, and prompts that come in between.
 STREAMS, STREAM_PROMPT, STREAM_OUTPUT = 8, 40, 160
 PROMPTS: Final = (800, 2500)
@@ -37,7 +37,11 @@ LEAST_ALIKE: Final = 40
 
 def measure(engines: Engines) -> dict[str, dict[str, float]]:
     """Seconds of mixed steps over the budget, at percentiles; beside them the spread of steps that are alike."""
-    fit = identify(engines)
+    with engines.apart():
+        return _measure(engines, identify(engines))
+
+
+def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     model = fit.model
     budget = model.step_seconds(
         tokens=STREAMS + BUDGET_TOKENS, decodes=STREAMS, prefills=True, attention=BUDGET_TOKENS * sum(PROMPTS) / 4
@@ -49,9 +53,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
     policies |= {f"{tokens} tokens": {"limits": {"max_num_scheduled_tokens": tokens}} for tokens in FIXED}
     for name, policy in policies.items():
         engines.governed.put(**policy)
-        with engines.apart():
-            steps = _under_load(engines, rate)
-        figures[name] = _figures(steps, budget)
+        figures[name] = _figures(_under_load(engines, rate), budget)
         say(f"{name}: {figures[name]}")
     engines.governed.put()
     return figures
