@@ -1,8 +1,8 @@
 """How long mixed steps of a real vLLM take over the budget they were to take: with the reflex, and under fixed limits.
 
-The model is identified on this engine first, which has the same core to itself then as it has later. What no model can foretell is how much steps of the very same composition
-differ on this machine, so that is measured in the same run: decode-only steps by the number of decodes, the 95th
-percentile over the median.
+The model is identified on this engine first, which has the same cores to itself then as it has later. What no model can
+foretell is how much steps of the very same composition differ on this machine, so that is measured in the same run:
+decode-only steps by the number of decodes, the 95th percentile over the median.
 """
 
 from __future__ import annotations
