@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,7 +11,18 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from flyball_engine.contract import AnyKnob, Ceilings, CoreState, Generation, Limits, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import (
+    AnyKnob,
+    Ceilings,
+    Clamp,
+    ClampReason,
+    CoreState,
+    Generation,
+    Limits,
+    ReadBack,
+    Refusal,
+    Setpoint,
+)
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.cluster.api import KubeApi
@@ -34,11 +46,27 @@ class Engines:
     def __init__(self, *uids: str, unsupported: Mapping[AnyKnob, str] | None = None) -> None:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
+        self.writes = 0
+        self.trips: Counter[str] = Counter()
+        self._tripped: dict[str, tuple[int, int]] = {}
+
+    def trip(self, uid: str = "pod-1") -> None:
+        """Requests stand still, and the watchdog throws out what the engine holds."""
+        held = self.held[uid]
+        assert held is not None
+        self.trips[uid] += 1
+        self._tripped[uid] = held.order()
+
+    def at_start_values(self, uid: str = "pod-1") -> bool:
+        """Whether the watchdog has thrown out what the engine holds; only a newer setpoint is tried again."""
+        held = self.held[uid]
+        return held is not None and self._tripped.get(uid) == held.order()
 
     def limits(self, uid: str = "pod-1") -> tuple[int | None, int | None]:
         """What an engine runs under."""
         held = self.held[uid]
-        given = START.model_copy(update=held.limits.model_dump(exclude_none=True)) if held is not None else START
+        asked = held.limits.given() if held is not None and not self.at_start_values(uid) else {}
+        given = START.model_copy(update={knob.value: value for knob, value in asked.items()})
         return given.max_num_active_seqs, given.max_num_scheduled_tokens
 
     async def read(self, address: Address) -> ReadBack:
@@ -48,12 +76,13 @@ class Engines:
             applied=Generation(epoch=held.epoch, generation=held.generation) if held is not None else None,
             effective=START,
             start=START,
+            clamped=self._clamped(address.key),
             ceilings=Ceilings(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
             running=0,
             waiting=0,
             kv_cache_usage=0.0,
             kv_cache_tokens=100_000,
-            watchdog_trips=0,
+            watchdog_trips=self.trips[address.key],
             longest_step_seconds=0.0,
         )
         return ReadBack(
@@ -69,8 +98,19 @@ class Engines:
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         if named := [knob.value for knob in setpoint.limits.given() if knob in self.unsupported]:
             raise RefusedError(Refusal.UNSUPPORTED, ", ".join(named), None)
+        self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)
+
+    def _clamped(self, uid: str) -> tuple[Clamp, ...]:
+        held, start = self.held[uid], START.given()
+        if held is None or not self.at_start_values(uid):
+            return ()
+        return tuple(
+            Clamp(knob=knob, requested=asked, effective=start[knob], reason=ClampReason.WATCHDOG.value)
+            for knob, asked in held.limits.given().items()
+            if asked != start[knob]
+        )
 
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
         try:
@@ -172,3 +212,8 @@ class Desk:
         """Status and reason of a condition as written last; empty if it never was."""
         found = [c for c in self.service.status.conditions if c.type == kind]
         return (found[0].status, found[0].reason) if found else ("", "")
+
+    def message(self, kind: ConditionType) -> str:
+        """What a condition as written last says to people."""
+        (found,) = [c for c in self.service.status.conditions if c.type == kind]
+        return found.message

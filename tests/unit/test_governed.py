@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.batching.governed import Governed, Shown
-from flyball_engine.batching.limits import ClampReason, RunningBatch, Sizes, Wanted
+from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Queue
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import Batching, Generation, Knob
+from flyball_engine.contract import Batching, ClampReason, Generation, Knob
 from flyball_engine.knobs import Static
 from flyball_engine.model import StepModel
 from support.engine import setpoint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.batching.limits import (
-    ClampReason,
     Limited,
     RunningBatch,
     Sizes,
@@ -14,6 +13,7 @@ from flyball_engine.batching.limits import (
     threshold_limit,
     token_limit,
 )
+from flyball_engine.contract import ClampReason
 
 SIZES = Sizes(max_num_seqs=64, max_num_batched_tokens=1024, max_model_len=4096)
 IDLE = RunningBatch(decodes=0)

@@ -149,6 +149,49 @@ async def test_limits_hold_over_a_restart_where_one_of_them_cannot_be_moved() ->
 
 
 @in_virtual_time
+async def test_an_engine_whose_watchdog_tripped_is_not_tuned_until_the_next_change() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    (_, asked), writes = desk.engines.limits(), desk.engines.writes
+    desk.engines.trip()
+    for _ in range(60):
+        await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) == ("False", "WatchdogTripped")
+    assert desk.message(TUNED).startswith("pod-1: requests stood still, start values hold until the next change: ")
+    assert f"max_num_scheduled_tokens is 2048, not {asked}" in desk.message(TUNED)
+    assert desk.service.status.tuning.applied_pods == "0/1"
+    assert desk.engines.writes == writes, "the same setpoint would bring the same stall"
+    assert desk.events.count("WatchdogTripped") == 1
+    desk.edit(tuning={"mode": "Auto", "bounds": {"maxNumActiveSeqs": {"min": 1, "max": 2}}})
+    await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) == ("True", "Applied")
+    assert desk.engines.limits()[0] == 2
+
+
+@in_virtual_time
+async def test_each_trip_of_each_pod_is_told() -> None:
+    desk = Desk(engines=Engines("pod-1", "pod-2"))
+    seat = await settled(desk)
+    for pod in ("pod-1", "pod-2"):
+        desk.engines.trip(pod)
+        for _ in range(10):
+            await desk.tick(seat, busy(), COUNTS)
+    assert desk.events.count("WatchdogTripped") == 2
+    assert desk.service.status.tuning.applied_pods == "0/2"
+
+
+@in_virtual_time
+async def test_a_trip_that_a_change_has_ended_is_told_too() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    desk.engines.trip()
+    desk.edit(tuning={"mode": "Auto", "bounds": {"maxNumActiveSeqs": {"min": 1, "max": 2}}})
+    await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) == ("True", "Applied")
+    assert desk.events.count("WatchdogTripped") == 1
+
+
+@in_virtual_time
 async def test_an_outage_that_goes_on_is_told_once() -> None:
     desk = Desk()
     seat = await settled(desk)

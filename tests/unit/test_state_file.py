@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.batching.limits import ClampReason
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import Clamp, Generation, Knob
+from flyball_engine.contract import Clamp, ClampReason, Generation, Knob
 from flyball_engine.control import state_file
 from flyball_engine.control.state_file import (
     CoreReport,

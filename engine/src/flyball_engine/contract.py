@@ -23,6 +23,7 @@ from flyball_engine.knobs import AnyKnob as AnyKnob
 from flyball_engine.knobs import Batching as Batching
 from flyball_engine.knobs import BatchingKnob as BatchingKnob
 from flyball_engine.knobs import Clamp as Clamp
+from flyball_engine.knobs import ClampReason as ClampReason
 from flyball_engine.knobs import Count as Count
 from flyball_engine.knobs import Frozen as Frozen
 from flyball_engine.knobs import Knob as Knob

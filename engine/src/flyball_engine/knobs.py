@@ -57,8 +57,23 @@ class Limits(Frozen):
         return {Knob(name): value for name, value in self if value is not None}
 
 
+class ClampReason(StrEnum):
+    """Why a limit has another value than was asked for; the `reason` of a `Clamp`."""
+
+    CEILING = "ceiling"
+    """Above the engine's start-up size."""
+    FLOOR = "floor"
+    """Below what the active requests, or the longest part that cannot be split, need in any step."""
+    DECODES = "decodes"
+    """Below what this step's running requests need; follows them down as they finish."""
+    WATCHDOG = "watchdog"
+    """Requests stood still under the setpoint; start values hold until a newer one."""
+    SCHEDULE = "schedule"
+    """Not among the speculative depths the engine was started with; the next lower one holds, or else the lowest."""
+
+
 class Clamp(Frozen):
-    """A limit that took another value than asked, and why (`ceiling`, `floor`, `decodes`, `watchdog`, `schedule`)."""
+    """A limit that took another value than asked, and why: a `ClampReason`, or a later engine's."""
 
     knob: Knob
     requested: int

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.limits import (
-    ClampReason,
     Limited,
     RunningBatch,
     Sizes,
@@ -28,7 +27,7 @@ from flyball_engine.batching.limits import (
 )
 from flyball_engine.batching.reflex import Queue, Reflex, Room
 from flyball_engine.batching.watchdog import Stall, Watchdog
-from flyball_engine.contract import AnyKnob, Batching, Generation, Knob, Setpoint
+from flyball_engine.contract import AnyKnob, Batching, ClampReason, Generation, Knob, Setpoint
 
 _OWN_WAY: Final = Batching()
 

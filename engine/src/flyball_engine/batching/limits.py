@@ -11,26 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
+
+from flyball_engine.contract import ClampReason
 
 #: A prefill gets at least this many tokens a step: fewer cost more in steps than they spare in step time.
 LEAST_CHUNK: Final = 16
-
-
-class ClampReason(StrEnum):
-    """Why a limit has another value than was asked for; the `reason` of `contract.Clamp`."""
-
-    CEILING = "ceiling"
-    """Above the engine's start-up size."""
-    FLOOR = "floor"
-    """Below what the active requests, or the longest part that cannot be split, need in any step."""
-    DECODES = "decodes"
-    """Below what this step's running requests need; follows them down as they finish."""
-    WATCHDOG = "watchdog"
-    """The queue stood still under the setpoint; start values hold until a newer one."""
-    SCHEDULE = "schedule"
-    """Not among the speculative depths the engine was started with; the next lower one holds, or else the lowest."""
 
 
 @dataclass(frozen=True, kw_only=True)

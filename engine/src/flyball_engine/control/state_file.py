@@ -27,12 +27,13 @@ from typing import Final, cast
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
 from flyball_engine.batching.gate import CoreLoad, Work
-from flyball_engine.batching.limits import ClampReason, Sizes
+from flyball_engine.batching.limits import Sizes
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import (
     AnyKnob,
     Ceilings,
     Clamp,
+    ClampReason,
     CoreState,
     Generation,
     Knob,

@@ -38,6 +38,8 @@ class Reason(StrEnum):
     """Tuned is False: the control port of a Ready pod does not answer."""
     UNGOVERNED = "EngineUngoverned"
     """Tuned is False: the plugin could not load in a pod, which runs as plain vLLM."""
+    WATCHDOG_TRIPPED = "WatchdogTripped"
+    """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
     UNSUPPORTED = "KnobUnsupported"
     """Tuned is False: this engine cannot move a limit live."""
     FENCED = "NewerLeader"

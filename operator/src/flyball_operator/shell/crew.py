@@ -2,7 +2,8 @@
 
 A pod is known by its UID and this start of its container: a restarted engine comes back with its start values, so a new
 container id means the setpoint must be written again, without waiting for a decision. Confirmed pods are read back
-now and then all the same, because an engine core can lose its limits while its container stays (watchdog, expiry).
+now and then all the same, because an engine core can lose its limits while its container stays. After an expiry it is
+written to again; after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, Generation, Knob, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, Knob, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import (
     BadAnswerError,
@@ -39,7 +40,7 @@ RENEW_SHARE: Final = 0.25
 
 @dataclass
 class _Member:
-    """One start of one pod's engine, as far as it is known."""
+    """One start of one pod's engine, as far as it is known. `trips` of the watchdog are counted by core."""
 
     container: tuple[str, int]
     holds: Generation | None = None
@@ -49,6 +50,7 @@ class _Member:
     wait: float = LEAST_WAIT
     read_back: ReadBack | None = None
     problem: EngineError | None = None
+    trips: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Crew:
     clock: Callable[[], float]
     on_applied: Callable[[Acknowledged], None]
     on_failed: Callable[[EngineError], None]
+    on_tripped: Callable[[str], None]
     port: int
     _members: dict[str, _Member] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
@@ -80,9 +83,9 @@ class Crew:
         return len(self._ready)
 
     def applied(self, setpoint: Setpoint) -> int:
-        """Ready pods of which every core has confirmed this setpoint."""
+        """Ready pods of which every core has confirmed this setpoint, and runs under it."""
         wanted = _generation(setpoint)
-        return sum(1 for member in self._members.values() if member.holds == wanted)
+        return sum(1 for member in self._members.values() if member.holds == wanted and not _thrown_out(member))
 
     def read_backs(self) -> dict[str, ReadBack]:
         """The last read-back of each pod, by pod and container start."""
@@ -118,6 +121,8 @@ class Crew:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
             elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
                 found.append((_reason(member.problem), f"{name}: {member.problem}"))
+            if clamps := _thrown_out(member):
+                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {_trip(clamps)}"))
         lacking = self.unsupported()
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
@@ -214,6 +219,12 @@ class Crew:
         if isinstance(answer, Acknowledged):
             member.read_back, member.problem, member.verified_at = answer.read_back, None, self.clock()
             member.holds = _common(answer.read_back)
+            # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
+            # first read-back are not news: another leader may have told of them.
+            trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
+            if any(count > member.trips.get(core, count) for core, count in trips.items()):
+                self.on_tripped(f"{self._ready[uid].name}: {_trip(_thrown_out(member))}")
+            member.trips |= trips
         else:
             member.problem = answer
 
@@ -223,6 +234,7 @@ _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 _GRAVITY: Final = (
     Reason.FENCED,
     Reason.UNGOVERNED,
+    Reason.WATCHDOG_TRIPPED,
     Reason.UNSUPPORTED,
     Reason.PUSH_FAILED,
     Reason.UNREACHABLE,
@@ -237,6 +249,24 @@ def _common(read_back: ReadBack) -> Generation | None:
     """The generation that every core applies; None if they differ or some are silent."""
     applied = {core.applied for core in read_back.cores}
     return applied.pop() if len(applied) == 1 and not read_back.unknown else None
+
+
+def _thrown_out(member: _Member) -> list[Clamp]:
+    """The limits that are at their start values because the watchdog threw the setpoint out; empty if it did not.
+
+    The engine goes on naming the generation: what it heard is what it is renewed by, and only a newer one is tried. So
+    such a member holds the setpoint, and is not written to, and runs under another.
+    """
+    cores = member.read_back.cores if member.read_back is not None else ()
+    return [clamp for core in cores for clamp in core.clamped if clamp.reason == ClampReason.WATCHDOG]
+
+
+def _trip(clamps: Iterable[Clamp]) -> str:
+    """What the watchdog did, for people; cores mostly say the same."""
+    limits = dict.fromkeys(f"{clamp.knob.value} is {clamp.effective}, not {clamp.requested}" for clamp in clamps)
+    if not limits:
+        return "requests stood still; start values held until the change that came since"
+    return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
 
 
 def _held(member: _Member) -> Generation | None:

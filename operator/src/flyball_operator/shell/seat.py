@@ -96,7 +96,10 @@ class Seat:
         self.lock = asyncio.Lock()
         meta = service.metadata
         self.labels = (meta.namespace, meta.name)
-        self._crew = Crew(tools.client, tools.clock, self._applied, self._failed, tools.control_port)
+        self._stalls: list[str] = []
+        self._crew = Crew(
+            tools.client, tools.clock, self._applied, self._failed, self._stalls.append, tools.control_port
+        )
 
     def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
         """Take note of the service and its pods as they are now."""
@@ -312,7 +315,9 @@ class Seat:
         return report.metrics_verdict(missing, ready_pods=ready, young=young)
 
     async def _announce(self, verdicts: Verdicts) -> None:
-        """Events on transitions only."""
+        """Events on transitions only, and of each trip of a watchdog."""
+        while self._stalls:
+            await self._post("Warning", report.Reason.WATCHDOG_TRIPPED, self._stalls.pop(0))
         for kind, verdict in verdicts.items():
             before = self._verdicts.get(kind)
             self._verdicts[kind] = (verdict.status, verdict.reason)
