@@ -282,6 +282,36 @@ def test_prompts_that_wait_their_turn_are_no_stall(core: GovernedCore) -> None:
     assert core.report().state.watchdog_trips == 0
 
 
+@pytest.mark.parametrize(("ranks", "interval", "trips"), [(2, 30, 0), (2, 1, 1), (1, 30, 1)])
+def test_prompts_that_wait_for_the_step_of_all_ranks_are_no_stall(
+    tmp_path: Path, ranks: int, interval: int, trips: int
+) -> None:
+    class Deferring(PlainScheduler):
+        """Beside decodes, prompts get tokens in each thirtieth step alone."""
+
+        steps = 0
+
+        def schedule(self) -> Any:
+            self.steps += 1
+            return super().schedule()
+
+        def _serve(self, request: Any, budget: int, scheduled: dict[str, int]) -> int:
+            deferred = request.is_prefill_chunk and self.steps % 30 != 0
+            return 0 if deferred else super()._serve(request, budget, scheduled)
+
+    scheduler = Deferring()
+    scheduler.parallel_config.data_parallel_size = ranks
+    setattr(scheduler.scheduler_config, "prefill_schedule_interval", interval)  # noqa: B010 – the plain one has none
+    core = GovernedCore(tmp_path, scheduler, watchdog=None)
+    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    fill(core, 3)
+    core.step()
+    core.scheduler.add("long", prompt=40)
+    while core.scheduler.requests["long"].num_output_tokens == 0:
+        core.step(seconds=0.5)
+    assert core.report().state.watchdog_trips == trips
+
+
 def test_a_prompt_that_nobody_serves_beside_decodes_is_one(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
     fill(core, 3)

@@ -256,9 +256,14 @@ class Governor:
             batches.preempted(self._joining - len(running))
 
     def _due(self) -> list[str]:
-        """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it."""
-        behind = {id(request) for request in self._surface.prefilling()[1:]}
-        return [request.request_id for request in self._surface.running if id(request) not in behind]
+        """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it.
+
+        Where data-parallel ranks prefill in the same step, the first waits for that step too, for as many as there are
+        in between: longer than the watchdog's patience, if the interval is.
+        """
+        prefilling = self._surface.prefilling()
+        waiting = {id(request) for request in (prefilling if self._surface.defers_prefills else prefilling[1:])}
+        return [request.request_id for request in self._surface.running if id(request) not in waiting]
 
     def _watch(self, output: Any) -> None:
         if self._surface.paused:

@@ -75,6 +75,7 @@ SCHEDULER_CONFIG: Final = Used(
         "max_num_queued_tokens": "queue.max_num_queued_tokens is refused",
         "is_multimodal_model": "no image has to go into one step whole",
         "disable_chunked_mm_input": "no image has to go into one step whole",
+        "prefill_schedule_interval": "data-parallel ranks do not wait for each other with their prompts",
     },
 )
 #: What the governor reads once, of the scheduler's own objects.
@@ -113,6 +114,7 @@ PARALLEL_CONFIG: Final = Used(
         "distributed_executor_backend": "there is no external launcher to refuse",
         "data_parallel_index": "`data_parallel_rank` numbers engine cores",
         "data_parallel_rank": "`data_parallel_index` numbers engine cores",
+        "data_parallel_size": "an engine core is taken to be alone",
     },
 )
 #: What the governor reads of each request and of each step's output, and of the core that it answers to. Looked at when

@@ -76,6 +76,12 @@ class Surface:
         return PATIENCE_WITH_CONNECTOR_SECONDS if moves else PATIENCE_SECONDS
 
     @property
+    def defers_prefills(self) -> bool:
+        """Whether prompts get nothing in most steps by intent, so that data-parallel ranks prefill in the same."""
+        ranks = int(getattr(self._scheduler.parallel_config, "data_parallel_size", 1))
+        return ranks > 1 and int(getattr(self._config, "prefill_schedule_interval", 1)) > 1
+
+    @property
     def pipeline_depth(self) -> int:
         """Steps in flight at once."""
         stages = int(getattr(self._scheduler.parallel_config, "pipeline_parallel_size", 1))
