@@ -188,3 +188,17 @@ def test_a_signal_ends_it_when_all_are_answered(tmp_path: Path) -> None:
             assert len(events("\n".join([begun, *lines]))) == 4 * 50
             assert len(events("\n".join(waiting.iter_lines()))) == 4 * 50
         assert server.process.wait(60) == -signal.SIGTERM, server.tail()
+
+
+def test_an_engine_that_ends_by_itself_ends_the_process_and_says_why(tmp_path: Path) -> None:
+    body = {"prompt": "1", "max_tokens": 50, "stream": True}
+    with (
+        counting(tmp_path, "--panics") as server,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as api,
+    ):
+        with api.stream("POST", "/v1/completions", json=body) as running:
+            assert "the engine is ending" in "".join(running.iter_lines())
+        assert server.process.wait(60) == 1, server.tail()
+        log = server.log.read_text()
+    assert "the engine ended by itself" in log
+    assert 'raise Panic("index out of bounds")' in log, "a traceback"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from flyball_engine.contract import Env
 from flyball_engine.knobs import Dynamic
+from flyball_engine.padded.batch import Batch
 from flyball_engine.padded.engine import PaddedConfig
 from flyball_engine.padded.server import ServerConfig, serve_forever
 from support.engine import SERVICE, Signer
@@ -36,9 +38,12 @@ def padded(
 
 
 @contextmanager
-def counting(folder: Path) -> Iterator[VllmServer]:
-    """One that needs no model, and takes 30 ms for a step: 500 are longer than any client here is held up."""
-    with _served([sys.executable, "-m", "support.padded_server"], folder, {}) as server:
+def counting(folder: Path, *options: str) -> Iterator[VllmServer]:
+    """One that needs no model, and takes 30 ms for a step: 500 are longer than any client here is held up.
+
+    `--panics`: its third step is its last.
+    """
+    with _served([sys.executable, "-m", "support.padded_server", *options], folder, {}) as server:
         yield server
 
 
@@ -70,12 +75,29 @@ def _served(
         process.wait(timeout=60)
 
 
-def _count_forever(port: int) -> None:
+class Panic(BaseException):
+    """As Rust code panics (a tokeniser's, say): no Exception, so that nobody takes it for one batch's."""
+
+
+class Panicking(Counter):
+    """Ends in the middle of a batch."""
+
+    def run(self, batch: Batch) -> None:
+        batch.stepped([1] * len(batch.rows))
+        batch.stepped([2] * len(batch.rows))
+        raise Panic("index out of bounds")
+
+
+def _count_forever(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--panics", action="store_true")
+    parsed = parser.parse_args(arguments)
     start = Dynamic(batch_size=4, max_delay_seconds=0.0)
     engine = PaddedConfig(max_num_seqs=8, start=start, max_queue=4)
-    config = ServerConfig(engine=engine, host="127.0.0.1", port=port, model=MODEL_NAME, drain_seconds=60)
-    serve_forever(Counter(seconds=0.03), config)
+    config = ServerConfig(engine=engine, host="127.0.0.1", port=parsed.port, model=MODEL_NAME, drain_seconds=60)
+    serve_forever(Panicking() if parsed.panics else Counter(seconds=0.03), config)
 
 
 if __name__ == "__main__":
-    _count_forever(int(sys.argv[1].removeprefix("--port=")))
+    _count_forever(sys.argv[1:])

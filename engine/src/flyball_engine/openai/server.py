@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -24,6 +24,9 @@ from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 
 _log = logging.getLogger(__name__)
+
+#: Exit code where the engine ended by itself.
+_ENGINE_ENDED: Final = 1
 
 
 class DrivenEngine(Engine, Protocol):
@@ -46,8 +49,8 @@ class DrivenEngine(Engine, Protocol):
 @asynccontextmanager
 async def control_of(
     engine: DrivenEngine, *, host: str, environment: Mapping[str, str], collectors: tuple[Collector, ...] = ()
-) -> AsyncIterator[tuple[str, int]]:
-    """Drives an engine behind its control port, whose address this is. Raises OSError if the port is taken.
+) -> AsyncIterator[tuple[asyncio.Task[None], tuple[str, int]]]:
+    """What drives an engine, and the address of the control port before it. Raises OSError if the port is taken.
 
     `collectors`: metrics of its own, beside those of every engine.
     """
@@ -65,7 +68,7 @@ async def control_of(
     driving = asyncio.create_task(engine.drive())
     serving = asyncio.create_task(serve(build_app(service, registry), sock))
     try:
-        yield address[0], address[1]
+        yield driving, (address[0], address[1])
     finally:
         service.close()
         for task in (serving, driving):
@@ -73,8 +76,8 @@ async def control_of(
         await asyncio.gather(serving, driving, return_exceptions=True)
 
 
-async def serve_api(api: ASGIApp, *, host: str, port: int, grace_seconds: int) -> None:
-    """Serve until a signal ends it; then no new request is taken, and open answers have `grace_seconds`."""
+def _server(api: ASGIApp, *, host: str, port: int, grace_seconds: int) -> uvicorn.Server:
+    """Serves until a signal ends it; then no new request is taken, and open answers have `grace_seconds`."""
     config = uvicorn.Config(
         api,
         host=host,
@@ -84,7 +87,7 @@ async def serve_api(api: ASGIApp, *, host: str, port: int, grace_seconds: int) -
         ws="none",
         timeout_graceful_shutdown=grace_seconds,
     )
-    await uvicorn.Server(config).serve()
+    return uvicorn.Server(config)
 
 
 async def serve_engine(
@@ -96,7 +99,21 @@ async def serve_engine(
     grace_seconds: int,
     collectors: tuple[Collector, ...] = (),
 ) -> None:
-    """Both ports, until a signal ends them; the control port is told by the environment, as in a pod."""
-    async with control_of(engine, host=host, environment=os.environ, collectors=collectors) as address:
+    """Both ports, until a signal ends them; the control port is told by the environment, as in a pod.
+
+    Raises SystemExit where the engine ends by itself: what has no engine must not look like one, and whoever started
+    the process is to start it again.
+    """
+    server = _server(api, host=host, port=port, grace_seconds=grace_seconds)
+
+    def end(driving: asyncio.Task[None]) -> None:
+        if not driving.cancelled():
+            _log.critical("Flyball: the engine ended by itself, and the server with it", exc_info=driving.exception())
+            server.should_exit = True
+
+    async with control_of(engine, host=host, environment=os.environ, collectors=collectors) as (driving, address):
+        driving.add_done_callback(end)
         _log.info("Flyball: API on %s:%d, control port on %s:%d", host, port, *address)
-        await serve_api(api, host=host, port=port, grace_seconds=grace_seconds)
+        await server.serve()
+        if driving.done():
+            raise SystemExit(_ENGINE_ENDED)
