@@ -111,6 +111,15 @@ async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None
     assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob}
 
 
+async def test_the_gate_sees_nothing_of_a_core_that_gave_up(tmp_path: Path) -> None:
+    first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
+    engine = an_engine(tmp_path, Cores(first, second))
+    assert len(engine.loads() or ()) == 2
+    # What it published last would stand for ever, and the more were sent since, the more would be refused.
+    second.governor.give_up()
+    assert engine.loads() is None
+
+
 async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "core-0.state").write_bytes(b"broken")
     assert not an_engine(tmp_path, Cores()).governed

@@ -231,11 +231,14 @@ class StateReader:
         return None
 
     def load(self) -> CoreLoad | None:
-        """What the gate needs of the last state, at the price of a request; None if no whole one could be seen."""
+        """What the gate needs of the last state, at the price of a request; None if no whole one could be seen.
+
+        None, too, of a core that is not governed: it publishes no more, and what it once said stays as it was.
+        """
         for _ in range(_LOAD_ATTEMPTS):
             body = self._consistent_body()
             if body is not None:
-                return _load(body)
+                return _load(body) if body[Slot.GOVERNED] else None
         return None
 
     def _consistent_body(self) -> array[float] | None:
