@@ -205,6 +205,13 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, held: bytes) -> None:
         CachedBlocksReader(cached_blocks_of(tmp_path, 0))
 
 
+def test_a_cache_that_a_connector_fills_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(enable_caching=True), connector=object())
+    with caplog.at_level("INFO"):
+        assert cached_blocks(scheduler, folder=tmp_path, engine=0) is None
+    assert "a connector brings what the cache does not hold" in caplog.text
+
+
 def test_where_a_core_tells_nothing_nothing_is_looked_up(tmp_path: Path) -> None:
     assert open_prefixes(tmp_path, (0,), SimpleNamespace()) is None
     assert open_prefixes(tmp_path, (), SimpleNamespace()) is None

@@ -4,7 +4,8 @@ vLLM keeps one dictionary from hashes to cached blocks. It is replaced by one of
 each hash that comes and goes. What vLLM does with it stays the same, and a fault of ours never reaches it.
 
 Only where a hit is what a walk along the prompt finds: a cache of one group with full attention. In others, a hit may
-need only the end of a prefix, or two groups must agree; there the gate goes by the share of prompts held lately.
+need only the end of a prefix, two groups must agree, or a connector brings what no block holds yet; there the gate goes
+by the share of prompts held lately.
 """
 
 from __future__ import annotations
@@ -123,6 +124,8 @@ def _unfollowable(scheduler: Any) -> str | None:
     manager = scheduler.kv_cache_manager
     if not getattr(manager, "enable_caching", False):
         return "prefix caching is off"
+    if getattr(scheduler, "connector", None) is not None:
+        return "a connector brings what the cache does not hold"
     groups = manager.kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         return f"the cache has {len(groups)} groups"
