@@ -205,6 +205,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, held: bytes) -> None:
         CachedBlocksReader(cached_blocks_of(tmp_path, 0))
 
 
+def test_its_memory_is_taken_when_it_is_made(tmp_path: Path) -> None:
+    CachedBlocksWriter(tmp_path, engine=0, blocks=10_000, block_tokens=SIZE)
+    taken = cached_blocks_of(tmp_path, 0).stat()
+    assert taken.st_blocks * 512 >= taken.st_size > 10_000
+
+
 def test_a_cache_that_a_connector_fills_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(enable_caching=True), connector=object())
     with caplog.at_level("INFO"):

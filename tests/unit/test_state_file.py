@@ -79,6 +79,12 @@ def scribble(folder: Path, body: int) -> None:
         file.write(b"\x55")
 
 
+def test_its_memory_is_taken_when_it_is_made(tmp_path: Path) -> None:
+    a_writer(tmp_path)
+    taken = (tmp_path / "core-0.state").stat()
+    assert taken.st_blocks * 512 >= taken.st_size
+
+
 def test_half_a_write_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
     writer = a_writer(tmp_path)
     writer.publish()

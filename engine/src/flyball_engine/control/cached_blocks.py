@@ -44,7 +44,8 @@ class CachedBlocksWriter:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb+") as file:
-                file.truncate(_FIRST_CELL + cells)
+                # No holes: a write into one where memory is short would end the engine by a signal.
+                os.posix_fallocate(file.fileno(), 0, _FIRST_CELL + cells)
                 self._map = mmap.mmap(file.fileno(), _FIRST_CELL + cells)
             self._words = memoryview(self._map)[:_ROOT].cast("Q")
             self._words[_MAGIC_WORD] = _MAGIC

@@ -131,7 +131,8 @@ class StateWriter:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb+") as file:
-                file.truncate(_FILE_BYTES)
+                # No holes: a write into one where memory is short would end the engine by a signal.
+                os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
                 self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
             self._words = memoryview(self._map).cast("Q")
             self._words[_LENGTH] = len(text)
