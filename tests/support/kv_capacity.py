@@ -4,22 +4,24 @@
                                    →  {"engines": [{"tokens": …, …}, …], "layers": [concurrency, …]}
 
 Run by the Python of the vLLM environment. Of an engine core everything is vLLM's own: it makes the model (with made-up
-weights), asks its layers what they cache, lays the cache out, allocates it, and says what it holds. One process plays
-all: loading vLLM takes longer than a small engine core.
+weights), asks its layers what they cache, lays the cache out, allocates it, and says what it holds. All are children of
+one process: loading vLLM takes longer than a small engine core.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from types import SimpleNamespace as Simple
 from typing import Any
 
 import torch
-from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
@@ -79,6 +81,31 @@ def capacity(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         core.shutdown()
 
 
+def apart(case: dict[str, Any]) -> dict[str, Any]:
+    """The same, in a child: some versions crash on a model that their CPU kernels do not know (0.26, heads of 80)."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            with tempfile.TemporaryDirectory() as folder, os.fdopen(write, "w") as answer:
+                json.dump(capacity(case, Path(folder)), answer)
+        except BaseException:  # noqa: BLE001 – a child must not go on as its parent
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return {"lacking": f"vLLM ended by {signal.Signals(-code).name}"}
+    assert code == 0, "see above"
+    told: dict[str, Any] = json.loads(said)
+    return told
+
+
 def concurrency(case: dict[str, Any]) -> float:
     """Requests that vLLM's cache manager says a cache holds, of layers as given: larger models than can be started."""
     shape: dict[str, Any] = {"block_size": 16, "dtype": torch.bfloat16, "num_kv_heads": 1}
@@ -117,10 +144,7 @@ def main() -> None:
     schedule_asynchronously()
     asked = json.load(sys.stdin)
     told: dict[str, list[Any]] = {"layers": [concurrency(case) for case in asked["layers"]], "engines": []}
-    for case in asked["engines"]:
-        with tempfile.TemporaryDirectory() as folder:
-            told["engines"].append(capacity(case, Path(folder)))
-            cleanup_dist_env_and_memory()
+    told["engines"] = [apart(case) for case in asked["engines"]]
     print(json.dumps(told), file=answers, flush=True)
 
 

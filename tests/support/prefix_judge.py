@@ -32,10 +32,14 @@ class PrefixTally:
 class PrefixJudge:
     """Looks the newest requests of a story up in its scheduler's cache, in three ways."""
 
-    def __init__(self, scheduler: Any, followed: CachedBlocks, folder: Path, digest: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self, scheduler: Any, followed: CachedBlocks | None, folder: Path, digest: Callable[[Any], bytes]
+    ) -> None:
         self.tally = PrefixTally()
         self._pool = scheduler.kv_cache_manager.block_pool
         self._followed = followed
+        if followed is None:
+            return
 
         def block(before: bytes, tokens: Any, keys: Any) -> bytes:
             return digest((before, tuple(tokens), keys))
@@ -44,22 +48,23 @@ class PrefixJudge:
         self._prefixes = Prefixes([reader], Hashing(block, lambda *_: (None, None)))
 
     def look(self, requests: dict[str, Any]) -> None:
-        """Between two steps."""
+        """Between two steps; nothing where the cache is not followed."""
+        if self._followed is None:
+            return
         for name in itertools.islice(reversed(requests), NEWEST):
             self._compare(requests[name])
 
     def _compare(self, request: Any) -> None:
         size, tally = self._pool.hash_block_size, self.tally
-        whole = request.num_prompt_tokens // size
-        held = 0
-        while held < whole and self._pool.get_cached_block(request.block_hashes[held], [0]):
+        most, held = (request.num_prompt_tokens - 1) // size, 0
+        while held < most and self._pool.get_cached_block(request.block_hashes[held], [0]):
             held += 1
-        truth = min(size * held, request.num_prompt_tokens - 1)
+        truth = size * held
         told = self._prefixes.cached({"type": "token", "prompt_token_ids": request.prompt_token_ids}, None)
         assert told is not None
         tally.asked += 1
         tally.held += truth > 0
         tally.missed += told[0] < truth
         tally.overrated += told[0] > truth
-        if request.num_output_tokens == 0:
+        if request.num_output_tokens == 0 and self._followed is not None:
             tally.core_differs += self._followed.cached_tokens(request) != truth

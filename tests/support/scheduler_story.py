@@ -64,9 +64,7 @@ class Engine:
         self.batches = BatchTally(story.max_num_seqs)
         self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
-        followed = self.governor.cached
-        assert followed is not None
-        self.prefixes = PrefixJudge(self.scheduler, followed, Path(self.folder.name), _hash)
+        self.prefixes = PrefixJudge(self.scheduler, self.governor.cached, Path(self.folder.name), _hash)
         self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
         self.batching = Batching()
         if story.batching:

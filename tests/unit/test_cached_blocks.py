@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +91,13 @@ def prompt(tokens: Sequence[int], **more: Any) -> dict[str, Any]:
 PROMPT = list(range(100, 130))
 
 
+def expect_lost(core: Core, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody says any more what is cached, and the log says why."""
+    assert "no longer followed" in caplog.text
+    assert not core.followed.knows
+    assert looked_up(folder).cached(prompt(PROMPT), None) is None
+
+
 def test_the_beginning_that_is_cached_is_found_and_no_more(core: Core, tmp_path: Path) -> None:
     prefixes = looked_up(tmp_path)
     assert prefixes.cached(prompt(PROMPT), None) == (0,)
@@ -100,9 +107,10 @@ def test_the_beginning_that_is_cached_is_found_and_no_more(core: Core, tmp_path:
     assert prefixes.cached(prompt([1, *PROMPT]), None) == (0,)
 
 
-def test_the_last_token_is_never_cached(core: Core, tmp_path: Path) -> None:
+def test_the_last_block_is_always_processed(core: Core, tmp_path: Path) -> None:
     core.pool.cache(hashes(PROMPT))
-    assert looked_up(tmp_path).cached(prompt(PROMPT[:28]), None) == (27,)
+    assert looked_up(tmp_path).cached(prompt(PROMPT[:28]), None) == (24,)
+    assert looked_up(tmp_path).cached(prompt(PROMPT[:29]), None) == (28,)
 
 
 def test_what_was_given_up_is_no_longer_found(core: Core, tmp_path: Path) -> None:
@@ -144,7 +152,8 @@ def test_each_core_is_looked_up_with_its_own_root(tmp_path: Path) -> None:
     first.pool.cache(hashes(PROMPT)[:2])
     second.pool.cache(hashes(PROMPT, root=b"another")[:5])
     third.pool.cache(hashes(PROMPT))
-    assert looked_up(tmp_path, (0, 1, 2)).cached(prompt(PROMPT), None) == (8, 20, 0)
+    assert looked_up(tmp_path, (0, 1)).cached(prompt(PROMPT), None) == (8, 20)
+    assert looked_up(tmp_path, (0, 1, 2)).cached(prompt(PROMPT), None) is None, "the third has not said how it hashes"
 
 
 @pytest.mark.parametrize("kind", ["embeds", "multimodal", "enc_dec", None])
@@ -183,7 +192,11 @@ def test_the_core_looks_up_what_waits(core: Core) -> None:
     core.pool.cache(hashes(PROMPT)[:5])
     assert core.followed.cached_tokens(waiting) == 20
     whole = SimpleNamespace(block_hashes=hashes(PROMPT[:20]), num_tokens=20)
-    assert core.followed.cached_tokens(whole) == 19
+    assert core.followed.cached_tokens(whole) == 16
+    blind = SimpleNamespace(block_hashes=hashes(PROMPT), num_tokens=len(PROMPT), skip_reading_prefix_cache=True)
+    assert core.followed.cached_tokens(blind) == 0
+    core.pool.reset()
+    assert core.followed.cached_tokens(waiting) == 0
 
 
 def test_a_fault_of_ours_leaves_the_cache_as_it_is(
@@ -194,8 +207,34 @@ def test_a_fault_of_ours_leaves_the_cache_as_it_is(
     cache["no hash"] = "block"
     assert cache["no hash"] == "block"
     assert cache.pop("no hash") == "block"
-    assert "no longer followed" in caplog.text
-    assert looked_up(tmp_path).cached(prompt(PROMPT), None) == (0,)
+    expect_lost(core, tmp_path, caplog)
+
+
+@pytest.mark.parametrize("change", [lambda cache: cache.clear(), lambda cache: cache.__delitem__(next(iter(cache)))])
+def test_what_goes_in_a_way_we_do_not_know_ends_the_following(
+    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Any], None]
+) -> None:
+    core.pool.cache(hashes(PROMPT))
+    change(core.pool.cached_block_hash_to_block._cache)
+    expect_lost(core, tmp_path, caplog)
+
+
+def test_a_cache_of_another_kind_ends_the_following_and_nothing_else(
+    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.pool.cached_block_hash_to_block = SimpleNamespace()
+    core.followed.follow()
+    expect_lost(core, tmp_path, caplog)
+    core.pool.reset()
+    core.followed.follow()
+    assert not core.followed.knows
+
+
+def test_a_request_that_cannot_be_looked_up_ends_the_following(
+    core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert core.followed.cached_tokens(SimpleNamespace(num_tokens=30)) == 0
+    expect_lost(core, tmp_path, caplog)
 
 
 @pytest.mark.parametrize("held", [b"", b"x" * 200, b"FLYBALL3" * 40])

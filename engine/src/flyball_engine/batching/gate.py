@@ -192,8 +192,10 @@ class Gate:
         self._reserved.pop(reservation, None)
 
     def weigh(self, arrival: Arrival) -> Work:
-        """What a prompt will add to the backlog of the core that holds most of it."""
-        return min(self._works(arrival), key=lambda work: work.tokens)
+        """What a prompt will add to the backlog: on the average of the cores, where they hold different parts of it."""
+        works = self._works(arrival)
+        whole = sum(works, Work())
+        return Work(1, whole.tokens / len(works), whole.attention / len(works))
 
     def sent(self, work: Work) -> None:
         """A sequence was sent to an engine core."""
@@ -234,20 +236,20 @@ class Gate:
         )
 
     def _predict(self, arrival: Arrival, pace: _Pace, loads: list[CoreLoad]) -> float:
-        """Seconds to the first token on the core that has most room; what is on its way is spread over the cores."""
+        """Seconds to the first token on the core that vLLM will choose; what is on its way is spread over the cores.
+
+        VLLM's balancer goes by the requests that wait, four times over, and run (`DPLBAsyncMPClient`), and not by what
+        the cores' caches hold.
+        """
         on_way = sum((reservation.work for reservation in self._reserved), self._not_received(loads)).spread(len(loads))
+        chosen = min(range(len(loads)), key=lambda core: 4 * loads[core].backlog.requests + loads[core].running)
         works = self._works(arrival)
-        if len(works) != len(loads):
-            works = self._works(Arrival(arrival.tokens)) * len(loads)
-        return min(
-            _ttft(
-                pace,
-                load,
-                prompt=work,
-                ahead=self._backlog(load) + on_way,
-                mean_output=self._mean_output if self._finished >= _LEAST_FINISHED else None,
-            )
-            for load, work in zip(loads, works, strict=True)
+        return _ttft(
+            pace,
+            loads[chosen],
+            prompt=works[chosen] if len(works) == len(loads) else works[0],
+            ahead=self._backlog(loads[chosen]) + on_way,
+            mean_output=self._mean_output if self._finished >= _LEAST_FINISHED else None,
         )
 
     def _works(self, arrival: Arrival) -> tuple[Work, ...]:

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import multiprocessing
 import os
 import time
 from io import RawIOBase
 from multiprocessing.connection import Connection, wait
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
-from vllm.benchmarks import serve
+SERVE: Final = "vllm.benchmarks.serve"
 
 
 def requests_of(result: dict[str, Any], expected: list[int], clock: float) -> list[dict[str, Any]]:
@@ -56,6 +57,7 @@ def requests_of(result: dict[str, Any], expected: list[int], clock: float) -> li
 
 def stream(pipe: Connection, arguments: list[str]) -> None:
     """Child: prepare one stream, wait for the word, make the run, send its requests back."""
+    serve: Any = importlib.import_module(SERVE)
     parser = argparse.ArgumentParser()
     serve.add_cli_args(parser)
     options = parser.parse_args(arguments)
@@ -190,6 +192,8 @@ def main() -> None:
     """Serve standard input until it ends. vLLM prints to standard output, so that is turned into standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
+    # Once, before there are children; behind the line above, because it prints while it is imported (0.26).
+    importlib.import_module(SERVE)
     # Unbuffered: a line read ahead would never show in wait().
     with open(0, "rb", buffering=0, closefd=False) as orders:
         Generator(orders, answers).serve()

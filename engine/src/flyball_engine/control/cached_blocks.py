@@ -82,6 +82,10 @@ class CachedBlocksWriter:
         """Nothing is cached."""
         self._map[_FIRST_CELL:] = bytes(len(self._cells))
 
+    def lose(self) -> None:
+        """What is cached is no longer known."""
+        self._words[_ROOT_LENGTH] = 0
+
 
 class CachedBlocksReader:
     """Reads what one core caches. `block_tokens`: tokens of a block."""
@@ -101,7 +105,7 @@ class CachedBlocksReader:
         self._mask: int = self._words[_CELLS] - 1
 
     def root(self) -> bytes | None:
-        """What the first block's hash begins with; None as long as the core has not said so."""
+        """What the first block's hash begins with; None if the core has not said so, or no longer knows its cache."""
         length = self._words[_ROOT_LENGTH]
         return self._map[_ROOT : _ROOT + length] if length else None
 

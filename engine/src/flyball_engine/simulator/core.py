@@ -209,7 +209,8 @@ class Core:
         trips, expiries = self.governed.trips, self.governed.expiries
         self.governed = Governed(self.governed.sizes, self.governed.start, fixed=FIXED)
         self.governed.trips, self.governed.expiries = trips, expiries
-        self.gate = Gate(lambda: [self.load()])
+        counts, self.gate = self.gate.counts, Gate(lambda: [self.load()])
+        self.gate.counts = counts
         self._ready_at = self.now + start_seconds
 
     def _arrival(self, request: Request) -> Arrival:

@@ -11,11 +11,11 @@ by the share of prompts held lately.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final
 
-from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksWriter
+from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksWriter, cached_blocks_of
 
 _log = logging.getLogger(__name__)
 #: The cache's keys end with the number of the group, of which there is one.
@@ -23,7 +23,7 @@ _GROUP: Final = (0).to_bytes(4, "big")
 
 
 class _Followed(dict[bytes, Any]):
-    """The cache's dictionary: hashes come by assignment and go by `pop`."""
+    """The cache's dictionary: hashes come by assignment and go by `pop`; what goes otherwise is lost track of."""
 
     def __init__(self, held: dict[bytes, Any], told: CachedBlocksWriter) -> None:
         super().__init__(held)
@@ -43,62 +43,109 @@ class _Followed(dict[bytes, Any]):
             self._tell(self.told.remove, key)
         return super().pop(key, *default)
 
-    def _tell(self, tell: Any, key: bytes) -> None:
+    def __delitem__(self, key: bytes) -> None:
+        self.lose("a deletion")
+        super().__delitem__(key)
+
+    def clear(self) -> None:
+        """As a dictionary's."""
+        self.lose("a clearing")
+        super().clear()
+
+    def lose(self, why: str) -> None:
+        """Follow no more, and say so to readers."""
+        if self.told is not None:
+            told, self.told = self.told, None
+            told.lose()
+            _log.error("Flyball: cached blocks are no longer followed: %s", why)
+
+    def _tell(self, tell: Callable[[bytes], None], key: bytes) -> None:
         try:
             tell(key)
-        except Exception:  # noqa: BLE001 – we are in the middle of a step of vLLM's
-            _log.exception("Flyball: cached blocks are no longer followed; prompts count as if none was cached")
-            if self.told is not None:
-                self.told.clear()
-            self.told = None
+        except Exception as error:  # noqa: BLE001 – we are in the middle of a step of vLLM's
+            self.lose(f"{type(error).__name__}: {error}")
 
 
 class CachedBlocks:
-    """Follows the prefix cache of one scheduler."""
+    """Follows the prefix cache of one scheduler. Where that fails, it is followed no more, and vLLM goes on."""
 
     def __init__(self, pool: Any, told: CachedBlocksWriter, *, root: Callable[[], bytes | None]) -> None:
-        """`root`: what the hashes begin with, None as long as vLLM has not chosen it."""
+        """`root`: what the hashes begin with, None as long as vLLM has not chosen it.
+
+        Raises AttributeError or TypeError where the pool is not as we know it.
+        """
         self._pool = pool
         self._told = told
         self._root = root
         self._rooted = False
+        self._lost = False
         self._map: Any = None
-        self.follow()
+        self._held: _Followed | None = None
+        self._follow()
+
+    @property
+    def knows(self) -> bool:
+        """Whether it is known what is cached."""
+        return not self._lost and self._held is not None and self._held.told is not None
 
     def follow(self) -> None:
         """Take hold of the dictionary, if vLLM has made a new one, and tell what hashes begin with once that is known.
 
         To be called when a request comes in: a cache that was emptied has nothing in it before.
         """
-        held = self._pool.cached_block_hash_to_block
-        if held is not self._map:
-            held._cache = _Followed(held._cache, self._told)  # noqa: SLF001 – vLLM has no other way
-            self._map = held
-        if not self._rooted and (root := self._root()):
-            self._told.set_root(root)
-            self._rooted = True
+        if not self._lost:
+            try:
+                self._follow()
+            except Exception as error:  # noqa: BLE001 – the gate can do without
+                self._lose(error)
 
     def cached_tokens(self, request: Any) -> int:
         """Tokens of a waiting request's prompt that it would find cached now, as its blocks' hashes say.
 
         By bisection: of a prefix the last blocks are given up first.
         """
-        hashes, cached = request.block_hashes, self._map._cache  # noqa: SLF001 – as above
-        low, high = 0, len(hashes)
+        self.follow()
+        if not self.knows or getattr(request, "skip_reading_prefix_cache", False):
+            return 0
+        try:
+            return self._looked_up(request)
+        except Exception as error:  # noqa: BLE001 – as above
+            self._lose(error)
+            return 0
+
+    def _looked_up(self, request: Any) -> int:
+        cached: Container[bytes] = () if self._held is None else self._held
+        hashes, size = request.block_hashes, self._pool.hash_block_size
+        # The last block is always processed: its last token makes the next.
+        low, high = 0, min(len(hashes), (request.num_tokens - 1) // size)
         while low < high:
             middle = (low + high) // 2
             if hashes[middle] + _GROUP in cached:
                 low = middle + 1
             else:
                 high = middle
-        # The last token is always processed: it makes the next.
-        tokens: int = min(low * self._pool.hash_block_size, request.num_tokens - 1)
-        return max(0, tokens)
+        return low * int(size)
+
+    def _follow(self) -> None:
+        held = self._pool.cached_block_hash_to_block
+        if held is not self._map:
+            self._held = held._cache = _Followed(held._cache, self._told)  # noqa: SLF001 – vLLM has no other way
+            self._map = held
+        if not self._rooted and (root := self._root()):
+            self._told.set_root(root)
+            self._rooted = True
+
+    def _lose(self, error: Exception) -> None:
+        self._lost = True
+        if self._held is not None:
+            self._held.lose(f"{type(error).__name__}: {error}")
 
 
 def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks | None:
     """Follow the scheduler's prefix cache; None if there is none, or it is of a kind that cannot be followed."""
     try:
+        # One that an earlier core left says nothing of this one.
+        cached_blocks_of(folder, engine).unlink(missing_ok=True)
         reason = _unfollowable(scheduler)
         if reason is not None:
             _log.info("Flyball: the gate does not see what is cached: %s", reason)
@@ -106,7 +153,7 @@ def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks 
         pool = scheduler.kv_cache_manager.block_pool
         told = CachedBlocksWriter(folder, engine=engine, blocks=pool.num_gpu_blocks, block_tokens=pool.hash_block_size)
         return CachedBlocks(pool, told, root=_root)
-    except (CachedBlocksError, AttributeError, TypeError, ImportError) as error:
+    except (CachedBlocksError, OSError, AttributeError, TypeError, ImportError) as error:
         _log.warning("Flyball: the gate does not see what is cached: %s", error)
         return None
 

@@ -126,7 +126,11 @@ class GateKeeper:
             passage.decided = True
             verdict = self._gate.decide(arrival, now=now)
         if verdict is None or verdict.admitted:
-            passage.reservations += [self._gate.reserve(arrival, now=now) for _ in range(passage.sequences)]
+            passage.reservations.append(self._gate.reserve(arrival, now=now))
+            # vLLM caches blocks as it gives them out: what the first sequence computes, the others find.
+            sibling = arrival if arrival.cached is None else Arrival(arrival.tokens, (arrival.tokens - 1,))
+            more = range(passage.sequences - 1)
+            passage.reservations[:0] = [self._gate.reserve(sibling, now=now) for _ in more]
         return verdict
 
     def _cached(self, passage: Passage, engine_input: Any, now: float) -> tuple[int, ...] | None:

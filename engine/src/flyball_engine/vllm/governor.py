@@ -316,6 +316,7 @@ class Governor:
         numbers, surface = self._state.numbers, self._surface
         prefilling = surface.prefilling()
         numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
-        backlog = surface.backlog(prefilling, None if self.cached is None else self.cached.cached_tokens)
-        self._state.set_backlog(backlog, knows_prefixes=self.cached is not None, received=self._backlog.requests)
+        cached = self.cached if self.cached is not None and self.cached.knows else None
+        backlog = surface.backlog(prefilling, None if cached is None else cached.cached_tokens)
+        self._state.set_backlog(backlog, knows_prefixes=cached is not None, received=self._backlog.requests)
         self._backlog.counted(began=began, ended=self._clock())

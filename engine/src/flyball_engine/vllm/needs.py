@@ -131,7 +131,10 @@ STEP: Final = (
             "num_computed_tokens",
             "is_prefill_chunk",
         ),
-        optional={"block_hashes": _BLIND},
+        optional={
+            "block_hashes": _BLIND,
+            "skip_reading_prefix_cache": "every request is taken to look for its prompt in the cache",
+        },
     ),
     Used(
         module="vllm.v1.core.sched.output",

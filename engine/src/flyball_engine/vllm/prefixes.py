@@ -52,9 +52,7 @@ class Prefixes:
         for cache in self._caches:
             root = cache.root()
             if root is None:
-                # Nothing has come in yet.
-                held.append(0)
-                continue
+                return None
             chain = chains.get(root)
             if chain is None:
                 keys = self._hashing.extra_keys(cache.block_tokens, adapter, salt)
@@ -77,11 +75,11 @@ class _Chain:
         self._digests: list[bytes] = []
 
     def held_by(self, cache: CachedBlocksReader) -> int:
-        """Tokens of the prompt that a core holds. Its last token is always processed: it makes the next."""
-        whole, blocks = len(self._tokens) // self._block_tokens, 0
-        while blocks < whole and cache.holds(self._digest(blocks)):
+        """Tokens of the prompt that a core holds. Its last block is always processed: its last token makes the next."""
+        most, blocks = (len(self._tokens) - 1) // self._block_tokens, 0
+        while blocks < most and cache.holds(self._digest(blocks)):
             blocks += 1
-        return min(blocks * self._block_tokens, len(self._tokens) - 1)
+        return blocks * self._block_tokens
 
     def _digest(self, index: int) -> bytes:
         digests = self._digests

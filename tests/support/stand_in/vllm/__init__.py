@@ -2,3 +2,5 @@
 
 Its requests are real, to a real server. That the options mean to vLLM what they mean here is held by the engine level.
 """
+
+print("INFO: as vLLM does, on standard output")  # noqa: T201 – see above
