@@ -14,9 +14,10 @@ Imports neither vLLM nor torch.
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 from typing import Final
+
+from flyball_engine.control.shared_file import shared_file
 
 _MAGIC: Final = int.from_bytes(b"FLYBLCK1", "little")
 _MAGIC_WORD, _BLOCK_TOKENS, _CELLS, _ROOT_LENGTH = range(4)
@@ -41,17 +42,12 @@ class CachedBlocksWriter:
         """Make the file of the core `engine`, whose cache has `blocks` of `block_tokens`; raises CachedBlocksError."""
         path = cached_blocks_of(folder, engine)
         cells = 1 << (CELLS_PER_BLOCK * blocks - 1).bit_length()
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
-            with partial.open("wb+") as file:
-                # No holes: a write into one where memory is short would end the engine by a signal.
-                os.posix_fallocate(file.fileno(), 0, _FIRST_CELL + cells)
-                self._map = mmap.mmap(file.fileno(), _FIRST_CELL + cells)
-            self._words = memoryview(self._map)[:_ROOT].cast("Q")
-            self._words[_MAGIC_WORD] = _MAGIC
-            self._words[_BLOCK_TOKENS] = block_tokens
-            self._words[_CELLS] = cells
-            partial.replace(path)
+            with shared_file(path, _FIRST_CELL + cells) as self._map:
+                self._words = memoryview(self._map)[:_ROOT].cast("Q")
+                self._words[_MAGIC_WORD] = _MAGIC
+                self._words[_BLOCK_TOKENS] = block_tokens
+                self._words[_CELLS] = cells
         except OSError as error:
             raise CachedBlocksError(f"cannot make {path}: {error}") from error
         self._cells = memoryview(self._map)[_FIRST_CELL:]

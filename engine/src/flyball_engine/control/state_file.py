@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import time
 import zlib
 from array import array
@@ -41,6 +40,7 @@ from flyball_engine.contract import (
     Policy,
     StrategyType,
 )
+from flyball_engine.control.shared_file import shared_file
 from flyball_engine.knobs import knob_named
 
 _MAGIC: Final = int.from_bytes(b"FLYBALL3", "little")
@@ -128,18 +128,12 @@ class StateWriter:
         """Make the file of the core `engine`, replacing an older one; raises StateFileError."""
         path = folder / f"core-{engine}.state"
         text = _encoded(engine, unsupported)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
-            with partial.open("wb+") as file:
-                # No holes: a write into one where memory is short would end the engine by a signal.
-                os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
-                self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
-            self._words = memoryview(self._map).cast("Q")
-            self._words[_LENGTH] = len(text)
-            self._map[_TEXT : _TEXT + len(text)] = text
-            self._words[0] = _MAGIC
-            # Renamed into place, so that no reader meets a file without a header.
-            partial.replace(path)
+            with shared_file(path, _FILE_BYTES) as self._map:
+                self._words = memoryview(self._map).cast("Q")
+                self._words[_LENGTH] = len(text)
+                self._map[_TEXT : _TEXT + len(text)] = text
+                self._words[0] = _MAGIC
         except OSError as error:
             raise StateFileError(f"cannot make the state file {path}: {error}") from error
         self.numbers = array("d", bytes(8 * _BODY))
