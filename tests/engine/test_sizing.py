@@ -15,8 +15,8 @@ from flyball_engine.sizing.config import read
 from flyball_engine.sizing.devices import GIB, MIB
 from flyball_engine.sizing.memory import cache_shape, capacity, layer_numbers
 from flyball_engine.sizing.names import REMOVED, SETTINGS
+from flyball_engine.sizing.request import KV_DTYPES
 from flyball_engine.sizing.shape import Heads
-from flyball_engine.sizing.size import KV_DTYPES
 from support.installed import NEWEST, Installed
 from support.kv_shapes import SHAPES
 from support.launcher import environment

@@ -14,8 +14,9 @@ from flyball_engine.sizing.errors import SizingError
 from flyball_engine.sizing.families import FAMILIES
 from flyball_engine.sizing.packing import NAMED
 from flyball_engine.sizing.presets import PRESETS
+from flyball_engine.sizing.request import Request
 from flyball_engine.sizing.roofline import Roofline
-from flyball_engine.sizing.size import Request, size
+from flyball_engine.sizing.size import size
 from support.model_configs import PUBLISHED, Config, llama
 
 DEVICES = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)

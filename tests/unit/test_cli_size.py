@@ -98,6 +98,57 @@ def test_the_start_values_can_be_pasted_into_an_inference_service(
     ]
 
 
+def test_a_context_below_the_models_is_among_the_arguments(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU, "--context", "4096"], capsys)
+    assert "--max-model-len=4096" in said["spec"]["engine"]["args"]
+    assert said["start"]["max_model_len"] == 4096
+    command = text.partition("start with")[2].partition("in an InferenceService")[0]
+    assert "--max-model-len=4096" in command.split()
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU, "--context", "8192"], capsys)
+    assert "--max-model-len" not in text, "the model's own"
+    assert "--max-model-len" not in str(said["spec"])
+
+
+def test_the_command_line_has_what_the_sizing_holds_for(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--tensor-parallel", "2", "--kv-dtype", "fp8", "--utilization", "0.95", "--context", "4096")
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU, *options], capsys)
+    command = text.partition("start with")[2].partition("in an InferenceService")[0].split()
+    assert {"--tensor-parallel-size=2", *said["spec"]["engine"]["args"]} <= set(command)
+    assert {"--kv-cache-dtype=fp8", "--gpu-memory-utilization=0.95"} <= set(command)
+
+
+def test_weights_that_are_not_the_checkpoints_are_said_to_be_needed(
+    write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU, "--weights", "awq"], capsys)
+    (note,) = said["notes"]
+    assert note == "weights in awq, where the config states bf16: this needs a checkpoint with weights in awq"
+    assert f"\n  {note}\n" in text
+    assert said["checkpoint"] == "other"
+    assert "--quantization" not in text
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU, "--weights", "fp8"], capsys)
+    assert "vLLM packs them as it loads them, with --quantization=fp8_per_tensor" in said["notes"][0]
+    assert "--quantization=fp8_per_tensor" in said["spec"]["engine"]["args"]
+    said, text = both(["size", write(models.LLAMA3_8B), *GPU], capsys)
+    assert (said["notes"], said["checkpoint"]) == ([], "stated")
+
+
+def test_one_request_is_shown_once(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    # Weights of 70.6 GB in fp8 leave a GPU of 79.6 GiB room for few.
+    options = ("--weights", "fp8", "--utilization", "0.94")
+    said, text = both(["size", write(models.LLAMA3_70B), *GPU, *options], capsys)
+    assert said["start"]["max_num_seqs"] == 1
+    assert text.count("decode of 1 request at 8,192") == 1
+
+
+def both(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
+    """What a command says as JSON, and as text."""
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+    return said, capsys.readouterr().out
+
+
 def test_memory_alone_sizes_without_a_step(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     held = []
     for amount in ("24GiB", "24Gi", "25769803776", "25769803776 B"):

@@ -13,9 +13,10 @@ from flyball_engine.sizing.errors import SizingError
 from flyball_engine.sizing.memory import activation_bytes, cache_shape, capacity, request_blocks
 from flyball_engine.sizing.names import NONE, SETTINGS
 from flyball_engine.sizing.presets import PRESETS
+from flyball_engine.sizing.request import Request, degrees
 from flyball_engine.sizing.roofline import Roofline
-from flyball_engine.sizing.shape import Layer
-from flyball_engine.sizing.size import Request, Sizing, size
+from flyball_engine.sizing.shape import Checkpoint, Layer
+from flyball_engine.sizing.size import Sizing, size
 from flyball_engine.sizing.weights import active_parameters, parameters, weight_bytes
 from support import model_configs as models
 from support.model_configs import PUBLISHED, Config
@@ -246,6 +247,66 @@ def test_the_latency_preset_bounds_its_full_decode() -> None:
     found = sized(models.LLAMA3_8B, H100, preset="latency", context=2048)
     assert found.steps is not None
     assert found.steps.decode.seconds <= 2 * found.steps.model.seconds(decodes=1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("device", "context"), [("L4", 8192), ("L4", 256), ("H100-SXM", 1), ("H200", 16)])
+def test_a_step_is_no_larger_than_the_requests_can_fill(name: str, device: str, context: int) -> None:
+    found = sized(models.LLAMA3_8B, gpu(device), preset=name, context=context)
+    assert found.ceilings.seqs <= found.ceilings.tokens <= found.ceilings.seqs * context
+
+
+def test_a_small_cache_is_not_spent_on_long_steps() -> None:
+    few, many = (sized(models.LLAMA3_8B, gpu(name), context=8192).ceilings for name in ("L4", "H100-SXM"))
+    assert (few.seqs, few.tokens) == (3, 8192)
+    assert many.tokens == 16384
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (models.LLAMA3_8B, (1, 2, 4, 8, 16, 32)),
+        # Of twelve heads, but the width or the vocabulary does not divide by three.
+        (models.GPT2, (1, 2, 3, 4, 6, 12)),
+        (models.GPT2 | {"n_inner": 2048}, (1, 2, 4)),
+        (models.GPT2 | {"vocab_size": 50_176}, (1, 2, 4)),
+        # Twenty-eight heads over four key heads; the width is 2⁹ · 37, the vocabulary 2⁹ · 297.
+        (models.QWEN25_7B, (1, 2, 4)),
+        # Experts 1408 wide and shared ones: 2⁷ · 11.
+        (models.QWEN15_MOE, (1, 2, 4, 8, 16)),
+        (models.QWEN15_MOE | {"shared_expert_intermediate_size": 5640}, (1, 2, 4, 8)),
+        # No layer is dense, so that the dense width does not matter.
+        (models.QWEN3_30B | {"intermediate_size": 6145}, (1, 2, 4, 8, 16, 32)),
+        (models.QWEN3_30B | {"moe_intermediate_size": 776}, (1, 2, 4, 8)),
+    ],
+)
+def test_a_model_is_split_as_vllm_divides_it(config: Config, expected: tuple[int, ...]) -> None:
+    assert degrees(read(config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "expected"),
+    [
+        (None, "auto", Checkpoint.STATED),
+        (None, "bf16", Checkpoint.STATED),
+        (None, "fp8", Checkpoint.ON_LOAD),
+        (None, "int8", Checkpoint.OTHER),
+        (None, "awq", Checkpoint.OTHER),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, "awq", Checkpoint.STATED),
+        ({"quant_method": "gptq", "bits": 4}, "int4", Checkpoint.STATED),
+        ({"quant_method": "gptq", "bits": 8}, "gptq", Checkpoint.OTHER),
+        ({"quant_method": "awq"}, "fp8", Checkpoint.OTHER),
+        ({"quant_method": "fp8"}, "int8", Checkpoint.OTHER),
+        ({"quant_method": "fp8"}, "bf16", Checkpoint.OTHER),
+        ({"quant_method": "mxfp4"}, "int4", Checkpoint.OTHER),
+        # Not sized, so that the user's word is taken.
+        ({"quant_method": "exl3"}, "int4", Checkpoint.STATED),
+    ],
+)
+def test_weights_that_the_config_does_not_state_need_another_checkpoint(
+    stated: Config | None, asked: str, expected: Checkpoint
+) -> None:
+    assert read(models.LLAMA3_8B | {"quantization_config": stated}, weights=asked).checkpoint is expected
 
 
 def test_plain_memory_is_sized_without_costs() -> None:

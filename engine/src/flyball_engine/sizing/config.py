@@ -8,8 +8,8 @@ from typing import Any, Final
 from flyball_engine.sizing.errors import ConfigError, RequestError
 from flyball_engine.sizing.families import FAMILIES, Family, layers
 from flyball_engine.sizing.fields import Fields
-from flyball_engine.sizing.packing import named, stated
-from flyball_engine.sizing.shape import Heads, Latent, ModelShape, Packing
+from flyball_engine.sizing.packing import checkpoint, named, stated
+from flyball_engine.sizing.shape import Checkpoint, Heads, Latent, ModelShape, Packing
 
 AUTO: Final = "auto"
 #: Bytes of one number, by what `dtype` may name.
@@ -34,6 +34,7 @@ def read(config: object, *, dtype: str = AUTO, weights: str = AUTO) -> ModelShap
     family = _family(text.get("model_type", config.get("model_type")))
     fields = Fields(text, family.aliases, family.defaults)
     number = _dtype(dtype, text, config)
+    packing, found, held_by = _packing(config, text, weights)
     hidden = fields.count("hidden_size")
     if fields.optional("word_embed_proj_dim") not in (None, hidden):
         raise ConfigError("word_embed_proj_dim", "differs from hidden_size", f"{hidden}, or none")
@@ -50,7 +51,9 @@ def read(config: object, *, dtype: str = AUTO, weights: str = AUTO) -> ModelShap
         longest=_longest(fields),
         dtype=number,
         number_bytes=DTYPES[number],
-        packing=_packing(config, text, weights),
+        packing=packing,
+        stated=found,
+        checkpoint=held_by,
         left_out=tuple(tower for tower in _TOWERS if tower in config),
     )
 
@@ -80,9 +83,22 @@ def _dtype(asked: str, text: Mapping[str, Any], config: Mapping[str, Any]) -> st
     return "bfloat16" if found == "float32" else found
 
 
-def _packing(config: Mapping[str, Any], text: Mapping[str, Any], weights: str) -> Packing:
-    if weights != AUTO:
-        return named(weights)
+def _packing(config: Mapping[str, Any], text: Mapping[str, Any], weights: str) -> tuple[Packing, str, Checkpoint]:
+    """The packing to size, the name of what the config states, and which checkpoint holds it."""
+    wanted = None if weights == AUTO else named(weights)
+    try:
+        found = _stated(config, text)
+    except ConfigError:
+        # A packing that is not sized may be named instead: then it is that of the config.
+        if wanted is None:
+            raise
+        return wanted, wanted.name, Checkpoint.STATED
+    if wanted is None:
+        return found, found.name, Checkpoint.STATED
+    return wanted, found.name, checkpoint(wanted, found)
+
+
+def _stated(config: Mapping[str, Any], text: Mapping[str, Any]) -> Packing:
     found = config.get("quantization_config", text.get("quantization_config"))
     if found is not None and not isinstance(found, dict):
         raise ConfigError("quantization_config", f"is {found!r:.60}", "an object")

@@ -38,6 +38,11 @@ class Device:
     reserve: int
     compute: Compute | None = None
 
+    @property
+    def option(self) -> str:
+        """What it is asked for by: a GPU by name, or memory alone."""
+        return "memory" if self.compute is None else "gpu"
+
 
 def plain(memory: int) -> Device:
     """Memory of which all is the engine's, on a device whose speed is not known."""

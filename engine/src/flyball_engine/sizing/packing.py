@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flyball_engine.sizing.errors import ConfigError, RequestError
-from flyball_engine.sizing.shape import Arithmetic, Packing
+from flyball_engine.sizing.shape import Arithmetic, Checkpoint, Packing
 
 #: Weights that share a scale, where a checkpoint does not say: what AWQ and GPTQ tools default to.
 USUAL_GROUP: Final = 128
 UNPACKED: Final = Packing(name="bf16", bits=16.0)
-_FP8: Final = Packing(name="fp8", bits=8.0, arithmetic=Arithmetic.FP8)
+#: On load by the name that vLLM 0.26 to 0.32 take (vllm/config/quantization.py): 0.32 refuses --quantization=fp8 for
+#: weights that are not packed (vllm/model_executor/layers/quantization/fp8.py).
+_FP8: Final = Packing(name="fp8", bits=8.0, arithmetic=Arithmetic.FP8, on_load="fp8_per_tensor")
 _MXFP4: Final = Packing(name="mxfp4", bits=4 + 8 / 32, experts_only=True)
 
 
@@ -44,6 +46,21 @@ def named(weights: str) -> Packing:
     if weights not in NAMED:
         raise RequestError("weights", f"is {weights!r:.60}", ", ".join(("auto", *NAMED)))
     return NAMED[weights]
+
+
+def checkpoint(wanted: Packing, found: Packing) -> Checkpoint:
+    """Which one holds weights packed as `wanted`, where the config states `found`."""
+    if _alike(wanted, found):
+        return Checkpoint.STATED
+    return Checkpoint.ON_LOAD if found == UNPACKED and wanted.on_load else Checkpoint.OTHER
+
+
+def _alike(one: Packing, other: Packing) -> bool:
+    """Group sizes may differ; plain integers are any of as many bits."""
+    if int(one.bits) != int(other.bits):
+        return False
+    same_layers = (one.arithmetic, one.experts_only) == (other.arithmetic, other.experts_only)
+    return one.name == other.name or (same_layers and f"int{int(one.bits)}" in (one.name, other.name))
 
 
 def stated(quantization: Mapping[str, Any] | None) -> Packing:

@@ -18,17 +18,30 @@ class Arithmetic(StrEnum):
     """One byte, on devices that multiply fp8; elsewhere unpacked to two."""
 
 
+class Checkpoint(StrEnum):
+    """Which checkpoint holds the weights as they are sized."""
+
+    STATED = "stated"
+    """The config's own; also where its packing is of a kind that is not sized, and somebody named one."""
+    ON_LOAD = "on-load"
+    """The config's own: its weights are unpacked, and vLLM packs them as it loads them, with `Packing.on_load`."""
+    OTHER = "other"
+    """Another one than the config's, packed so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Packing:
     """How the matrices are stored. Embeddings, output head and routers keep the model's own dtype.
 
-    `bits` per weight, scales and zero points included; `experts_only`: all but the experts keep the dtype, too.
+    `bits` per weight, scales and zero points included; `experts_only`: all but the experts keep the dtype, too;
+    `on_load`: vLLM's --quantization that packs unpacked weights so, None where none does.
     """
 
     name: str
     bits: float
     arithmetic: Arithmetic = Arithmetic.HALF
     experts_only: bool = False
+    on_load: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +96,8 @@ class ModelShape:
 
     `hidden` and `width` (of the dense feed-forward part) in numbers per token; `gated`: it has three matrices, not two;
     `tied`: the output head is the embedding; `positions` rows of learned position embeddings; `longest` context in
-    tokens; `number_bytes` of one unpacked weight or activation; `left_out` names what of the config is not counted.
+    tokens; `number_bytes` of one unpacked weight or activation; `packing` as sized, which `checkpoint` holds, and
+    `stated` the name of what the config states; `left_out` names what of the config is not counted.
     """
 
     name: str
@@ -99,6 +113,8 @@ class ModelShape:
     dtype: str
     number_bytes: int
     packing: Packing
+    stated: str
+    checkpoint: Checkpoint
     left_out: tuple[str, ...] = ()
 
     @property

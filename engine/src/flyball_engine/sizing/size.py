@@ -3,58 +3,24 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.model import StepModel
-from flyball_engine.sizing import presets
-from flyball_engine.sizing.config import AUTO, read
 from flyball_engine.sizing.devices import GIB, Device
-from flyball_engine.sizing.errors import RequestError, ShortageError
-from flyball_engine.sizing.memory import CacheShape, activation_bytes, cache_shape, capacity
+from flyball_engine.sizing.errors import ShortageError, SizingError
+from flyball_engine.sizing.memory import CacheShape
 from flyball_engine.sizing.presets import Preset
+from flyball_engine.sizing.remedies import remedies
+from flyball_engine.sizing.request import Request
 from flyball_engine.sizing.roofline import Cost, Roofline
-from flyball_engine.sizing.shape import Heads, ModelShape
-from flyball_engine.sizing.weights import active_parameters, parameters, weight_bytes
+from flyball_engine.sizing.room import Memory, Room, room
+from flyball_engine.sizing.shape import ModelShape
+from flyball_engine.sizing.weights import active_parameters, parameters
 
-#: Tokens of prompt and answer together, where the request does not say and the model can hold them.
-USUAL_CONTEXT: Final = 8192
-#: Bytes of one cached number, by vLLM's --kv-cache-dtype; auto is the model's own.
-KV_DTYPES: Final[Mapping[str, int]] = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-#: Devices in one engine; beyond one node's, tensor parallelism is not sensible.
-MOST_DEVICES: Final = 64
-_STEP: Final = 256
+#: Batches are whole eights, as CUDA graphs are.
 _SEQS_STEP: Final = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is asked. Names as vLLM's flags; `context` in tokens, None for the usual one."""
-
-    tensor_parallel: int = 1
-    context: int | None = None
-    utilization: float = 0.9
-    dtype: str = AUTO
-    kv_dtype: str = AUTO
-    weights: str = AUTO
-    preset: str = "throughput"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes of each device: `budget` = `weights` + `activations` + `reserve` + `cache`."""
-
-    total: int
-    budget: int
-    weights: int
-    activations: int
-    reserve: int
-
-    @property
-    def cache(self) -> int:
-        """What is left."""
-        return self.budget - self.weights - self.activations - self.reserve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,141 +78,52 @@ def size(config: object, device: Device, request: Request) -> Sizing:
 
     Raises `ConfigError`, `RequestError` or `ShortageError`.
     """
-    bundle = presets.preset(request.preset)
-    model = read(config, dtype=request.dtype, weights=request.weights)
-    kv_dtype, kv_bytes = _kv_dtype(request.kv_dtype, model)
-    _check_split(model, request.tensor_parallel)
-    _check_utilization(request.utilization)
-    context = _context(request.context, model)
-    cache = cache_shape(model, tensor_parallel=request.tensor_parallel, kv_bytes=kv_bytes)
-    roofline = None
-    if device.compute is not None:
-        roofline = Roofline(
-            model=model, compute=device.compute, tensor_parallel=request.tensor_parallel, kv_bytes=kv_bytes
-        )
-    tokens = _tokens(bundle, roofline, context)
-    room = _Room(model=model, device=device, request=request, cache=cache, context=context, tokens=tokens)
-    room.check()
-    seqs = _largest(lambda batch: room.holds(batch) and _in_time(bundle, roofline, batch, context), bundle.seqs)
-    memory = room.memory(seqs)
-    threshold = 0 if bundle.threshold_share is None else int(tokens * bundle.threshold_share)
+    here = room(config, device, request)
+    _check(here, lambda **changed: _fits(config, device, replace(request, **changed)))
+    seqs = _largest(lambda batch: here.holds(batch) and here.in_time(batch), here.preset.seqs)
+    tokens = here.tokens(seqs)
+    share = here.preset.threshold_share
     return Sizing(
-        model=model,
+        model=here.model,
         device=device,
         tensor_parallel=request.tensor_parallel,
-        context=context,
+        context=here.context,
         utilization=request.utilization,
-        kv_dtype=kv_dtype,
-        kv_number_bytes=kv_bytes,
-        parameters=parameters(model),
-        active_parameters=active_parameters(model),
-        memory=memory,
-        cache=cache,
-        concurrency=room.concurrency(memory),
-        preset=bundle,
-        ceilings=Ceilings(seqs=seqs, tokens=tokens, threshold=threshold),
-        steps=None if roofline is None else _steps(roofline, context=context, seqs=seqs, tokens=tokens),
+        kv_dtype=here.kv_dtype,
+        kv_number_bytes=here.kv_bytes,
+        parameters=parameters(here.model),
+        active_parameters=active_parameters(here.model),
+        memory=here.memory(seqs),
+        cache=here.cache,
+        concurrency=here.concurrency(seqs),
+        preset=here.preset,
+        ceilings=Ceilings(seqs=seqs, tokens=tokens, threshold=0 if share is None else int(tokens * share)),
+        steps=None if here.roofline is None else _steps(here.roofline, context=here.context, seqs=seqs, tokens=tokens),
     )
 
 
-def _kv_dtype(asked: str, model: ModelShape) -> tuple[str, int]:
-    if asked == AUTO:
-        return model.dtype, model.number_bytes
-    if asked not in KV_DTYPES:
-        raise RequestError("kv-dtype", f"is {asked!r:.60}", ", ".join((AUTO, *KV_DTYPES)))
-    return asked, KV_DTYPES[asked]
+def _check(here: Room, fits: Callable[..., bool]) -> None:
+    """Raises `ShortageError` unless one request fits; it names what would make it."""
+    if here.holds(1):
+        return
+    memory = here.memory(1)
+    if memory.cache > 0:
+        problem = f"of {here.context} tokens does not fit once into {memory.cache / GIB:.2f} GiB of cache"
+        raise ShortageError("context", problem, remedies(here, fits))
+    raise ShortageError(
+        here.device.option,
+        f"{memory.budget / GIB:.1f} GiB of each device may be used; weights take {memory.weights / GIB:.1f} GiB, "
+        f"activations and runtime {(memory.activations + memory.reserve) / GIB:.1f} GiB",
+        remedies(here, fits),
+    )
 
 
-def _check_split(model: ModelShape, count: int) -> None:
-    """Query heads must divide over the devices, and key heads divide or be replicated evenly."""
-    query = model.attention.query
-    kv = model.attention.kv if isinstance(model.attention, Heads) else 1
-    possible = [n for n in range(1, min(query, MOST_DEVICES) + 1) if query % n == 0 and (kv % n == 0 or n % kv == 0)]
-    if count not in possible:
-        raise RequestError(
-            "tensor-parallel",
-            f"is {count}, and the model has {query} query and {kv} key-value heads",
-            ", ".join(map(str, possible)),
-        )
-
-
-def _check_utilization(share: float) -> None:
-    if not 0 < share <= 1:
-        raise RequestError("utilization", f"is {share}", "a number above 0 and at most 1, such as 0.9")
-
-
-def _context(asked: int | None, model: ModelShape) -> int:
-    if asked is None:
-        return min(USUAL_CONTEXT, model.longest)
-    if not 1 <= asked <= model.longest:
-        raise RequestError("context", f"is {asked} tokens", f"1 to {model.longest}, the model's longest")
-    return asked
-
-
-def _tokens(bundle: Preset, roofline: Roofline | None, context: int) -> int:
-    """The largest step of prefill alone that the bundle allows, whole multiples of 256."""
-    least, most = bundle.tokens
-    if roofline is None:
-        return least
-    model = roofline.step_model(context=context)
-    fitting = model.largest_chunk(seconds=bundle.step_stretch * model.seconds(decodes=1), tokens=0, decodes=0)
-    return max(least, min(most, int(fitting) // _STEP * _STEP))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Room:
-    """What a device has room for, when a step may have `tokens`, and requests have `context`."""
-
-    model: ModelShape
-    device: Device
-    request: Request
-    cache: CacheShape
-    context: int
-    tokens: int
-
-    def memory(self, seqs: int) -> Memory:
-        """The split with `seqs` as the ceiling: sampling for them takes from the cache."""
-        split = self.request.tensor_parallel
-        return Memory(
-            total=self.device.memory,
-            budget=int(self.device.memory * self.request.utilization),
-            weights=weight_bytes(self.model, split),
-            activations=activation_bytes(self.model, tensor_parallel=split, batched_tokens=self.tokens, seqs=seqs),
-            reserve=self.device.reserve,
-        )
-
-    def concurrency(self, memory: Memory) -> float:
-        """Requests that the cache holds."""
-        return capacity(self.cache, cache_bytes=memory.cache, context=self.context, batched_tokens=self.tokens)
-
-    def holds(self, seqs: int) -> bool:
-        """There is room to sample that many, and cache for them."""
-        return self.concurrency(self.memory(seqs)) >= seqs
-
-    def check(self) -> None:
-        """Raises `ShortageError` unless one request fits."""
-        memory = self.memory(1)
-        if memory.cache <= 0:
-            raise ShortageError(
-                "memory",
-                f"{memory.budget / GIB:.1f} GiB of each device may be used; weights take {memory.weights / GIB:.1f} "
-                f"GiB, activations and runtime {(memory.activations + memory.reserve) / GIB:.1f} GiB",
-                "more memory, a larger --tensor-parallel, or smaller --weights",
-            )
-        if not self.holds(1):
-            raise ShortageError(
-                "context",
-                f"of {self.context} tokens does not fit once into {memory.cache / GIB:.2f} GiB of cache",
-                f"at most about {int(self.concurrency(memory) * self.context)} tokens, --kv-dtype fp8, or more memory",
-            )
-
-
-def _in_time(bundle: Preset, roofline: Roofline | None, batch: int, context: int) -> bool:
-    """The bundle's bound on a decode step; one request is always allowed."""
-    if roofline is None or bundle.decode_stretch is None:
-        return True
-    shortest = roofline.step_model(context=context).seconds(decodes=1)
-    return batch == 1 or roofline.decode(batch=batch, context=context).seconds <= bundle.decode_stretch * shortest
+def _fits(config: object, device: Device, request: Request) -> bool:
+    """One request does; not where the request cannot be had."""
+    try:
+        return room(config, device, request).holds(1)
+    except SizingError:
+        return False
 
 
 def _largest(allowed: Callable[[int], bool], most: int) -> int:

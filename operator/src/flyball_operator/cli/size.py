@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from flyball_engine.sizing.config import AUTO, DTYPES
-from flyball_engine.sizing.devices import GPUS, Device, gpu, plain
+from flyball_engine.sizing.devices import GPUS, MIB, Device, gpu, plain
 from flyball_engine.sizing.errors import ConfigError, RequestError, SizingError
 from flyball_engine.sizing.names import REMOVED, SETTINGS
 from flyball_engine.sizing.packing import NAMED
 from flyball_engine.sizing.presets import PRESETS
-from flyball_engine.sizing.size import KV_DTYPES, USUAL_CONTEXT, Request, size
+from flyball_engine.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, Request
+from flyball_engine.sizing.size import size
 from flyball_operator.cli.size_report import as_json, as_text, names_as_text
 
 #: Exit code where the input is wrong, as argparse has it.
@@ -46,11 +47,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--dtype", default=AUTO, help=_choices(DTYPES, "numbers that are not packed"))
     parser.add_argument("--kv-dtype", default=AUTO, help=_choices(KV_DTYPES, "numbers of the cache"))
     parser.add_argument("--weights", default=AUTO, help=_choices(NAMED, "packing of the weights"))
-    parser.add_argument("--utilization", type=float, default=0.9, help="share of the memory the engine may use: 0.9")
+    parser.add_argument(
+        "--utilization",
+        type=float,
+        default=USUAL_UTILIZATION,
+        help=f"share of the memory the engine may use: {USUAL_UTILIZATION:g}",
+    )
     parser.add_argument("--preset", default="throughput", help=", ".join(PRESETS))
     parser.add_argument("--json", action="store_true", help="the same as JSON, units in the names")
     parser.add_argument("--names", action="store_true", help="what each setting is called in which engine, and no more")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -100,11 +106,15 @@ def _device(options: argparse.Namespace) -> Device:
 
 def _bytes(text: str) -> int:
     """Of an amount such as 80GiB, 80Gi, 80GB, 80G or plain bytes."""
+    accepted = "an amount such as 80GiB, 80GB or 85899345920"
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
-        raise RequestError("memory", f"is {text!r:.60}", "an amount such as 80GiB, 80GB or 85899345920")
+        raise RequestError("memory", f"is {text!r:.60}", accepted)
     unit = (match[2] or "").removesuffix("B")
-    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[:1]])
+    amount = int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[:1]])
+    if match[2] is None and amount < MIB:
+        raise RequestError("memory", f"is {text!r:.60}, which are {amount} bytes without a unit", accepted)
+    return amount
 
 
 def _request(options: argparse.Namespace) -> Request:

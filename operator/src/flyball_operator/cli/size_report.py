@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from flyball_engine.sizing.names import REMOVED, SETTINGS
+from flyball_engine.sizing.request import USUAL_UTILIZATION
 from flyball_engine.sizing.roofline import Cost
-from flyball_engine.sizing.shape import Heads
+from flyball_engine.sizing.shape import Checkpoint, Heads
 from flyball_engine.sizing.size import Sizing, Steps
 
 _WIDTH = 100
@@ -43,6 +44,8 @@ def as_json(sizing: Sizing) -> dict[str, Any]:
         "dtype": shape.dtype,
         "kv_dtype": sizing.kv_dtype,
         "weights": shape.packing.name,
+        "checkpoint": shape.checkpoint.value,
+        "notes": list(_notes(sizing)),
         "not_counted": list(shape.left_out),
         "parameters": sizing.parameters,
         "active_parameters": sizing.active_parameters,
@@ -62,6 +65,7 @@ def as_json(sizing: Sizing) -> dict[str, Any]:
             "why": sizing.preset.why,
             "max_num_seqs": sizing.ceilings.seqs,
             "max_num_batched_tokens": sizing.ceilings.tokens,
+            "max_model_len": sizing.context,
             "long_prefill_token_threshold": sizing.ceilings.threshold,
             "performance_mode": sizing.preset.mode,
         },
@@ -71,16 +75,38 @@ def as_json(sizing: Sizing) -> dict[str, Any]:
 
 def _spec(sizing: Sizing) -> dict[str, Any]:
     """What the start values are in an InferenceService: ceilings are fields of its own there, refused as arguments."""
-    arguments = [f"--performance-mode={sizing.preset.mode}"]
-    if sizing.ceilings.threshold:
-        arguments.append(f"--long-prefill-token-threshold={sizing.ceilings.threshold}")
-    if sizing.kv_dtype != sizing.model.dtype:
-        arguments.append(f"--kv-cache-dtype={sizing.kv_dtype}")
     return {
         "batching": {"maxNumSeqs": sizing.ceilings.seqs, "maxNumBatchedTokens": sizing.ceilings.tokens},
         "parallelism": {"tensor": sizing.tensor_parallel},
-        "engine": {"args": arguments},
+        "engine": {"args": list(_arguments(sizing))},
     }
+
+
+def _arguments(sizing: Sizing) -> Iterator[str]:
+    """What vLLM must be told beside ceilings and devices, for the sizing to hold of it."""
+    shape, threshold = sizing.model, sizing.ceilings.threshold
+    if sizing.context != shape.longest:
+        # Of its own, vLLM takes the model's longest context, and does not start where that does not fit the cache.
+        yield f"--max-model-len={sizing.context}"
+    yield f"--performance-mode={sizing.preset.mode}"
+    if threshold:
+        yield f"--long-prefill-token-threshold={threshold}"
+    if sizing.kv_dtype != shape.dtype:
+        yield f"--kv-cache-dtype={sizing.kv_dtype}"
+    if shape.checkpoint is Checkpoint.ON_LOAD:
+        yield f"--quantization={shape.packing.on_load}"
+    if sizing.utilization != USUAL_UTILIZATION:
+        yield f"--gpu-memory-utilization={sizing.utilization:g}"
+
+
+def _notes(sizing: Sizing) -> Iterator[str]:
+    """What the user has to see to."""
+    shape = sizing.model
+    differs = f"weights in {shape.packing.name}, where the config states {shape.stated}"
+    if shape.checkpoint is Checkpoint.ON_LOAD:
+        yield f"{differs}: vLLM packs them as it loads them, with --quantization={shape.packing.on_load}"
+    elif shape.checkpoint is Checkpoint.OTHER:
+        yield f"{differs}: this needs a checkpoint with weights in {shape.packing.name}"
 
 
 def _steps_json(steps: Steps) -> dict[str, Any]:
@@ -112,6 +138,7 @@ def _model(sizing: Sizing) -> Iterator[str]:
     yield f"{shape.name}: {sizing.parameters / 1e9:.2f}B parameters{share}; {shape.dtype}{packing}"
     if shape.left_out:
         yield f"  not counted: {', '.join(shape.left_out)}"
+    yield from (f"  {note}" for note in _notes(sizing))
 
 
 def _memory(sizing: Sizing) -> Iterator[str]:
@@ -151,20 +178,28 @@ def _step(sizing: Sizing) -> Iterator[str]:
         return
     yield "a step at the least, by roofline (kernels measured elsewhere take 1.3 to 1.6 times as long)"
     yield _cost(f"decode of 1 request at {sizing.context:,}", steps.single)
-    yield _cost(f"decode of {_requests(sizing.ceilings.seqs)} at {sizing.context:,}", steps.decode)
+    if sizing.ceilings.seqs > 1:
+        yield _cost(f"decode of {_requests(sizing.ceilings.seqs)} at {sizing.context:,}", steps.decode)
     yield _cost(f"prefill of {sizing.ceilings.tokens:,} tokens", steps.prefill)
     yield f"  below {steps.model.kappa} tokens, reading the weights takes longer than multiplying them"
 
 
 def _ceilings(sizing: Sizing) -> Iterator[str]:
     yield f"start with (preset {sizing.preset.name})"
-    yield from textwrap.wrap(sizing.preset.why, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-    yield f"  --max-num-seqs={sizing.ceilings.seqs} --max-num-batched-tokens={sizing.ceilings.tokens}"
-    yield f"  --long-prefill-token-threshold={sizing.ceilings.threshold} --performance-mode={sizing.preset.mode}"
+    yield from _wrapped(sizing.preset.why)
+    split = [] if sizing.tensor_parallel == 1 else [f"--tensor-parallel-size={sizing.tensor_parallel}"]
+    ceilings = [f"--max-num-seqs={sizing.ceilings.seqs}", f"--max-num-batched-tokens={sizing.ceilings.tokens}"]
+    arguments = " ".join([*ceilings, *split, *_arguments(sizing)])
+    yield from _wrapped(arguments)
     yield "  in an InferenceService:"
     yield "    spec:"
     # A JSON value is a YAML value.
     yield from (f"      {name}: {json.dumps(value)}" for name, value in _spec(sizing).items())
+
+
+def _wrapped(words: str) -> list[str]:
+    """Lines that break between words only: an argument with hyphens stays whole."""
+    return textwrap.wrap(words, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _row(words: str, amount: int) -> str:
