@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from flyball_operator import __version__
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
 from flyball_operator.cli import main
 
@@ -24,3 +25,10 @@ def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[s
         main([])
     assert end.value.code == 2
     assert "usage: flyball" in capsys.readouterr().err
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"flyball {__version__}\n"

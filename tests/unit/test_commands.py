@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -10,7 +17,11 @@ from bench.main import run
 from flyball_engine.padded.main import main as padded
 from flyball_engine.simulator.main import main as simulator
 from flyball_operator.cli import main as flyball
-from support.wrong_inputs.command_lines import BENCH, FLYBALL, PADDED, SIMULATOR
+from flyball_operator.shell import arguments as operator
+from flyball_operator.shell.settings import Settings
+from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in SIMULATOR])
@@ -32,6 +43,13 @@ def test_flyball_names_what_it_accepts(arguments: str, says: Sequence[str], caps
     expect_refused(lambda: flyball(arguments.split()), says, capsys)
 
 
+@pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0]) for case in OPERATOR])
+def test_the_operator_takes_no_arguments(
+    arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    expect_refused(lambda: operator.check(arguments.split()), says, capsys)
+
+
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in BENCH])
 def test_the_benchmarks_name_what_they_accept(
     arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -51,3 +69,61 @@ def expect_refused(command: Callable[[], object], says: Sequence[str], capsys: p
 def test_a_short_run_of_the_simulated_engine_reports(capsys: pytest.CaptureFixture[str]) -> None:
     simulator(["run", "--seconds", "5", "--rate", "2", "--active", "8", "--threshold", "0"])
     assert "goodput" in capsys.readouterr().out
+
+
+def test_the_operator_says_what_it_is_and_what_it_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        operator.check(["--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "The operator process of Flyball" in said
+    for name, field in Settings.model_fields.items():
+        assert f"FLYBALL_{name.upper()}" in said
+        assert (field.description or "undescribed").split()[0] in said
+    assert "FLYBALL_METRICS_PORT (8080)" in said
+    assert "FLYBALL_SIGNING_KEY_FILE\n" in said
+
+
+def test_help_starts_no_operator() -> None:
+    asked = python("-m", "flyball_operator", "--help", stdout=subprocess.PIPE)
+    assert (asked.returncode, asked.stderr) == (0, b"")
+    assert b"environment variables:" in asked.stdout
+    refused = python("-m", "flyball_operator", "run", stdout=subprocess.PIPE)
+    assert (refused.returncode, refused.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("arguments", ["crd", "size --names", "--help"])
+def test_a_full_disk_is_one_sentence(arguments: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=full)
+    assert ended.returncode == 1
+    assert ended.stderr == b"flyball: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", ["crd", "size --names"])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=writing)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("distribution", ["operator", "engine"])
+def test_the_declared_commands_are_there(distribution: str) -> None:
+    scripts = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]["scripts"]
+    assert list(scripts) == [{"operator": "flyball", "engine": "flyball-bench"}[distribution]]
+    for target in scripts.values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(import_module(module), function))
+
+
+def python(*arguments: str, stdout: int | IO[bytes]) -> subprocess.CompletedProcess[bytes]:
+    """Run it with its output buffered, as it is where nobody asks otherwise."""
+    sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine"))
+    variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(
+        [sys.executable, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, check=False
+    )

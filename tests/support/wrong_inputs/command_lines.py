@@ -124,9 +124,15 @@ PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
 FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: command",)),
     ("seize", ("invalid choice: 'seize'", "crd", "size")),
-    ("crd --hashes", ("unrecognized arguments: --hashes",)),
+    ("crd --hashes", ("usage: flyball crd", "unrecognized arguments: --hashes")),
+    ("size x --gpus L4", ("usage: flyball size", "--gpu NAME", "unrecognized arguments: --gpus")),
     ("size x --gpu L4 --memory 1GiB", ("--memory", "not allowed with argument --gpu")),
     ("size x --context many", ("--context", "invalid int value: 'many'")),
+]
+#: Of the operator process.
+OPERATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("run", ("usage: python3 -m flyball_operator", "unrecognized arguments: run")),
+    ("--namespaces default", ("unrecognized arguments: --namespaces default",)),
 ]
 #: Of `hack/bench`.
 BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [

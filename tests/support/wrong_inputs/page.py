@@ -83,6 +83,12 @@ def doors() -> Iterator[Door]:
         [(f"flyball {given}".strip(), 2, says) for given, says in command_lines.FLYBALL],
     )
     yield Door(
+        "`python -m flyball_operator`",
+        "As above; nothing is started.",
+        "tests/unit/test_commands.py",
+        [(given, 2, says) for given, says in command_lines.OPERATOR],
+    )
+    yield Door(
         "`flyball-bench`",
         "As above.",
         "tests/unit/test_bench.py",

@@ -7,13 +7,22 @@ from collections.abc import Sequence
 
 import yaml
 
+from flyball_operator import __version__
 from flyball_operator.api import crd
 from flyball_operator.cli import size
+from flyball_operator.cli.output import written
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    return written(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        # argparse would show the usage of `flyball` alone, which has none of the options that the command takes.
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     code: int = options.run(options)
     return code
 
@@ -22,10 +31,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="flyball", description="Flyball: InferenceServices that keep their batching tuned."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
-    show.set_defaults(run=_crd)
+    show.set_defaults(run=_crd, parser=show)
     size.add_to(commands)
     return parser
 

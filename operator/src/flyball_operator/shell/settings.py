@@ -1,6 +1,7 @@
 """Settings of the operator, from environment variables with the prefix FLYBALL_.
 
-Validated as a whole at start: a wrong one ends the process with a message that names it, before anything is touched.
+The string under a setting is what `python3 -m flyball_operator --help` says of it. Validated as a whole at start: a
+wrong one ends the process with a message that names it, before anything is touched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Annotated, Final
 from pydantic import Field, HttpUrl, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+#: Begins the name of each setting's environment variable.
+ENV_PREFIX: Final = "FLYBALL_"
 #: Stands for every namespace of the cluster.
 ALL_NAMESPACES: Final = "*"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -39,7 +42,7 @@ class LogLevel(StrEnum):
 class Settings(BaseSettings):
     """What an operator process is started with."""
 
-    model_config = SettingsConfigDict(env_prefix="FLYBALL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces whose services are looked after, separated by commas; `*` for all. Default: the operator's own."""

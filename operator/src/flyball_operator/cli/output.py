@@ -1,0 +1,45 @@
+"""What a command does where its output cannot be written: a reader that went away, or no room."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+#: Exit code where the reader of a pipe went away, as shells have it of a process that SIGPIPE ended.
+READER_GONE: Final = 141
+#: Exit code where the output could not be written.
+NOT_WRITTEN: Final = 1
+
+
+def written(command: Callable[[], int]) -> int:
+    """Run a command, and see its output written; returns the exit code. Its only effect that can fail is writing."""
+    try:
+        return _flushed(command)
+    except BrokenPipeError:
+        _drop_output()
+        return READER_GONE
+    except OSError as error:
+        _drop_output()
+        with suppress(OSError):
+            print(f"flyball: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        return NOT_WRITTEN
+
+
+def _flushed(command: Callable[[], int]) -> int:
+    """Also after --help, which exits. When the interpreter ends it would be too late: an error is a traceback then."""
+    try:
+        return command()
+    finally:
+        # There is no stdout where it was closed before the start.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere: the interpreter flushes once more as it ends, and would say it cannot."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
