@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,14 @@ def written(pem: bytes, folder: Path) -> Path:
     """A file with this key."""
     path = folder / "key.pem"
     path.write_bytes(pem)
+    return path
+
+
+def a_program(folder: Path, script: str) -> Path:
+    """Of the shell."""
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
     return path
 
 
@@ -164,6 +173,32 @@ def test_an_interrupted_run_keeps_what_it_measured_and_reports_it_and_puts_the_e
     assert rig.limit() == 7
 
 
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_while_vllm_is_imported_ends_the_generator_at_once(
+    rig: Rig, tmp_path: Path, by: signal.Signals, code: int
+) -> None:
+    # It hears no end of its orders, nor that it is told to end.
+    began = tmp_path / "pid"
+    importing = a_program(tmp_path, f"trap '' TERM; echo $$ > {began}.new; mv {began}.new {began}; exec sleep 600")
+
+    def interrupt(process: subprocess.Popen[str]) -> None:
+        eventually(began.exists, expecting="vLLM is being imported")
+        process.send_signal(by)
+
+    ended = rig.sweep("--concurrency=1", f"--python={importing}", at="importing vLLM", do=interrupt)
+    ended.expect(code, "flyball-bench: interrupted", "the engine's setpoint is put back")
+    assert "Traceback" not in ended.err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(began.read_text()), 0)
+
+
+def test_a_disk_without_room_for_the_generators_log_spoils_no_point(rig: Rig) -> None:
+    rig.out.mkdir()
+    (rig.out / "generator.log").symlink_to("/dev/full")
+    rig.run("--concurrency=1").expect(0, "written: ")
+    assert rig.measured() == [1]
+
+
 def test_a_point_of_which_every_request_fails_is_not_kept_and_ends_the_run(rig: Rig) -> None:
     # Longer than the model: the engine refuses each of them.
     rig.run("--concurrency=1", "--input-tokens=100000").expect(1, "every request failed", "HTTP 400")
@@ -235,6 +270,24 @@ class TestBeforeTheFirstPoint:
 
     def test_a_python_that_is_none(self, refused: Refused) -> None:
         refused(["--python=/nowhere"], "--python: '/nowhere' is no program")
+
+    @pytest.mark.parametrize(
+        ("script", "says"), [("exit 0", "ended: it said nothing"), ("echo hello; cat", "'hello' is no answer of it")]
+    )
+    def test_a_program_that_is_no_python(self, tmp_path: Path, refused: Refused, script: str, says: str) -> None:
+        program = a_program(tmp_path, script)
+        named = f"--python: {program} does not run vLLM's load generator"
+        refused([f"--python={program}"], named, says, "accepted: a Python interpreter that has vLLM")
+
+    def test_a_program_for_another_machine(self, tmp_path: Path, refused: Refused) -> None:
+        program = a_program(tmp_path, "")
+        program.write_bytes(b"\x7fELF and nothing else")
+        refused([f"--python={program}"], f"--python: {program}: Exec format error", "accepted: a Python interpreter")
+
+    def test_a_model_of_which_nobody_says_where_it_is_from(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["run", f"--url={rig.url}", f"--out={rig.out}"]) == 2
+        lacking = "--tokenizer: the endpoint does not say what its model was loaded from; accepted: a folder, or a name"
+        assert lacking in capsys.readouterr().err
 
     def test_results_that_are_none(self, rig: Rig, refused: Refused) -> None:
         rig.out.mkdir()

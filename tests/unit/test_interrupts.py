@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from flyball_engine.bench.__main__ import run
 from flyball_engine.bench.interrupts import Interrupts, TerminatedError
 
 
@@ -51,6 +53,20 @@ def test_what_was_before_is_back_afterwards() -> None:
     with Interrupts():
         assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] != before
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_interrupt_while_the_command_is_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Importing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "flyball_engine.bench.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "flyball_engine.bench.main", raising=False)
+    monkeypatch.setattr("sys.meta_path", [Importing(), *sys.meta_path])
+    assert run() == 130
+    assert capsys.readouterr().err == "flyball-bench: interrupted\n"
 
 
 def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:

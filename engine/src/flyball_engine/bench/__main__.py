@@ -1,8 +1,19 @@
-"""`python -m flyball_engine.bench`: see `--help`."""
+"""`flyball-bench`, and `python -m flyball_engine.bench`: see `--help`."""
 
 import sys
 
-from flyball_engine.bench.main import main
+
+def run() -> int:
+    """Entry point; returns the exit code."""
+    try:
+        # Here, so that Ctrl-C while that is imported is no traceback.
+        from flyball_engine.bench.main import main  # noqa: PLC0415 – see above
+
+        return main()
+    except KeyboardInterrupt:
+        print("flyball-bench: interrupted", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -36,3 +36,9 @@ class GeneratorError(BenchError):
 
 class FileError(BenchError):
     """A file of results cannot be used."""
+
+
+def why(error: Exception) -> str:
+    """What the system says, without the name of the file, which is named already."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error)

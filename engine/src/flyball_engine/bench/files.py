@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from flyball_engine.bench.errors import FileError
+from flyball_engine.bench.errors import FileError, why
 from flyball_engine.bench.measurements import FORMAT, Measurement
 from flyball_engine.bench.page import page
 from flyball_engine.bench.report import Report
@@ -28,11 +28,21 @@ def read(path: Path) -> list[Measurement]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise FileError(f"{path}: larger than any file of results ({MOST_BYTES // 2**20} MB)")
-        whole, _, _cut_off = path.read_bytes().rpartition(b"\n")
-        lines = whole.decode().split("\n")  # a text may have other ends of lines in it
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}: {error}") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {why(error)}; accepted: a {RESULTS}, or its folder") from error
+    if _is_report(content):
+        raise FileError(f"{path} is a report; accepted: the {RESULTS} that it was made of, or its folder")
+    try:
+        lines = content.rpartition(b"\n")[0].decode().split("\n")  # a text may have other ends of lines in it
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is no text; accepted: a {RESULTS}, or its folder") from error
     return [_measurement(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _is_report(content: bytes) -> bool:
+    """As `Results.write` writes one: over many lines. A file of results has a point in its first."""
+    return content.startswith((b"{\n", b"<!DOCTYPE html>"))
 
 
 def _measurement(path: Path, number: int, line: str) -> Measurement:
@@ -53,22 +63,31 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / RESULTS
+        self._unwritten: list[Measurement] = []
 
     def load(self, *, fresh: bool) -> list[Measurement]:
-        """What was measured before; with `fresh` that is put aside (`results.jsonl.old`) and nothing is."""
-        with _as_file_error():
+        """What was measured before; with `fresh` that is put aside (`results.jsonl.old`) and nothing is.
+
+        With it comes what this process measured and could not keep.
+        """
+        with _as_file_error(self._path):
             self.folder.mkdir(parents=True, exist_ok=True)
             if fresh and self._path.exists():
                 self._path.replace(self._path.with_suffix(".jsonl.old"))
-        return read(self._path) if self._path.exists() else []
+        return [*(read(self._path) if self._path.exists() else []), *self._unwritten]
 
     def append(self, one: Measurement) -> None:
-        """Keep a point: one write of one line, on the disk when this returns."""
-        with _as_file_error():
+        """Keep a point: one line, on the disk when this returns. Raises FileError; `load` has it all the same."""
+        self._unwritten.append(one)
+        with _as_file_error(self._path):
             self._drop_torn_line()
             with self._path.open("ab", buffering=0) as file:
-                file.write(one.model_dump_json().encode() + b"\n")
+                rest = memoryview(one.model_dump_json().encode() + b"\n")
+                while rest:
+                    # On a disk that is nearly full the first write takes a part, and only the next one fails.
+                    rest = rest[file.write(rest) or 0 :]
                 os.fsync(file.fileno())
+        self._unwritten.remove(one)
 
     def _drop_torn_line(self) -> None:
         # Else the next line would be appended to half of one, and both be lost.
@@ -78,18 +97,22 @@ class Results:
     def write(self, report: Report) -> tuple[Path, Path]:
         """The report as JSON and as a page, each whole or not at all; their paths."""
         documents = {REPORT: report.model_dump_json(indent=1) + "\n", PAGE: page(report)}
-        with _as_file_error():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for name, text in documents.items():
-                partial = self.folder / f"{name}.partial"
-                partial.write_text(text, encoding="utf-8")
-                partial.replace(self.folder / name)
+        for name, text in documents.items():
+            partial = self.folder / f"{name}.partial"
+            with _as_file_error(self.folder / name):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    partial.write_text(text, encoding="utf-8")
+                    partial.replace(self.folder / name)
+                except OSError:
+                    partial.unlink(missing_ok=True)
+                    raise
         return self.folder / REPORT, self.folder / PAGE
 
 
 @contextlib.contextmanager
-def _as_file_error() -> Iterator[None]:
+def _as_file_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FileError(f"--out: {error}; accepted: a folder that can be written to") from error
+        raise FileError(f"--out: {path}: {why(error)}; accepted: a folder that can be written to") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from flyball_engine.bench.endpoint import COMPLETIONS
-from flyball_engine.bench.errors import GeneratorError, OptionError
+from flyball_engine.bench.errors import GeneratorError, OptionError, why
+from flyball_engine.bench.log import Log
 from flyball_engine.bench.points import MOST_WARM_UP_REQUESTS, WARM_UP_OUTPUT_TOKENS, Point
 
 GENERATOR: Final = Path(__file__).with_name("generator.py")
@@ -21,6 +24,8 @@ GENERATOR: Final = Path(__file__).with_name("generator.py")
 START_SECONDS: Final = 300.0
 PREPARE_SECONDS: Final = 300.0
 END_SECONDS: Final = 10.0
+#: For who is asked to end by a signal.
+TERMINATE_SECONDS: Final = 2.0
 #: A run's result is one line, with every gap between two tokens.
 LINE_BYTES: Final = 256 * 2**20
 #: How often whoever waits may do something else.
@@ -68,44 +73,54 @@ def warm_up(point: Point) -> Point:
 class Load:
     """The generator's process; ends with this object's `close`, or when this process is gone."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Log) -> None:
         self._process = process
         self._log = log
+        self._up = False
         self._read = bytearray()
         self._runs = 0
         self._selector = selectors.DefaultSelector()
-        if process.stdout is None or process.stdin is None:
+        if process.stdout is None or process.stdin is None or process.stderr is None:
             raise GeneratorError("the generator's pipes were not opened")
+        log.follow(process.stderr)
         self._answers, self._orders = process.stdout, process.stdin
         self._selector.register(self._answers, selectors.EVENT_READ)
 
     @classmethod
     def start(cls, python: str, log: Path, *, tick: Tick) -> Self:
-        """Start it and wait until vLLM is imported. Raises OptionError if that Python has none, GeneratorError else."""
+        """Start it and wait until vLLM is imported. Raises OptionError if that Python has none; FileError."""
+        accepted = "a Python interpreter that has vLLM"
         found = shutil.which(python)
         if found is None:
-            raise OptionError("--python", f"{python!r} is no program", "a Python interpreter that has vLLM")
+            raise OptionError("--python", f"{python!r} is no program", accepted)
         environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
-        with log.open("wb") as out:
+        said = Log(log)
+        try:
             # -P: this folder holds modules that are named like the standard library's.
             process = subprocess.Popen(  # noqa: S603 – the user's own interpreter
                 [found, "-P", str(GENERATOR)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=out,
+                stderr=subprocess.PIPE,
                 bufsize=0,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for this process, which then closes the line
             )
-        load = cls(process, log)
+        except OSError as error:
+            said.close()
+            raise OptionError("--python", f"{found}: {why(error)}", accepted) from error
+        load = cls(process, said)
         try:
             load._order({"hello": True})
             load._expect("up", seconds=START_SECONDS, tick=tick)
         except BaseException as error:
             load.close()
-            if isinstance(error, GeneratorError) and (lacking := _lacking(log)):
-                raise OptionError("--python", f"{found}: {lacking}", "a Python interpreter that has vLLM") from error
+            if isinstance(error, GeneratorError):
+                raise OptionError(
+                    "--python", f"{found} does not run vLLM's load generator: {error}", accepted
+                ) from error
             raise
+        load._up = True
         return load
 
     def run(self, arguments: Sequence[str], *, seconds: float, started: Tick, tick: Tick) -> Mapping[str, Any]:
@@ -124,12 +139,22 @@ class Load:
         """End it, and the requests it has under way."""
         self._selector.close()
         self._orders.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        # It reads no end of its orders while it imports vLLM, and has nothing under way then.
+        if not (self._up and self._ends(END_SECONDS)) and not self._ends(TERMINATE_SECONDS, signal.SIGTERM):
+            self._ends(None, signal.SIGKILL)
         self._answers.close()
+        self._log.close()
+
+    def _ends(self, seconds: float | None, by: signal.Signals | None = None) -> bool:
+        """Whether it does within these seconds; the signal is for all its processes, which are a group."""
+        if by is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, by)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _order(self, message: Mapping[str, Any]) -> None:
         try:
@@ -138,9 +163,14 @@ class Load:
             raise self._gone() from error
 
     def _expect(self, event: str, *, seconds: float, tick: Tick) -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(self._line(event, seconds=seconds, tick=tick))
-        if message["event"] != event:
-            raise GeneratorError(f"the load generator says {message['event']!r} instead of {event!r}: {self._last()}")
+        line = self._line(event, seconds=seconds, tick=tick)
+        try:
+            message: dict[str, Any] = json.loads(line)
+            told = message["event"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise GeneratorError(f"{line[:100].decode(errors='replace')!r} is no answer of it") from error
+        if told != event:
+            raise GeneratorError(f"the load generator says {told!r} instead of {event!r}: {self._log.last()}")
         return message
 
     def _line(self, event: str, *, seconds: float, tick: Tick) -> bytes:
@@ -161,19 +191,4 @@ class Load:
         return line
 
     def _gone(self) -> GeneratorError:
-        return GeneratorError(f"the load generator ended: {self._last()}")
-
-    def _last(self) -> str:
-        return f"{_tail(self._log) or 'it said nothing'} (all of it in {self._log})"
-
-
-def _tail(log: Path) -> str:
-    """The last line that says something."""
-    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return said[-1].strip()[-500:] if said else ""
-
-
-def _lacking(log: Path) -> str:
-    """The import that failed, if one did."""
-    last = _tail(log)
-    return last if last.startswith(("ModuleNotFoundError", "ImportError")) else ""
+        return GeneratorError(f"the load generator ended: {self._log.last()}")

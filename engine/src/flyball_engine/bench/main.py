@@ -24,6 +24,7 @@ from flyball_engine.bench.points import Effort, Point, Target, settings_of, swee
 from flyball_engine.bench.report import report
 from flyball_engine.bench.sweep import Rig, measure_all
 from flyball_engine.bench.table import table
+from flyball_engine.bench.tokenizer import of_model
 from flyball_engine.bench.watch import Progress, Sampler
 from flyball_engine.contract import ReadBack
 from flyball_engine.signing import BadKeyError, Signer
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flyball-bench: {error}", file=sys.stderr)
         return Exit.UNUSABLE
     except KeyboardInterrupt as interrupt:
-        # Before the first point: there is nothing to keep.
+        # Not while points are measured, or there is nothing to add: what was measured is kept anyway.
+        print("flyball-bench: interrupted", file=sys.stderr)
         return _code(interrupt)
     return code
 
@@ -110,7 +112,8 @@ class _Parts:
 
 def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) -> Exit:
     """Measure what is missing. Raises a BenchError only while nothing was measured yet."""
-    progress, switch = parts.progress, parts.switch
+    progress, switch, served = parts.progress, parts.switch, parts.served
+    tokenizer = options.tokenizer or of_model(served.root, served.model, is_folder=os.path.isdir)
     interrupts: Interrupts = options.interrupts
     with ExitStack() as stack:
         if switch is not None:
@@ -125,8 +128,8 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
             progress=progress,
             results=parts.results,
             switch=switch,
-            tokenizer=options.tokenizer or parts.served.root or parts.served.model,
-            salted=parts.served.salted,
+            tokenizer=tokenizer,
+            salted=served.salted,
             timeout=options.timeout,
             engine=parts.engine,
             interrupted=interrupts.check,

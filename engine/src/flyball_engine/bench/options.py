@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from flyball_engine.arguments import real
 from flyball_engine.bench.points import MIXED_SPREAD, Effort, Workload, WorkloadName
+from flyball_engine.bench.tokenizer import ACCEPTED as TOKENIZERS
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, StrategyType
 
 #: Of one sweep; what is beyond would be measured for days.
@@ -63,7 +64,10 @@ def _endpoint(options: argparse.ArgumentParser) -> None:
     group.add_argument("--url", required=True, type=url, help="of the OpenAI API, without /v1: http://127.0.0.1:8000")
     group.add_argument("--model", metavar="NAME", help="as the endpoint serves it; its only one")
     group.add_argument(
-        "--tokenizer", metavar="NAME", help="folder or repository; what the endpoint says, else the model"
+        "--tokenizer",
+        type=tokenizer,
+        metavar="NAME",
+        help="folder or repository; what the endpoint says, else the model",
     )
     group.add_argument("--control", type=url, metavar="URL", help="of the engine's control port: http://127.0.0.1:8001")
     group.add_argument(
@@ -184,6 +188,13 @@ def url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise argparse.ArgumentTypeError(f"{text!r} is no address; accepted: such as http://127.0.0.1:8000")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def tokenizer(text: str) -> str:
+    """What looks like a path is one; anything else may be a name on the Hub."""
+    if text.startswith(("/", ".", "~")) and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder; accepted: {TOKENIZERS}")
+    return text
 
 
 def concurrencies(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,8 @@ def add_cli_args(parser: argparse.ArgumentParser) -> None:
 
 
 async def main_async(options: argparse.Namespace) -> dict[str, Any]:
+    sys.stdout.write(f"{options}\n")  # as vLLM's does
+    sys.stdout.flush()
     draw = random.Random(options.seed)
 
     def length(mean: int) -> int:
