@@ -79,7 +79,8 @@ def test_completions_and_chats_whole_and_streamed(api: httpx.Client) -> None:
     assert answer["choices"][0]["text"] == " 6 7 8 9"
     chat = {"messages": [{"role": "user", "content": "41"}], "max_tokens": 3, "stream": True}
     streamed = events(api.post("/v1/chat/completions", json=chat | {"stream_options": {"include_usage": True}}).text)
-    *tokens, usage = streamed
+    begin, *tokens, usage = streamed
+    assert begin["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [token["choices"][0]["delta"]["content"] for token in tokens] == [" 42", " 43", " 44"]
     assert [token["choices"][0]["finish_reason"] for token in tokens] == [None, None, "length"]
     assert usage["usage"]["completion_tokens"] == 3

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,10 +18,13 @@ import pytest
 from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, Refusal, Shed
 from flyball_engine.simulator.presets import PRESETS
 from support.engine import SERVICE, ControlClient, Signer, setpoint
+from support.exercises import hear_interrupts
 from support.ports import free_port
 from support.simulated import a_budget
 from support.waiting import eventually
 from support.wrong_inputs.openai import SIMULATED, TOO_LARGE
+
+SERVE = [sys.executable, "-m", "flyball_engine.simulator", "serve", "--preset=cpu-small"]
 
 
 @dataclass
@@ -29,6 +34,7 @@ class Served:
     process: subprocess.Popen[bytes]
     api: httpx.Client
     control: ControlClient
+    log: Path
 
     def metric(self, name: str) -> float:
         """A sample of vLLM's metrics."""
@@ -37,7 +43,7 @@ class Served:
 
 
 @pytest.fixture
-def engine() -> Iterator[Served]:
+def engine(tmp_path: Path) -> Iterator[Served]:
     signer, port, control = Signer(), free_port(), free_port()
     environment = {
         **os.environ,
@@ -45,8 +51,14 @@ def engine() -> Iterator[Served]:
         Env.PUBLIC_KEY: signer.public_pem,
         Env.CONTROL_PORT: str(control),
     }
-    command = [sys.executable, "-m", "flyball_engine.simulator", "serve", "--preset=cpu-small", "--start-seconds=0"]
-    process = subprocess.Popen([*command, f"--port={port}"], env=environment)
+    log = tmp_path / "engine.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*SERVE, "--start-seconds=0", f"--port={port}"],
+            stderr=out,
+            env=environment,
+            preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
+        )
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as api:
 
         def up() -> bool:
@@ -59,7 +71,7 @@ def engine() -> Iterator[Served]:
         client = ControlClient(f"http://127.0.0.1:{control}", signer)
         try:
             eventually(up, expecting="the engine serves")
-            yield Served(process, api, client)
+            yield Served(process, api, client, log)
         finally:
             client.close()
             process.terminate()
@@ -104,7 +116,8 @@ def test_a_chat_streams_token_by_token_and_ends_with_its_usage(engine: Served) -
         "stream_options": {"include_usage": True},
     }
     first = events(engine.api.post("/v1/chat/completions", json=body).text)
-    *tokens, usage = first
+    begin, *tokens, usage = first
+    assert begin["choices"][0]["delta"] == {"role": "assistant", "content": ""}  # type: ignore[index]
     assert len(tokens) == 9
     assert all(token["choices"][0]["delta"] == {"content": " tok"} for token in tokens)  # type: ignore[index]
     ends = [token["choices"][0]["finish_reason"] for token in tokens]  # type: ignore[index]
@@ -187,9 +200,39 @@ def test_requests_run_together_in_real_time(engine: Served) -> None:
 
 def test_it_slows_down_and_crashes_on_demand(engine: Served) -> None:
     assert engine.api.put("/simulator/slow-down", json={"factor": 0}).status_code == 400
+    unknown = engine.api.put("/simulator/slow-down", json={"factor": 2, "seconds": 5})
+    assert unknown.status_code == 400
+    assert "seconds: Extra inputs" in unknown.json()["error"]["message"]
     assert engine.api.put("/simulator/slow-down", json={"factor": 30}).status_code == 204
     engine.api.post("/v1/completions", json={"prompt": "x", "max_tokens": 4})
     assert engine.control.read().cores[0].longest_step_seconds > 0.2
     with pytest.raises(httpx.TransportError):
         engine.api.post("/simulator/crash")
     assert engine.process.wait(20) == 137
+    assert "POST /simulator/crash: the process ends here, as by SIGKILL" in engine.log.read_text()
+
+
+def test_ctrl_c_ends_it_without_a_traceback(engine: Served) -> None:
+    engine.process.send_signal(signal.SIGINT)
+    assert engine.process.wait(20) == 130
+    assert "Traceback" not in engine.log.read_text()
+
+
+def test_it_says_when_its_ports_will_be_open_and_ctrl_c_ends_it_before_that(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*SERVE, "--start-seconds=600", f"--port={free_port()}"],
+            stderr=out,
+            env={**os.environ, Env.CONTROL_PORT: str(free_port())},
+            preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
+        )
+    seen = "starting; ports open in 600 s"
+    try:
+        eventually(lambda: seen in log.read_text(), expecting=seen, within=60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in log.read_text()

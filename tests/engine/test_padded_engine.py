@@ -126,4 +126,4 @@ def test_text_comes_in_pieces_that_are_the_whole(server: VllmServer) -> None:
     lines = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
     pieces = [json.loads(line)["choices"][0]["delta"].get("content", "") for line in lines]
     assert "".join(pieces) == whole["choices"][0]["message"]["content"]
-    assert len(pieces) == whole["usage"]["completion_tokens"]
+    assert len(pieces) == 1 + whole["usage"]["completion_tokens"], "the first names the role"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tomllib
@@ -14,11 +15,13 @@ from typing import IO
 import pytest
 
 from bench.main import run
+from flyball_engine.contract import Env
 from flyball_engine.padded.main import main as padded
 from flyball_engine.simulator.main import main as simulator
 from flyball_operator.cli import main as flyball
 from flyball_operator.shell import arguments as operator
 from flyball_operator.shell.settings import Settings
+from support.ports import free_port
 from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +67,42 @@ def expect_refused(command: Callable[[], object], says: Sequence[str], capsys: p
     assert end.value.code == 2
     said = capsys.readouterr().err
     assert [words for words in says if words not in said] == [], said
+
+
+class TestPorts:
+    """An engine of our own needs two, and says at once which of them it cannot have."""
+
+    def test_one_that_is_taken_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            taken = held.getsockname()[1]
+            monkeypatch.setenv(Env.CONTROL_PORT, str(free_port()))
+            says = [f"--port {taken}: Address already in use", "accepted: a free port"]
+            expect_refused(lambda: simulator(["serve", f"--port={taken}"]), says, capsys)
+            monkeypatch.setenv(Env.CONTROL_PORT, str(taken))
+            says = [f"{Env.CONTROL_PORT} {taken}: Address already in use", "accepted: a free port"]
+            expect_refused(lambda: simulator(["serve", f"--port={free_port()}"]), says, capsys)
+
+    @pytest.mark.parametrize("text", ["abc", "-1", "65536", "²"])
+    def test_a_control_port_that_is_none_is_named(
+        self, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv(Env.CONTROL_PORT, text)
+        says = [f"{Env.CONTROL_PORT} is {text!r}", "accepted: a whole number from 1 to 65535"]
+        expect_refused(lambda: simulator(["serve"]), says, capsys)
+        for name in ("config.json", "tokenizer.json"):
+            (tmp_path / name).touch()
+        expect_refused(lambda: padded(["serve", f"--model={tmp_path}"]), says, capsys)
+
+
+def test_ctrl_c_ends_the_padded_engine_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flyball_engine.padded.main._loaded", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        padded(["serve", "--model=."])
 
 
 def test_a_short_run_of_the_simulated_engine_reports(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,13 +67,12 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert play() == play()
 
 
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
 def test_a_trace_is_read_by_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2023-11-16 18:15:46.6805900,374,44\n"
-        "2023-11-16 18:15:50.9951690,396,109\n"
-    )
+    path.write_text(f"{HEADER}2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n")
     first, second = read_trace(path)
     assert (first.arrival, first.prompt, first.output) == (0.0, 374, 44)
     assert second.arrival == pytest.approx(4.314579)
@@ -82,9 +81,15 @@ def test_a_trace_is_read_by_its_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no requests"),
-        ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,374\n", "line 2: KeyError"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,many\n", "line 2: ValueError"),
+        (HEADER, "has no requests"),
+        ("", "no column TIMESTAMP, ContextTokens, GeneratedTokens in its first line; accepted: CSV with columns"),
+        (
+            "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,374\n",
+            "trace.csv has no column GeneratedTokens in its first line; accepted: CSV with columns TIMESTAMP,",
+        ),
+        (HEADER + "2023-11-16 18:15:46,374,many\n", "line 2: GeneratedTokens: 'many'; accepted: a whole number"),
+        (HEADER + "2023-11-16 18:15:46,374\n", "line 2: GeneratedTokens: 'nothing'; accepted: a whole number"),
+        (HEADER + "yesterday,374,44\n", "line 2: TIMESTAMP: 'yesterday'; accepted: a time such as 2023-11-16"),
     ],
 )
 def test_a_trace_of_another_form_is_refused_by_its_line(tmp_path: Path, text: str, why: str) -> None:

@@ -102,6 +102,8 @@ SIMULATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("run --trace /nowhere.csv", ("cannot read /nowhere.csv",)),
     ("serve --port 70000", ("--port", "a whole number from 1 to 65535")),
     ("serve --start-seconds -1", ("--start-seconds", "a number of at least 0")),
+    ("serve --port 8001", ("--port 8001 is the control port, too", "accepted: another")),
+    ("serve --host 192.0.2.1", ("--host 192.0.2.1", "accepted: an address of this machine")),
 ]
 #: Of the padded engine's command line.
 PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
@@ -109,6 +111,7 @@ PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("generate", ("invalid choice: 'generate'", "serve")),
     ("serve", ("required: --model",)),
     ("serve --model /nowhere", ("--model /nowhere", "a folder with a model and its tokeniser")),
+    ("serve --model .", ("--model .: no config.json or tokeniser in it", "a folder with a model and its tokeniser")),
     ("serve --model . --batch-size 0", ("--batch-size", "a whole number from 1")),
     ("serve --model . --batch-size 33", ("--batch-size 33", "at most --max-num-seqs, 32")),
     ("serve --model . --max-num-seqs many", ("--max-num-seqs", "'many'", "a whole number from 1")),

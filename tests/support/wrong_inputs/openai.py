@@ -10,6 +10,7 @@ CHAT: Final = "/v1/chat/completions"
 SIMULATED: Final[list[tuple[str, str, int, tuple[str, ...]]]] = [
     (COMPLETIONS, "{not json", 400, ("JSON",)),
     (COMPLETIONS, "[]", 400, ("an object",)),
+    (COMPLETIONS, "{}", 400, ("prompt", "required")),
     (COMPLETIONS, '{"prompt": 7}', 400, ("prompt", "a valid string")),
     (COMPLETIONS, '{"prompt": "x", "max_tokens": 0}', 400, ("max_tokens", "greater than or equal to 1")),
     (COMPLETIONS, '{"prompt": "x", "max_tokens": "many"}', 400, ("max_tokens", "a valid integer")),
@@ -38,6 +39,7 @@ SIMULATED: Final[list[tuple[str, str, int, tuple[str, ...]]]] = [
 PADDED: Final[list[tuple[str, str, int, tuple[str, ...]]]] = [
     (COMPLETIONS, "{not json", 400, ("JSON",)),
     (COMPLETIONS, "[]", 400, ("an object",)),
+    (COMPLETIONS, "{}", 400, ("prompt", "required")),
     (COMPLETIONS, '{"prompt": {"text": "1"}}', 400, ("prompt", "a valid string")),
     (COMPLETIONS, '{"prompt": [1, "x"]}', 400, ("prompt", "a valid integer")),
     (COMPLETIONS, '{"prompt": []}', 400, ("prompt: is empty",)),

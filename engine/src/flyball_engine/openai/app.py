@@ -208,13 +208,16 @@ def _news(reply: Reply, index: int, answer: Answer, told_of: list[int]) -> list[
     if answer.failure:
         return [_event(error(answer.failure, kind="InternalServerError", status=500))]
     texts = list(answer.pieces(told_of[index]))
+    first = told_of[index] == 0
     told_of[index] += len(texts)
     if answer.finish_reason and not texts:
         texts = [""]
     reasons: list[str | None] = [None] * len(texts)
     if texts:
         reasons[-1] = answer.finish_reason
-    return [_event(reply.chunk(index, text, reason)) for text, reason in zip(texts, reasons, strict=True)]
+    # With the first token, as vLLM has it: clients take the first event for that.
+    begins = [_event(reply.role_chunk(index))] if reply.chat and first and texts else []
+    return begins + [_event(reply.chunk(index, text, reason)) for text, reason in zip(texts, reasons, strict=True)]
 
 
 def _event(body: object) -> str:

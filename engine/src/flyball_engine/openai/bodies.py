@@ -34,7 +34,7 @@ class Body(BaseModel):
 class CompletionFields(Body):
     """Of POST /v1/completions."""
 
-    prompt: str | list[int] | list[str] | list[list[int]] = ""
+    prompt: str | list[int] | list[str] | list[list[int]]
 
     @property
     def output_tokens(self) -> int:

@@ -59,6 +59,11 @@ class Reply:
         choice = {"index": index, **said, "finish_reason": finish_reason}
         return self._envelope("chat.completion.chunk" if self.chat else "text_completion", [choice])
 
+    def role_chunk(self, index: int) -> dict[str, Any]:
+        """Who speaks, which a sequence of a streamed chat begins with."""
+        choice = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return self._envelope("chat.completion.chunk", [choice])
+
     def usage_chunk(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The last of a stream that was asked for its numbers of tokens."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"

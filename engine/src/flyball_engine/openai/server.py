@@ -15,13 +15,14 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp
 
 from flyball_engine.batching.gate import Gate
-from flyball_engine.contract import CONTROL_PORT, Env, Setpoint
+from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.app import build_app
 from flyball_engine.control.engine import Engine
 from flyball_engine.control.metrics import Counts, EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
+from flyball_engine.openai.ports import control_port
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class DrivenEngine(Engine, Protocol):
 async def control_of(
     engine: DrivenEngine, *, host: str, environment: Mapping[str, str], collectors: tuple[Collector, ...] = ()
 ) -> AsyncIterator[tuple[asyncio.Task[None], tuple[str, int]]]:
-    """What drives an engine, and the address of the control port before it. Raises OSError if the port is taken.
+    """What drives an engine, and the address of the control port before it. Raises OSError, PortError.
 
     `collectors`: metrics of its own, beside those of every engine.
     """
@@ -63,7 +64,7 @@ async def control_of(
     registry = CollectorRegistry()
     for collector in (EngineCollector(service, engine.counts, engine.gate), *collectors):
         registry.register(collector)
-    sock = bind(host, int(environment.get(Env.CONTROL_PORT) or CONTROL_PORT))
+    sock = bind(host, control_port(environment))
     address = sock.getsockname()
     driving = asyncio.create_task(engine.drive())
     serving = asyncio.create_task(serve(build_app(service, registry), sock))

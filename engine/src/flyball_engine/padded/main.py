@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,10 +12,13 @@ from typing import Final
 from flyball_engine.arguments import real, whole
 from flyball_engine.contract import API_PORT, Env
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, Dynamic
+from flyball_engine.openai.ports import INTERRUPTED, PortError, check_ports
 from flyball_engine.padded.engine import PaddedConfig, Runner
 from flyball_engine.padded.server import ServerConfig, serve_forever
 
 _ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
+#: Files of a tokeniser, of which each family has others.
+_TOKENISERS: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 _delay: Final = real(
@@ -42,13 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model=parsed.served_model_name or parsed.model.name,
         drain_seconds=parsed.drain_timeout,
     )
-    serve_forever(_loaded(parser, parsed), config)
+    try:
+        serve_forever(_loaded(parser, parsed), config)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _loaded(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Runner:
     """The model, or the end with a reason."""
     if not parsed.model.is_dir():
         parser.error(f"--model {parsed.model}: accepted: a folder with a model and its tokeniser")
+    if lacking := _lacking(parsed.model):
+        parser.error(f"--model {parsed.model}: no {lacking} in it; accepted: a folder with a model and its tokeniser")
+    try:
+        check_ports(parsed.host, parsed.port, os.environ)
+    except PortError as error:
+        parser.error(str(error))
     _log.info("Flyball: loading %s", parsed.model)
     try:
         from flyball_engine.padded import generator  # noqa: PLC0415 – help and errors need no torch
@@ -61,6 +74,13 @@ def _loaded(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Runn
         )
     except generator.ModelError as error:
         parser.error(f"--model: {error}")
+
+
+def _lacking(folder: Path) -> str:
+    """What a model's folder has and this one has not, if anything."""
+    has_config = (folder / "config.json").is_file()
+    has_tokeniser = any(True for pattern in _TOKENISERS for _ in folder.glob(pattern))
+    return " or ".join(name for name, there in (("config.json", has_config), ("tokeniser", has_tokeniser)) if not there)
 
 
 def _parser() -> argparse.ArgumentParser:

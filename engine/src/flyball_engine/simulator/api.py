@@ -1,18 +1,19 @@
 """The API port of a served simulated engine: that of every engine, and what may be done to this one.
 
-`PUT /simulator/slow-down {"factor": 1.4}` slows every step from then on; `POST /simulator/crash` ends the process as a
-crash does.
+`PUT /simulator/slow-down {"factor": 1.4}` slows every step from then on; `POST /simulator/crash` ends the process as
+SIGKILL does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -26,8 +27,12 @@ from flyball_engine.simulator.openai import TOKEN, ChatBody, CompletionBody
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.serving import SimulatedEngine
 
+_log = logging.getLogger(__name__)
+
 
 class _SlowDown(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     factor: Annotated[float, Field(gt=0, le=1000)]
 
 
@@ -123,6 +128,7 @@ def build_api(
         return Response(status_code=204)
 
     async def crash(_: HttpRequest) -> Response:
+        _log.critical("Flyball: POST /simulator/crash: the process ends here, as by SIGKILL")
         die()
         return Response(status_code=204)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 from flyball_engine.arguments import real, whole
 from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
+from flyball_engine.openai.ports import INTERRUPTED, PortError, check_ports
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Request
@@ -32,8 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     try:
         parsed.command(parsed)
-    except TraceError as error:
+    except (TraceError, PortError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,6 +80,7 @@ _threshold: Final = real(lambda value: 0 < value <= _DAY, "a number above 0 and 
 
 def _serve(parsed: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.INFO)
+    check_ports(parsed.host, parsed.port, os.environ)
     preset = PRESETS[parsed.preset]
     serve_forever(
         ServerConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from flyball_engine.openai.server import serve_engine
 from flyball_engine.simulator.api import build_api
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.serving import SimulatedEngine
+
+_log = logging.getLogger(__name__)
 
 #: Exit code of a crash on demand: that of a process killed for memory.
 _CRASHED: Final = 137
@@ -40,6 +43,7 @@ def serve_forever(config: ServerConfig) -> None:
 
 
 async def _serve(config: ServerConfig) -> None:
+    _log.info("Flyball: starting; ports open in %g s", config.start_seconds)
     await asyncio.sleep(config.start_seconds)
     with TemporaryDirectory(prefix="flyball-simulator-") as folder:
         engine = SimulatedEngine(config.preset, Path(folder), clock=time.monotonic, seed=config.seed)

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from flyball_engine.simulator.lengths import Shape
 from flyball_engine.simulator.requests import Prefix, Request
 
+_TIME: Final = "TIMESTAMP"
+_COLUMNS: Final = (_TIME, "ContextTokens", "GeneratedTokens")
+_ACCEPTED: Final = f"CSV with columns {', '.join(_COLUMNS)}"
+
 
 class TraceError(Exception):
-    """A trace could not be read; the message names the line."""
+    """A trace could not be read; the message names the file, and the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +79,14 @@ def read_trace(path: Path, *, patience: float = math.inf) -> list[Request]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [_row(number, row) for number, row in enumerate(csv.DictReader(file), 2)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"cannot read {path}: {error}") from error
+            table = csv.DictReader(file)
+            if lacking := [name for name in _COLUMNS if name not in (table.fieldnames or ())]:
+                raise TraceError(f"{path} has no column {', '.join(lacking)} in its first line; accepted: {_ACCEPTED}")
+            rows = [_row(f"{path}, line {number}", row) for number, row in enumerate(table, 2)]
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path} is no table of text; accepted: {_ACCEPTED}") from error
     if not rows:
         raise TraceError(f"{path} has no requests")
     first = min(at for at, _, _ in rows)
@@ -84,11 +94,19 @@ def read_trace(path: Path, *, patience: float = math.inf) -> list[Request]:
     return sorted(found, key=lambda request: request.arrival)
 
 
-def _row(number: int, row: dict[str, str]) -> tuple[float, int, int]:
+def _row(where: str, row: dict[str, str | None]) -> tuple[float, int, int]:
+    at, prompt, output = (_cell(where, name, row[name]) for name in _COLUMNS)
+    return at, max(1, int(prompt)), max(1, int(output))
+
+
+def _cell(where: str, column: str, text: str | None) -> float:
+    """Seconds of the year, or a number of tokens."""
     try:
+        if column != _TIME:
+            return int(text or "")
         # Seven digits of a second, one more than Python takes.
-        stamp = datetime.fromisoformat(row["TIMESTAMP"][:26])
-        at = (stamp - datetime(stamp.year, 1, 1, tzinfo=stamp.tzinfo)).total_seconds()
-        return at, max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"line {number}: {error!r}; columns are TIMESTAMP, ContextTokens, GeneratedTokens") from error
+        stamp = datetime.fromisoformat((text or "")[:26])
+    except ValueError as error:
+        accepted = "a time such as 2023-11-16 18:15:46.6805900" if column == _TIME else "a whole number"
+        raise TraceError(f"{where}: {column}: {text or 'nothing'!r:.40}; accepted: {accepted}") from error
+    return (stamp - datetime(stamp.year, 1, 1, tzinfo=stamp.tzinfo)).total_seconds()

@@ -1,0 +1,49 @@
+"""The two ports of an engine of our own: whether it can have them, seen before it spends its time on starting."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Final
+
+from flyball_engine.contract import CONTROL_PORT, Env
+from flyball_engine.control.server import bind
+
+#: Exit code of a server that Ctrl-C ended, as shells have it.
+INTERRUPTED: Final = 130
+_LAST_PORT: Final = 65_535
+
+
+class PortError(Exception):
+    """A port cannot be had; the message names the option, or the variable, and what is accepted."""
+
+
+def control_port(environment: Mapping[str, str]) -> int:
+    """As the environment has it; 0 is any that is free. Raises PortError."""
+    text = environment.get(Env.CONTROL_PORT) or str(CONTROL_PORT)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= _LAST_PORT):
+        raise PortError(f"{Env.CONTROL_PORT} is {text!r:.40}, accepted: a whole number from 1 to {_LAST_PORT}")
+    return int(text)
+
+
+def check_ports(host: str, port: int, environment: Mapping[str, str]) -> None:
+    """Take the API's `port` and the control port, and let them go again. Raises PortError."""
+    control = control_port(environment)
+    if port == control:
+        raise PortError(f"--port {port} is the control port, too; accepted: another, or another {Env.CONTROL_PORT}")
+    with ExitStack() as held:
+        for name, number in ((f"--port {port}", port), (f"{Env.CONTROL_PORT} {control}", control)):
+            held.callback(_taken(name, host, number).close)
+
+
+def _taken(name: str, host: str, number: int) -> socket.socket:
+    try:
+        return bind(host, number)
+    except OSError as error:
+        if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+            raise PortError(f"{name}: {error.strerror}; accepted: a free port") from error
+        raise PortError(f"--host {host}: {error.strerror}; accepted: an address of this machine") from error
+    except UnicodeError as error:
+        raise PortError(f"--host {host!r:.40} is no address; accepted: an address of this machine") from error
