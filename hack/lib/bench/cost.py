@@ -38,6 +38,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
     return {
         f"time added to each of {len(steps)} steps": _added([step.added for step in steps], median),
         "of it on the processor": _added([step.worked for step in steps], median),
+        "of that, where no prompt is processed": _added([step.worked for step in steps if not step.mixed], median),
         f"throughput over stock vLLM's, {len(by_clock)} pairs of runs": interval(by_clock),
         f"tokens per processor second over stock vLLM's, {len(by_clock)} pairs of runs": interval(by_processor),
     }

@@ -21,8 +21,12 @@ Figures = dict[str, dict[str, float]]
 
 #: The parts of each benchmark, by the name their figures have in its JSON, and the module of each. Those of the first
 #: need no engine, those of the second share two.
-SIMULATED: Final = {"engine": {"reflex": "reflex", "gate": "gate"}, "gpu": {}}
-REAL: Final = {
+SIMULATED: Final[dict[str, dict[str, str]]] = {
+    "engine": {"reflex": "reflex", "gate": "gate"},
+    "gpu": {},
+    "law": {"open": "law_open", "gated": "law_gated"},
+}
+REAL: Final[dict[str, dict[str, str]]] = {
     "engine": {
         "vllm-cost": "cost",
         "vllm-retune": "retune",
@@ -30,9 +34,10 @@ REAL: Final = {
         "vllm-gate": "live_gate",
     },
     "gpu": {"vllm-cost": "cost", "vllm-retune": "retune", "exercise": "exercise"},
+    "law": {},
 }
 #: These need vLLM's Python alone.
-BARE: Final[dict[str, dict[str, str]]] = {"engine": {}, "gpu": {"fuzz": "fuzz"}}
+BARE: Final[dict[str, dict[str, str]]] = {"engine": {}, "gpu": {"fuzz": "fuzz"}, "law": {}}
 
 
 def run() -> int:
@@ -48,7 +53,8 @@ def run() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said: dict[str, Any] = {"bench": asked.name, "figures": {}}
     with contextlib.suppress(KeyboardInterrupt):
-        _run(said, [part for part in parts if part in simulated], simulated)
+        given = (asked.quick,) if asked.name == "law" else ()
+        _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
             where = Where(sys.executable, asked.model) if asked.name == "gpu" else cpu_vllm()
             said |= {"device": where.device, "vllm": where.vllm, "model": str(where.model or "small model")}
@@ -72,15 +78,17 @@ def _arguments() -> argparse.Namespace:
         "name",
         choices=REAL,
         help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex and gate on real "
-        "vLLM on the CPU; gpu: cost, retunes, a fuzz and an exercise on the vLLM of --python, on its GPU if it has one",
+        "vLLM on the CPU; gpu: cost, retunes, a fuzz and an exercise on the vLLM of --python, on its GPU if it has "
+        "one; law: the law against fixed limits and the best of them in hindsight, on the simulated engine",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
+    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, in about a minute")
     parser.add_argument("--model", type=Path, help="gpu: folder of a model; without it the small one of the CPU image")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")
     return parser.parse_args()
 
 
-def _run(said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where) -> None:
+def _run(said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where | bool) -> None:
     for part in parts:
         try:
             with _timed(part) as took:

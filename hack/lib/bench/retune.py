@@ -2,18 +2,23 @@
 
 A core applies a setpoint between two steps, so an acknowledgement waits for the step in flight. The read-back tells the
 longest step since the setpoint before was applied, which that step is among; what is over it is ours, the API server's
-and the control port's. A core's clock and the bench's are the same machine's monotonic one.
+and the control port's. A core's clock and the bench's are the same machine's monotonic one. The streams have a process
+of their own: in ours, who waits for an acknowledgement would wait for the interpreter's lock as well.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Final
 
 from bench.engines import SLOTS, TOKENS, Engines, say
 from bench.plays import quantile
-from support.streams import StreamLoad
+from support.streams import StreamLoad, StreamTotals
 from support.vllm_server import MODEL_NAME
 
 PUSHES: Final = 150
@@ -27,16 +32,11 @@ PAUSE_SECONDS: Final = 0.15
 def measure(engines: Engines) -> dict[str, dict[str, float]]:
     """Seconds from a push to its acknowledgement, over the longest step it may have waited for; steps that disobey."""
     governed = engines.governed
-    load = StreamLoad(
-        url=governed.server.url, model=MODEL_NAME, concurrency=STREAMS, prompt_tokens=PROMPT, max_tokens=OUTPUT
-    )
     taken: list[float] = []
     over: list[float] = []
     limited: list[tuple[float, float]] = []
     free: list[tuple[float, float]] = []
-    with load.running() as totals:
-        while not totals.finished:
-            time.sleep(0.1)
+    with _streams(governed.server.url):
         mark, since, limits = governed.mark(), 0.0, MANY
         for push in range(PUSHES):
             began = time.monotonic()
@@ -50,7 +50,6 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
             time.sleep(PAUSE_SECONDS)
             if push % 50 == 49:
                 say(f"{push + 1} setpoints")
-    totals.expect_nothing_lost()
     governed.put()
     steps = [(step.began, step.tokens) for step in governed.steps(mark)]
 
@@ -74,3 +73,36 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
             "most tokens without the limit": max(many, default=0),
         },
     }
+
+
+@contextmanager
+def _streams(url: str) -> Iterator[None]:
+    """Load for as long as the block lasts, which begins when the first request has ended; none may be lost."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_stream, args=(url, theirs), name="streams")
+    child.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield
+        ours.send("enough")
+        totals: StreamTotals = ours.recv()
+        totals.expect_nothing_lost()
+    finally:
+        ours.close()
+        child.join()
+
+
+def _stream(url: str, asked: Connection) -> None:
+    """Child: says when the first request has ended; loads until it is told to stop, or nobody is there to tell."""
+    load = StreamLoad(url=url, model=MODEL_NAME, concurrency=STREAMS, prompt_tokens=PROMPT, max_tokens=OUTPUT)
+    with load.running() as totals:
+        while not totals.finished and not asked.poll(0.1):
+            pass
+        asked.send("loaded")
+        try:
+            asked.recv()
+        except EOFError:
+            return
+    asked.send(totals)

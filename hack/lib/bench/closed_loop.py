@@ -1,0 +1,163 @@
+"""The brain's law around a simulated engine, in virtual time: it sees what Prometheus would show it, and retunes.
+
+Behind a gate it sends, besides the limits, what the operator does not send yet: the time a step may take, with the
+model it has learnt, and the deadline.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
+from flyball_engine.batching.outcomes import Outcome as Ended
+from flyball_engine.batching.step_statistics import step_sums
+from flyball_engine.contract import Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.model import StepModel
+from flyball_engine.simulator.core import Core
+from flyball_engine.simulator.kv import BLOCK_TOKENS
+from flyball_engine.simulator.virtual import Event
+from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.signals import Cells, Load, Outcome, Signals, StepWindow, cells_of, difference
+from flyball_operator.governor.spec import TuningSpec
+
+#: Seconds between two scrapes, unless decisions come more often; and what figures are taken over.
+SCRAPE_SECONDS: Final = 5.0
+WINDOW_SECONDS: Final = 15.0
+#: Shares of a token objective that a step may take, and of a deadline that a prediction may reach.
+STEP_MARGIN: Final = 0.92
+GATE_MARGIN: Final = 0.85
+#: No step takes so long: the gate needs a model, and the reflex has nothing to do.
+NO_BUDGET: Final = 60.0
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What one scrape shows."""
+
+    at: float
+    cells: Cells
+    counts: LedgerCounts
+    queued: int
+
+
+class Brain:
+    """Observes a core at every scrape and decides at every `tick` seconds, as the operator does for a service.
+
+    `gated`: it sends a step budget and a deadline, too, once its model is trusted, and leaves the tokens of a step to
+    the budget. `changes`: of the limits; `signals`: what it decided on last.
+    """
+
+    def __init__(self, tuning: TuningSpec, *, tick: float, gated: bool) -> None:
+        self.changes = 0
+        self.signals: Signals | None = None
+        self._gated = gated
+        self._scrape_seconds = min(SCRAPE_SECONDS, tick)
+        self._tuning = tuning
+        self._tick = tick
+        self._state = start(tuning)
+        self._generation = 0
+        self._samples: deque[_Sample] = deque(maxlen=int(WINDOW_SECONDS / self._scrape_seconds) + 1)
+
+    def events(self, seconds: float) -> list[Event]:
+        """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
+        first = Event(0.0, self._push)
+        scrapes = [Event(at, self._scrape) for at in _times(self._scrape_seconds, seconds)]
+        return [first, *scrapes, *(Event(at, self._decide) for at in _times(self._tick, seconds))]
+
+    def _scrape(self, core: Core) -> None:
+        queued = len(core.scheduler.running) + len(core.scheduler.waiting)
+        self._samples.append(
+            _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued)
+        )
+
+    def _decide(self, core: Core) -> None:
+        if len(self._samples) < 2:
+            return
+        self.signals = _signals(self._samples[0], self._samples[-1], core, self._tuning)
+        self._state, decision = decide(self._state, self.signals, self._tuning, core.now)
+        self.changes += decision.changed
+        if decision.changed or self._gated:
+            self._push(core)
+
+    def _push(self, core: Core) -> None:
+        self._generation += 1
+        limits, model = self._state.limits, self._state.learner.model
+        setpoint = fixed(limits, self._tuning, generation=self._generation)
+        if self._gated and model is not None:
+            wide = limits.model_copy(update={"max_num_scheduled_tokens": self._tuning.envelope.tokens.most})
+            budget = STEP_MARGIN * _least(self._tuning, Metric.TIME_PER_OUTPUT_TOKEN)
+            setpoint = gated(wide, self._tuning, model, budget=budget, generation=self._generation)
+        core.follow(setpoint)
+        core.apply(setpoint)
+
+
+def gated(
+    limits: Limits, tuning: TuningSpec, model: StepModel, *, budget: float = NO_BUDGET, generation: int = 1
+) -> Setpoint:
+    """A setpoint with a deadline as well, predicted by `model`; `budget`: seconds that a step may take."""
+    spec = ModelSpec(id="bench", trusted=True, **asdict(model))
+    shed = Shed(ttft_deadline_seconds=_least(tuning, Metric.TIME_TO_FIRST_TOKEN), margin=GATE_MARGIN)
+    more = {"step": StepBudget(seconds=budget, model=spec), "shed": shed}
+    return fixed(limits, tuning, generation=generation).model_copy(update=more)
+
+
+def _least(tuning: TuningSpec, metric: Metric) -> float:
+    """Seconds of the tightest objective of a metric."""
+    return min(objective.seconds for objective in tuning.objectives if objective.metric is metric)
+
+
+def fixed(limits: Limits, tuning: TuningSpec, *, generation: int = 1) -> Setpoint:
+    """A setpoint of limits alone, that counts the objectives."""
+    return Setpoint(
+        service="bench",
+        epoch=1,
+        generation=generation,
+        limits=limits,
+        objectives=tuple(objective.contract for objective in tuning.objectives),
+        expires_seconds=7 * 86_400.0,
+    )
+
+
+def _times(period: float, seconds: float) -> Sequence[float]:
+    return [number * period for number in range(1, int(seconds / period) + 1)]
+
+
+def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) -> Signals:
+    """What two scrapes say, and the gauges of now."""
+    scheduler, seconds = core.scheduler, after.at - before.at
+    ended = sum(after.counts.requests.values()) - sum(before.counts.requests.values())
+    load = Load(
+        arrivals=max(0.0, ended + after.queued - before.queued) / seconds,
+        finished=_grown(before, after, Ended.FINISHED),
+        prompt_tokens=after.counts.prompt_tokens - before.counts.prompt_tokens,
+        cached_tokens=after.counts.cached_prompt_tokens - before.counts.cached_prompt_tokens,
+        generated_tokens=after.counts.generated_tokens - before.counts.generated_tokens,
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        kv_usage=scheduler.used_blocks() / scheduler.capacity,
+        kv_tokens=scheduler.capacity * BLOCK_TOKENS,
+        held_tokens=scheduler.held_tokens(),
+    )
+    ids = [objective.id for objective in tuning.objectives]
+    return Signals(
+        at=after.at,
+        age_seconds=0.0,
+        window_seconds=WINDOW_SECONDS,
+        cores=1,
+        steps=StepWindow(start=before.at, end=after.at, cells=difference(before.cells, after.cells) or {}),
+        load=load,
+        outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
+        goodput=_outcome(before.counts.all_objectives, after.counts.all_objectives, ",".join(ids)),
+    )
+
+
+def _grown(before: _Sample, after: _Sample, outcome: Ended) -> float:
+    return after.counts.requests[outcome] - before.counts.requests[outcome]
+
+
+def _outcome(before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int], name: str) -> Outcome:
+    met, violated = (after.get((name, how), 0) - before.get((name, how), 0) for how in (MET, VIOLATED))
+    return Outcome(met, violated)

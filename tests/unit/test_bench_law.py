@@ -1,0 +1,109 @@
+"""`hack/bench law`: the brain's law around a simulated engine, and what its figures are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.closed_loop import Brain
+from bench.law import COARSE, SCENARIOS, Policy, play, policies
+from flyball_engine.contract import Knob, Setpoint
+from flyball_engine.simulator.core import Core
+from flyball_engine.simulator.presets import PRESETS
+from flyball_engine.simulator.virtual import Event, build, run
+
+#: A minute within what the engine carries; and one more, far beyond it.
+CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
+OVERLOAD = replace(SCENARIOS[0], phases=((8.0, "conversation"), (40.0, "conversation")))
+LAW = Policy("the law", tick=5.0)
+WIDE = Policy("vLLM's", limits=(256, 8192))
+
+
+class Overheard(Brain):
+    """A brain whose setpoints are kept."""
+
+    def told(self, until: float) -> list[Setpoint]:
+        """What it says in a run of the calm minute."""
+        said: list[Setpoint] = []
+        core = build(PRESETS[CALM.preset])
+        follow = core.follow
+
+        def heard(setpoint: Setpoint) -> None:
+            said.append(setpoint)
+            follow(setpoint)
+
+        core.follow = heard  # type: ignore[method-assign] # to listen
+        run(core, CALM.requests(1), until=until, events=self.events(until))
+        return said
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    assert play(CALM, LAW, 1, gate=True) == play(CALM, LAW, 1, gate=True)
+
+
+def test_a_load_that_is_carried_is_kept_by_the_law() -> None:
+    for gate in (False, True):
+        outcome = play(CALM, LAW, 1, gate=gate)
+        assert outcome.kept > 0.98
+        assert outcome.changes > 0
+
+
+def test_behind_a_gate_an_overload_leaves_much_to_those_let_in() -> None:
+    free, gated = play(OVERLOAD, LAW, 1, gate=False), play(OVERLOAD, LAW, 1, gate=True)
+    assert gated.goodput > 2 * free.goodput
+    assert gated.kept > 0.95
+
+
+def test_a_slow_down_befalls_every_policy() -> None:
+    slow = replace(CALM, slow=20.0)
+    assert play(slow, WIDE, 1, gate=False).goodput < 0.8 * play(CALM, WIDE, 1, gate=False).goodput
+
+
+def test_without_a_gate_the_law_sends_what_the_operator_does() -> None:
+    said = Overheard(CALM.tuning, tick=5.0, gated=False).told(60.0)
+    assert len(said) > 1
+    assert all(setpoint.step is None and setpoint.shed is None for setpoint in said)
+    assert said[-1].limits.given().keys() == {Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS}
+
+
+def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget() -> None:
+    said = Overheard(CALM.tuning, tick=5.0, gated=True).told(60.0)
+    assert said[0].step is None
+    last = said[-1]
+    assert last.step is not None
+    assert last.shed is not None
+    assert last.step.seconds == pytest.approx(0.92 * CALM.tpot)
+    assert last.shed.ttft_deadline_seconds == CALM.ttft
+    assert last.limits.max_num_scheduled_tokens == CALM.tuning.envelope.tokens.most
+
+
+def test_it_sees_what_the_engine_did() -> None:
+    seen: list[float] = []
+
+    def look(_: Core) -> None:
+        assert brain.signals is not None
+        load = brain.signals.load
+        seen.append(getattr(load, "arrivals", 0.0))
+
+    brain = Brain(CALM.tuning, tick=5.0, gated=False)
+    core = build(PRESETS[CALM.preset])
+    run(
+        core,
+        CALM.requests(1),
+        until=60.0,
+        events=[*brain.events(60.0), *(Event(at, look) for at in (30.0, 45.0, 60.0))],
+    )
+    assert seen == pytest.approx([8.0] * 3, rel=0.4)
+
+
+def test_every_scenario_has_the_same_policies_and_feasible_sizes() -> None:
+    names = [policy.name for policy in policies()]
+    assert len(names) == len(set(names))
+    assert set(policies(*COARSE)) < set(policies())
+    for scenario in SCENARIOS:
+        sizes = PRESETS[scenario.preset].sizes
+        assert all(
+            seqs <= sizes.max_num_seqs and tokens <= sizes.max_num_batched_tokens
+            for seqs, tokens in (policy.limits for policy in policies() if policy.limits is not None)
+        ), scenario.name
