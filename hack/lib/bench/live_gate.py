@@ -40,8 +40,9 @@ COLD: Final = 5
 
 def measure(engines: Engines) -> dict[str, dict[str, float]]:
     """Of those let in, the share with their first token in time; requests in time per second over capacity."""
+    fit = identify(engines)
     with engines.apart():
-        return _measure(engines, identify(engines))
+        return _measure(engines, fit)
 
 
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:

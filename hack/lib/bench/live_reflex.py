@@ -37,8 +37,10 @@ LEAST_ALIKE: Final = 40
 
 def measure(engines: Engines) -> dict[str, dict[str, float]]:
     """Seconds of mixed steps over the budget, at percentiles; beside them the spread of steps that are alike."""
+    # Identified apart, too; that ends before this begins, since who leaves gives all processors back.
+    fit = identify(engines)
     with engines.apart():
-        return _measure(engines, identify(engines))
+        return _measure(engines, fit)
 
 
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
