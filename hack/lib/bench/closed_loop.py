@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
+from bench.plays import NEVER_EXPIRES, STEP_MARGIN, model_spec
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
-from flyball_engine.contract import Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import Limits, Metric, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
@@ -26,8 +27,7 @@ from flyball_operator.governor.spec import TuningSpec
 #: Seconds between two scrapes, unless decisions come more often; and what figures are taken over.
 SCRAPE_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 15.0
-#: Shares of a token objective that a step may take, and of a deadline that a prediction may reach.
-STEP_MARGIN: Final = 0.92
+#: The share of a deadline that a prediction may reach.
 GATE_MARGIN: Final = 0.85
 #: No step takes so long: the gate needs a model, and the reflex has nothing to do.
 NO_BUDGET: Final = 60.0
@@ -98,9 +98,8 @@ def gated(
     limits: Limits, tuning: TuningSpec, model: StepModel, *, budget: float = NO_BUDGET, generation: int = 1
 ) -> Setpoint:
     """A setpoint with a deadline as well, predicted by `model`; `budget`: seconds that a step may take."""
-    spec = ModelSpec(id="bench", trusted=True, **asdict(model))
     shed = Shed(ttft_deadline_seconds=_least(tuning, Metric.TIME_TO_FIRST_TOKEN), margin=GATE_MARGIN)
-    more = {"step": StepBudget(seconds=budget, model=spec), "shed": shed}
+    more = {"step": StepBudget(seconds=budget, model=model_spec(model)), "shed": shed}
     return fixed(limits, tuning, generation=generation).model_copy(update=more)
 
 
@@ -117,7 +116,7 @@ def fixed(limits: Limits, tuning: TuningSpec, *, generation: int = 1) -> Setpoin
         generation=generation,
         limits=limits,
         objectives=tuple(objective.contract for objective in tuning.objectives),
-        expires_seconds=7 * 86_400.0,
+        expires_seconds=NEVER_EXPIRES,
     )
 
 

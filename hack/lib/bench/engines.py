@@ -110,18 +110,22 @@ class Engines:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """The bench on the first processor, the engines on all others; where there is but one, nothing changes."""
+        """The bench on the first processor, the engines on all others; where there is but one, nothing changes.
+
+        Whoever leaves restores what was before, so that it may be entered within itself.
+        """
         first, others = self.processors[:1], self.processors[1:]
         sessions = (self.governed.server.process.pid, self.stock.process.pid)
+        before = {session: sorted(os.sched_getaffinity(session)) for session in (0, *sessions)}
         try:
             for session in sessions:
                 pin(session, others or first)
             os.sched_setaffinity(0, first)
             yield
         finally:
-            os.sched_setaffinity(0, self.processors)
+            os.sched_setaffinity(0, before[0])
             for session in sessions:
-                pin(session, self.processors)
+                pin(session, before[session])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.plays import STEP_MARGIN, Played, Policy, Scene, play
+from bench.plays import STEP_MARGIN, Played, Policy, Scene, keeps, play
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
@@ -46,9 +46,7 @@ class Service:
 
     def keeps_all(self, request: Request) -> bool:
         """Whether both objectives were kept."""
-        if request.fate is not Fate.FINISHED or request.first_token is None or not self.keeps_ttft(request):
-            return False
-        return request.output < 2 or (request.ended - request.first_token) / (request.output - 1) <= self.tpot
+        return keeps(request, ttft=self.ttft, tpot=self.tpot)
 
 
 SERVICES = (

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import asdict
 from typing import Final
 
 from bench.engines import Engines, say
 from bench.load import Ask, closed
-from flyball_engine.contract import ModelSpec
 from flyball_operator.governor.identify import Fit, Learner, learn
 from flyball_operator.governor.signals import CellKey, StepWindow, Sums, cells_of
 
@@ -45,11 +43,6 @@ def _learnt(engines: Engines) -> Fit:
         raise RuntimeError("nothing was learnt of this engine's steps")
     say(f"{learner.fit}")
     return learner.fit
-
-
-def spec(fit: Fit) -> ModelSpec:
-    """As a setpoint carries it."""
-    return ModelSpec(id="bench", trusted=True, **asdict(fit.model))
 
 
 def _sums(engines: Engines) -> dict[CellKey, Sums]:

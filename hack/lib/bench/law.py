@@ -13,11 +13,12 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from bench.closed_loop import Brain, fixed, gated
+from bench.plays import keeps, known_model
 from flyball_engine.contract import Limits, Metric, Setpoint
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
@@ -89,16 +90,11 @@ class Scenario:
         """Fixed limits, with a gate that knows the plant's coefficients but for what no model knows."""
         if not gate:
             return fixed(limits, self.tuning)
-        law = PRESETS[self.preset].law
-        return gated(limits, self.tuning, replace(law.model, beta=law.model.beta + law.kv_token * self.context))
+        return gated(limits, self.tuning, known_model(PRESETS[self.preset], self.context))
 
     def good(self, request: Request) -> bool:
         """Whether it kept both objectives."""
-        if request.fate is not Fate.FINISHED or request.first_token is None:
-            return False
-        late = request.first_token - request.arrival > self.ttft
-        per_token = (request.ended - request.first_token) / max(1, request.output - 1)
-        return not late and (request.output < 2 or per_token <= self.tpot)
+        return keeps(request, ttft=self.ttft, tpot=self.tpot)
 
 
 def _steady(rate: float, shape: str, phases: int = 3) -> tuple[tuple[float, str], ...]:

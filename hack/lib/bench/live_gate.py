@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.engines import Engines, say
-from bench.identified import identify, spec
+from bench.identified import identify
 from bench.load import Answer, Ask, Prompts, closed, open_loop, poisson
+from bench.plays import model_spec
 from flyball_engine.contract import QueueLimits, Shed, StepBudget
 from flyball_operator.governor.identify import Fit
 
@@ -46,7 +47,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
 
 
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
-    step = StepBudget(seconds=BUDGET, model=spec(fit))
+    step = StepBudget(seconds=BUDGET, model=model_spec(fit.model))
     shed = Shed(ttft_deadline_seconds=TTFT)
     busy = _busy(engines)
     capacity, tried = _capacity(engines, busy)

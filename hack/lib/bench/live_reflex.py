@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from bench.engines import Engines, say
 from bench.flyball_bench import TimedStep
-from bench.identified import identify, spec
+from bench.identified import identify
 from bench.load import Ask, closed, open_loop, poisson
-from bench.plays import quantile
+from bench.plays import model_spec, quantile
 from flyball_engine.contract import StepBudget
 from flyball_operator.governor.identify import Fit
 
@@ -51,7 +51,7 @@ def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     chunk = budget - model.step_seconds(tokens=STREAMS, decodes=STREAMS, prefills=False, attention=0.0)
     rate = LOAD * BUDGET_TOKENS / (chunk * sum(PROMPTS) / 2)
     figures: dict[str, dict[str, float]] = {"the model": _told(fit, budget, rate)}
-    policies: dict[str, dict[str, Any]] = {"reflex": {"step": StepBudget(seconds=budget, model=spec(fit))}}
+    policies: dict[str, dict[str, Any]] = {"reflex": {"step": StepBudget(seconds=budget, model=model_spec(fit.model))}}
     policies |= {f"{tokens} tokens": {"limits": {"max_num_scheduled_tokens": tokens}} for tokens in FIXED}
     for name, policy in policies.items():
         engines.governed.put(**policy)

@@ -9,14 +9,35 @@ from random import Random
 
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import Limits, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.model import StepModel
 from flyball_engine.simulator.plant import Disturbances, Law, Plant
 from flyball_engine.simulator.presets import Preset
-from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
 from flyball_engine.simulator.workload import Phase, workload
 
 #: The share of the token objective that a step may take: what noise and stalls need.
 STEP_MARGIN = 0.92
+#: Seconds that a setpoint holds: longer than any run.
+NEVER_EXPIRES = 7 * 86_400.0
+
+
+def known_model(preset: Preset, mean_context: int) -> StepModel:
+    """The plant's coefficients but for what no model knows; its decodes read so many tokens in the mean."""
+    law = preset.law
+    return replace(law.model, beta=law.model.beta + law.kv_token * mean_context)
+
+
+def model_spec(model: StepModel) -> ModelSpec:
+    """As a setpoint carries it, trusted."""
+    return ModelSpec(id="bench", trusted=True, **asdict(model))
+
+
+def keeps(request: Request, *, ttft: float, tpot: float) -> bool:
+    """Whether it was answered, its first token within `ttft` seconds and the others in `tpot` each, in the mean."""
+    if request.fate is not Fate.FINISHED or request.first_token is None or request.first_token - request.arrival > ttft:
+        return False
+    return request.output < 2 or (request.ended - request.first_token) / (request.output - 1) <= tpot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +61,7 @@ class Policy:
 
     def setpoint(self, scene: Scene) -> Setpoint:
         """As the brain would send it, with the plant's coefficients but for what no model knows."""
-        law = scene.preset.law
-        model = replace(law.model, beta=law.model.beta + law.kv_token * scene.mean_context)
-        spec = ModelSpec(id="bench", trusted=True, **asdict(model))
+        spec = model_spec(known_model(scene.preset, scene.mean_context))
         return Setpoint(
             service="bench",
             epoch=1,
@@ -50,7 +69,7 @@ class Policy:
             limits=Limits(max_num_scheduled_tokens=self.tokens),
             step=None if self.budget is None else StepBudget(seconds=self.budget, model=spec),
             shed=None if self.deadline is None else Shed(ttft_deadline_seconds=self.deadline),
-            expires_seconds=7 * 86_400.0,
+            expires_seconds=NEVER_EXPIRES,
         )
 
 

@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_engine.batching.reflex import step_model
-from flyball_engine.contract import Setpoint, StepBudget
+from flyball_engine.contract import Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 
 #: Weight of one finished request in the mean output length and in the share of prompts that the prefix cache holds.
@@ -166,8 +166,7 @@ class Gate:
 
     def predicts(self, now: float) -> bool:
         """Whether decisions are predictions now, so that it is worth looking what of a prompt is cached."""
-        setpoint = self._setpoint
-        return now < self._expires and setpoint is not None and setpoint.shed is not None and self._pace is not None
+        return isinstance(self._policy(now), _Policy)
 
     def decide(self, arrival: Arrival, *, now: float) -> Verdict:
         """Whether a prompt may go to the engine; counts the decision."""
@@ -217,16 +216,14 @@ class Gate:
         self._hit_ratio += weight * (cached_tokens / max(1, prompt_tokens) - self._hit_ratio)
 
     def _verdict(self, arrival: Arrival, now: float) -> Verdict:
-        setpoint = self._setpoint if now < self._expires else None
-        if setpoint is None or setpoint.shed is None:
-            return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
-        if self._pace is None:
-            return Verdict(admitted=True, reason=Reason.NO_MODEL)
+        policy = self._policy(now)
+        if isinstance(policy, Reason):
+            return Verdict(admitted=True, reason=policy)
         loads = self._loads()
         if not loads:
             return Verdict(admitted=True, reason=Reason.UNOBSERVED)
-        predicted = self._predict(arrival, self._pace, loads)
-        deadline = setpoint.shed.ttft_deadline_seconds * setpoint.shed.margin
+        predicted = self._predict(arrival, policy.pace, loads)
+        deadline = policy.shed.ttft_deadline_seconds * policy.shed.margin
         late = predicted > deadline
         return Verdict(
             admitted=not late,
@@ -234,6 +231,13 @@ class Gate:
             predicted=predicted,
             deadline=deadline,
         )
+
+    def _policy(self, now: float) -> _Policy | Reason:
+        """What to predict by, or why everything is let in."""
+        setpoint = self._setpoint if now < self._expires else None
+        if setpoint is None or setpoint.shed is None:
+            return Reason.NO_DEADLINE
+        return Reason.NO_MODEL if self._pace is None else _Policy(setpoint.shed, self._pace)
 
     def _predict(self, arrival: Arrival, pace: _Pace, loads: list[CoreLoad]) -> float:
         """Seconds to the first token on the core that vLLM will choose; what is on its way is spread over the cores.
@@ -275,6 +279,14 @@ class _Pace:
 
     step: StepBudget
     model: StepModel
+
+
+@dataclass(frozen=True)
+class _Policy:
+    """A deadline, and what predicts."""
+
+    shed: Shed
+    pace: _Pace
 
 
 def _ttft(pace: _Pace, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output: float | None) -> float:

@@ -14,6 +14,7 @@ from flyball_engine.bench.errors import FileError, why
 from flyball_engine.bench.measurements import FORMAT, Measurement
 from flyball_engine.bench.page import page
 from flyball_engine.bench.report import Report
+from flyball_engine.bench.writing import write_all
 
 RESULTS: Final = "results.jsonl"
 REPORT: Final = "report.json"
@@ -82,10 +83,7 @@ class Results:
         with _as_file_error(self._path):
             self._drop_torn_line()
             with self._path.open("ab", buffering=0) as file:
-                rest = memoryview(one.model_dump_json().encode() + b"\n")
-                while rest:
-                    # On a disk that is nearly full the first write takes a part, and only the next one fails.
-                    rest = rest[file.write(rest) or 0 :]
+                write_all(file, one.model_dump_json().encode() + b"\n")
                 os.fsync(file.fileno())
         self._unwritten.remove(one)
 

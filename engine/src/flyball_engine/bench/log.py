@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from flyball_engine.bench.errors import FileError, why
+from flyball_engine.bench.writing import write_all
 
 #: The last words that are remembered.
 _REMEMBERED_BYTES: Final = 16 * 2**10
@@ -67,10 +68,8 @@ class Log:
 
     def _written(self, said: bytes) -> str | None:
         """None, or why it was not."""
-        rest = memoryview(said)
         try:
-            while rest:
-                rest = rest[self._file.write(rest) or 0 :]
+            write_all(self._file, said)
         except (OSError, ValueError) as error:  # ValueError: closed meanwhile
             return why(error)
         return None

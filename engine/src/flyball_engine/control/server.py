@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from flyball_engine.contract import CONTROL_PORT, Env
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +28,11 @@ _HEAD_TIMEOUT_SECONDS: Final = 10.0
 #: No request takes as long: a body's time, a few writes before this one, and the cores' answer.
 _CONNECTION_SECONDS: Final = 180.0
 _GRACE_SECONDS: Final = 2
+_LAST_PORT: Final = 65_535
+
+
+class PortError(Exception):
+    """A port cannot be had; the message names the option, or the variable, and what is accepted."""
 
 
 class _PromptProtocol(H11Protocol):
@@ -54,6 +61,14 @@ class _GuestServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+def control_port(environment: Mapping[str, str]) -> int:
+    """As the environment has it; 0 is any that is free. Raises PortError."""
+    text = environment.get(Env.CONTROL_PORT) or str(CONTROL_PORT)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= _LAST_PORT):
+        raise PortError(f"{Env.CONTROL_PORT} is {text!r:.40}, accepted: a whole number from 1 to {_LAST_PORT}")
+    return int(text)
 
 
 def bind(host: str | None, port: int) -> socket.socket:

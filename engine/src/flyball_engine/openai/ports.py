@@ -8,24 +8,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from flyball_engine.contract import CONTROL_PORT, Env
-from flyball_engine.control.server import bind
+from flyball_engine.contract import Env
+from flyball_engine.control.server import PortError, bind, control_port
 
 #: Exit code of a server that Ctrl-C ended, as shells have it.
 INTERRUPTED: Final = 130
-_LAST_PORT: Final = 65_535
-
-
-class PortError(Exception):
-    """A port cannot be had; the message names the option, or the variable, and what is accepted."""
-
-
-def control_port(environment: Mapping[str, str]) -> int:
-    """As the environment has it; 0 is any that is free. Raises PortError."""
-    text = environment.get(Env.CONTROL_PORT) or str(CONTROL_PORT)
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= _LAST_PORT):
-        raise PortError(f"{Env.CONTROL_PORT} is {text!r:.40}, accepted: a whole number from 1 to {_LAST_PORT}")
-    return int(text)
 
 
 def check_ports(host: str, port: int, environment: Mapping[str, str]) -> None:

@@ -19,10 +19,9 @@ from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.app import build_app
 from flyball_engine.control.engine import Engine
 from flyball_engine.control.metrics import Counts, EngineCollector
-from flyball_engine.control.server import bind, serve
+from flyball_engine.control.server import bind, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
-from flyball_engine.openai.ports import control_port
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from typing import Final
 
 from flyball_engine.arguments import real, whole
 from flyball_engine.contract import API_PORT, Env
+from flyball_engine.control.server import PortError
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, Dynamic
-from flyball_engine.openai.ports import INTERRUPTED, PortError, check_ports
+from flyball_engine.openai.ports import INTERRUPTED, check_ports
 from flyball_engine.padded.engine import PaddedConfig, Runner
 from flyball_engine.padded.server import ServerConfig, serve_forever
 

@@ -15,7 +15,8 @@ from typing import Final
 from flyball_engine.arguments import real, whole
 from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
-from flyball_engine.openai.ports import INTERRUPTED, PortError, check_ports
+from flyball_engine.control.server import PortError
+from flyball_engine.openai.ports import INTERRUPTED, check_ports
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Request

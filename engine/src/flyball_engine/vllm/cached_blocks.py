@@ -11,7 +11,7 @@ by the share of prompts held lately.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,44 +78,43 @@ class CachedBlocks:
         self._told = told
         self._root = root
         self._rooted = False
-        self._lost = False
-        self._map: Any = None
-        self._held: _Followed | None = None
-        self._follow()
+        self._held = self._taken()
 
     @property
     def knows(self) -> bool:
         """Whether it is known what is cached."""
-        return not self._lost and self._held is not None and self._held.told is not None
+        return self._held.told is not None
 
     def follow(self) -> None:
         """Take hold of the dictionary, if vLLM has made a new one, and tell what hashes begin with once that is known.
 
         To be called when a request comes in: a cache that was emptied has nothing in it before.
         """
-        if not self._lost:
-            try:
-                self._follow()
-            except Exception as error:  # noqa: BLE001 – the gate can do without
-                self._lose(error)
+        if not self.knows:
+            return
+        try:
+            if self._cache() is not self._held:
+                self._held = self._taken()
+            elif not self._rooted:
+                self._tell_root()
+        except Exception as error:  # noqa: BLE001 – the gate can do without
+            self._held.lose(f"{type(error).__name__}: {error}")
 
     def cached_tokens(self, request: Any) -> int:
         """Tokens of a waiting request's prompt that it would find cached now, as its blocks' hashes say.
 
         By bisection: of a prefix the last blocks are given up first.
         """
-        self.follow()
-        if not self.knows or getattr(request, "skip_reading_prefix_cache", False):
+        if getattr(request, "skip_reading_prefix_cache", False):
             return 0
         try:
             return self._looked_up(request)
         except Exception as error:  # noqa: BLE001 – as above
-            self._lose(error)
+            self._held.lose(f"{type(error).__name__}: {error}")
             return 0
 
     def _looked_up(self, request: Any) -> int:
-        cached: Container[bytes] = () if self._held is None else self._held
-        hashes, size = request.block_hashes, self._pool.hash_block_size
+        cached, hashes, size = self._cache(), request.block_hashes, self._pool.hash_block_size
         # The last block is always processed: its last token makes the next.
         low, high = 0, min(len(hashes), (request.num_tokens - 1) // size)
         while low < high:
@@ -126,19 +125,21 @@ class CachedBlocks:
                 high = middle
         return low * int(size)
 
-    def _follow(self) -> None:
-        held = self._pool.cached_block_hash_to_block
-        if held is not self._map:
-            self._held = held._cache = _Followed(held._cache, self._told)  # noqa: SLF001 – vLLM has no other way
-            self._map = held
-        if not self._rooted and (root := self._root()):
+    def _cache(self) -> dict[bytes, Any]:
+        cache: dict[bytes, Any] = self._pool.cached_block_hash_to_block._cache  # noqa: SLF001 – vLLM has no other way
+        return cache
+
+    def _taken(self) -> _Followed:
+        """The dictionary that is there now, replaced by ours."""
+        taken = _Followed(self._cache(), self._told)
+        self._pool.cached_block_hash_to_block._cache = taken  # noqa: SLF001 – as above
+        self._tell_root()
+        return taken
+
+    def _tell_root(self) -> None:
+        if root := self._root():
             self._told.set_root(root)
             self._rooted = True
-
-    def _lose(self, error: Exception) -> None:
-        self._lost = True
-        if self._held is not None:
-            self._held.lose(f"{type(error).__name__}: {error}")
 
 
 def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks | None:

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
-from flyball_engine.contract import CONTROL_PORT, Env, Setpoint
+from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
-from flyball_engine.control.server import bind, serve
+from flyball_engine.control.server import bind, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
@@ -69,8 +69,8 @@ class FlyballControl:
             _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
 
     def _start(self, engine_client: Any, *, host: str | None) -> asyncio.Task[None]:
-        """Bind the port and serve on it in the background; raises OSError if it is taken."""
-        sock = bind(host, int(os.environ.get(Env.CONTROL_PORT) or CONTROL_PORT))
+        """Bind the port and serve on it in the background; raises OSError if it is taken, PortError if it is none."""
+        sock = bind(host, control_port(os.environ))
         _log.info("Flyball: control port on %s", sock.getsockname())
         self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic)
         engine = self._engine = VllmEngine(
