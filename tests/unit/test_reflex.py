@@ -13,6 +13,7 @@ from support.reflexes import a_budget, seconds, served
 
 MODEL = StepModel(t0=5e-3, h=1e-3, c1=1e-5, c2=4e-5, beta=2e-5, g=1e-9, kappa=256)
 LIMITS = Room(tokens=8192, threshold=0)
+DECODES = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
 
 
 def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = MODEL) -> Reflex:
@@ -33,7 +34,7 @@ def test_a_model_nobody_trusts_bounds_nothing_but_is_compared() -> None:
     reflex = a_reflex(trusted=False)
     assert room(reflex, Queue(decodes=8, more=True)) == LIMITS
     assert reflex.seconds == 0.0
-    reflex.observe(Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0), 0.05)
+    reflex.observe(DECODES, 0.05)
     assert reflex.bias > 1
 
 
@@ -121,24 +122,47 @@ def test_the_bias_finds_how_slow_this_pod_is(slowdown: float) -> None:
     assert slowdown * seconds(MODEL, step) == pytest.approx(0.030, rel=0.03)
 
 
+def test_steps_with_a_prompt_have_a_bias_of_their_own() -> None:
+    reflex = a_reflex()
+    queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
+    for _ in range(40):
+        for _ in range(10):
+            reflex.observe(DECODES, 0.7 * seconds(MODEL, DECODES))
+        step, _, _ = served(queue, room(reflex, queue))
+        reflex.observe(step, 1.3 * seconds(MODEL, step))
+    assert reflex.bias == pytest.approx(1.3, rel=0.02)
+
+
+def test_before_the_first_prompt_the_bias_is_that_of_decodes() -> None:
+    reflex = a_reflex()
+    for _ in range(100):
+        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
+    assert reflex.bias == pytest.approx(2.0, rel=0.02)
+
+
+def test_the_bias_is_found_within_a_few_steps() -> None:
+    reflex = a_reflex()
+    for _ in range(9):
+        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
+    assert reflex.bias == pytest.approx(1.9, rel=0.01)
+
+
 def test_one_stall_moves_the_bias_by_little() -> None:
     reflex = a_reflex()
-    step = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
     for _ in range(50):
-        reflex.observe(step, seconds(MODEL, step))
-    reflex.observe(step, 60.0)
+        reflex.observe(DECODES, seconds(MODEL, DECODES))
+    reflex.observe(DECODES, 60.0)
     assert reflex.bias < 1.1
     for _ in range(500):
-        reflex.observe(step, 60.0)
+        reflex.observe(DECODES, 60.0)
     assert reflex.bias <= BIAS_RANGE[1]
 
 
 def test_the_bias_outlives_a_new_setpoint() -> None:
     reflex = a_reflex()
-    step = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
     assert math.isnan(reflex.bias)
     for _ in range(100):
-        reflex.observe(step, 2 * seconds(MODEL, step))
+        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
     before = reflex.bias
     reflex.set_budget(None)
     reflex.set_budget(a_budget(0.020, MODEL))
@@ -148,7 +172,7 @@ def test_the_bias_outlives_a_new_setpoint() -> None:
 def test_a_model_that_says_nothing_teaches_nothing() -> None:
     nothing = StepModel(t0=0.0, h=0.0, c1=0.0, c2=0.0, beta=0.0, g=0.0, kappa=1)
     reflex = a_reflex(model=nothing)
-    reflex.observe(Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0), 0.05)
+    reflex.observe(DECODES, 0.05)
     assert math.isnan(reflex.bias)
     queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
     assert room(reflex, queue).tokens == LIMITS.tokens

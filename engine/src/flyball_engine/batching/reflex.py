@@ -4,6 +4,8 @@ The brain pushes a budget and a step-time model every few seconds; the running b
 the engine itself fits each step into the budget: running decodes come first, what time they leave goes to prompts, in
 the order vLLM serves them. The prediction is multiplied by a local bias, the ratio of what steps took to what the model
 says, which covers a slow pod, a throttled device and a noisy neighbour at once, and stays when a new model is pushed.
+Steps with a prompt in them have a bias of their own: it is them that a budget is for, and a model that is right about
+decodes may be wrong about prompts.
 
 Pure: imports only the standard library, the contract and the step-time model.
 """
@@ -21,7 +23,7 @@ from flyball_engine.model import StepModel
 
 #: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
 LOOK_AHEAD: Final = 8
-#: Weight of one step in the local bias, and the range it is kept in: design 5, found in simulation.
+#: Weight of one step in the local bias once it has settled, and the range it is kept in: design 5, found in simulation.
 BIAS_WEIGHT: Final = 0.04
 BIAS_RANGE: Final = (0.5, 3.0)
 
@@ -64,16 +66,45 @@ class Room:
     threshold: int
 
 
-class Reflex:
-    """Fits steps into a budget. Its bias outlives the budget and the model: the pod is what it was.
-
-    `bias`: what steps take over what the model says; not a number before the first comparison.
-    """
+class _Ratio:
+    """What steps of one kind take over what the model says: a mean of the first steps, then a moving average."""
 
     def __init__(self) -> None:
-        self.bias = math.nan
+        self._mean = 0.0
+        self._steps = 0
+
+    def observe(self, ratio: float) -> None:
+        """A step took so many times what was predicted."""
+        low, high = BIAS_RANGE
+        # A single step is held to the range, too: a stall of a second says nothing about the next hundred steps.
+        ratio = min(high, max(low, ratio))
+        self._steps += 1
+        self._mean += max(BIAS_WEIGHT, 1 / self._steps) * (ratio - self._mean)
+
+    def beside(self, guess: float) -> float:
+        """The ratio, where a guess has the weight of one step."""
+        return guess + self._steps / (self._steps + 1) * (self._mean - guess)
+
+    def __bool__(self) -> bool:
+        return self._steps > 0
+
+
+class Reflex:
+    """Fits steps into a budget. Its bias outlives the budget and the model: the pod is what it was."""
+
+    def __init__(self) -> None:
+        self._decoding = _Ratio()
+        self._mixed = _Ratio()
         self._budget: StepBudget | None = None
         self._model: StepModel | None = None
+
+    @property
+    def bias(self) -> float:
+        """What steps with a prompt take over what the model says; not a number before the first comparison.
+
+        While few of them were seen, steps of decodes alone say it, too.
+        """
+        return self._mixed.beside(self._decoding.beside(1.0)) if self._mixed or self._decoding else math.nan
 
     @property
     def holds(self) -> bool:
@@ -91,7 +122,7 @@ class Reflex:
         self._model = None if budget is None else step_model(budget)
 
     def observe(self, step: Step, seconds: float) -> None:
-        """A step took `seconds`: move the bias by its share of the difference."""
+        """A step took `seconds`: move the bias of its kind by its share of the difference."""
         if self._model is None:
             return
         predicted = self._model.step_seconds(
@@ -102,11 +133,7 @@ class Reflex:
         )
         if predicted <= 0:
             return
-        low, high = BIAS_RANGE
-        # A single step is held to the range, too: a stall of a second says nothing about the next hundred steps.
-        ratio = min(high, max(low, seconds / predicted))
-        before = 1.0 if math.isnan(self.bias) else self.bias
-        self.bias = before + BIAS_WEIGHT * (ratio - before)
+        (self._mixed if step.prefill_tokens else self._decoding).observe(seconds / predicted)
 
     def room(self, queue: Queue, *, least_chunk: int, most: Room) -> Room:
         """The room of the next step, within `most`; that alone where steps are not fitted into a budget.
