@@ -140,8 +140,9 @@ class Governor:
             self._batches.stepped(step.seats, prefill=prefill, decode=step.tokens - prefill, seconds=seconds)
         self._governed.served(output.num_scheduled_tokens, now)
         self._admission.updated()
-        # While something runs, the next step is planned at once, and counts what is to be done then.
-        self._publish(count=not self._surface.running)
+        # While something runs, the next step is planned at once, and that publishes.
+        if not self._surface.running:
+            self._publish()
 
     @_contained
     def received(self, request: Any) -> None:
@@ -295,7 +296,7 @@ class Governor:
         self._admission.use(batching)
         self._state.set_admission(self._admission.strategy, self._admission.policy)
 
-    def _publish(self, *, count: bool = True) -> None:
+    def _publish(self) -> None:
         numbers, governed = self._state.numbers, self._governed
         self._state.set_generation(governed.applied)
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
@@ -308,7 +309,7 @@ class Governor:
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
         now = self._clock()
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
-        if count and self._backlog.due(now):
+        if self._backlog.due(now):
             self._count_backlog(now)
         self._state.publish()
 
