@@ -19,9 +19,15 @@ from support.plain_scheduler import GovernedCore
 
 
 class Cores:
-    """vLLM's client side of the cores: 0.32 calls all by name, older ones one by one."""
+    """vLLM's client side of the cores: 0.32 calls all by name, older ones one by one.
 
-    def __init__(self, *cores: GovernedCore, older: bool = False) -> None:
+    Where they are `slow` an answer comes when somebody lets it: what was asked for is done by then.
+    """
+
+    def __init__(self, *cores: GovernedCore, older: bool = False, slow: bool = False) -> None:
+        self.let_answer = asyncio.Event()
+        if not slow:
+            self.let_answer.set()
         self.core_engines = [SimpleNamespace(scheduler=SimpleNamespace(flyball=core.governor)) for core in cores]
         if not older:
             self.call_utility_all_async = self._call_all
@@ -30,7 +36,9 @@ class Cores:
         return [await self._call_utility_async(method, *args, engine=core) for core in self.core_engines]
 
     async def _call_utility_async(self, method: str, *args: Any, engine: Any) -> Any:
-        return flyball_apply(engine, *args) if method == "flyball_apply" else flyball_read(engine)
+        answer = flyball_apply(engine, *args) if method == "flyball_apply" else flyball_read(engine)
+        await self.let_answer.wait()
+        return answer
 
 
 def an_engine(folder: Path, cores: Cores, *, failure: str | None = None) -> VllmEngine:
@@ -49,6 +57,37 @@ async def test_a_setpoint_reaches_every_core(tmp_path: Path, older: bool) -> Non
     assert [report.state.effective.max_num_active_seqs for report in reports] == [5, 5]
     assert engine.governed
     assert engine.version == "vllm 0.32.0"
+
+
+async def test_cores_that_show_a_setpoint_are_not_waited_for(tmp_path: Path) -> None:
+    first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
+    engine = an_engine(tmp_path, Cores(first, second, slow=True))
+    async with asyncio.timeout(30):
+        await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
+    assert [report.state.effective.max_num_active_seqs for report in engine.reports().cores] == [5, 5]
+
+
+async def test_a_renewal_shows_nowhere_and_waits_for_the_answers(tmp_path: Path) -> None:
+    cores = Cores(GovernedCore(tmp_path), slow=True)
+    engine = an_engine(tmp_path, cores)
+    async with asyncio.timeout(30):
+        await engine.apply(setpoint(1))
+        renewal = asyncio.create_task(engine.apply(setpoint(1)))
+        assert not (await asyncio.wait({renewal}, timeout=0.1))[0]
+        cores.let_answer.set()
+        await renewal
+
+
+async def test_a_core_that_does_not_show_the_setpoint_is_waited_for(tmp_path: Path) -> None:
+    first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
+    cores = Cores(first, second, slow=True)
+    second.governor.apply(setpoint(7))
+    engine = an_engine(tmp_path, cores)
+    async with asyncio.timeout(30):
+        overtaken = asyncio.create_task(engine.apply(setpoint(6)))
+        assert not (await asyncio.wait({overtaken}, timeout=0.1))[0]
+        cores.let_answer.set()
+        await overtaken
 
 
 async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def build_app(
     async def _put(request: Request) -> Frozen:
         parse = service.authorise(request.headers.get("authorization"))
         try:
-            body = await asyncio.wait_for(_bounded_body(request), body_timeout)
+            # Not wait_for: a task of its own would wait for its turn behind the tokens of every stream.
+            async with asyncio.timeout(body_timeout):
+                body = await _bounded_body(request)
         except TimeoutError:
             raise Refused(Refusal.INVALID, f"the body took longer than {body_timeout:g} s", status=408) from None
         return await service.put(parse(body))

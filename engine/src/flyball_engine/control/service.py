@@ -116,7 +116,8 @@ class ControlService:
 
     async def _apply(self, offered: Setpoint) -> None:
         try:
-            await asyncio.wait_for(self.engine.apply(offered), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await self.engine.apply(offered)
         except TimeoutError as error:
             raise Refused(Refusal.UNKNOWN, f"the cores did not answer within {self._timeout:g} s") from error
         except EngineError as error:
@@ -130,7 +131,8 @@ class ControlService:
     async def _touch_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         try:
-            await asyncio.wait_for(self.engine.touch(), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await self.engine.touch()
         except (TimeoutError, EngineError):
             # A busy core sees the expiry by itself at its next step.
             _log.warning("Flyball: no core answered when the setpoint expired")

@@ -225,6 +225,11 @@ class StateReader:
             time.sleep(_READ_PAUSE_SECONDS)
         return None
 
+    def applied(self) -> Generation | None:
+        """The setpoint in force, to be looked at again and again; None if there is none, or no whole state is seen."""
+        body = self._consistent_body()
+        return None if body is None else _generation(body)
+
     def load(self) -> CoreLoad | None:
         """What the gate needs of the last state, at the price of a request; None if no whole one could be seen.
 

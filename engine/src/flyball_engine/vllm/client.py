@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, QueueKnob, QueueLimits, Setpoint
+from flyball_engine.contract import AnyKnob, BatchingKnob, Generation, Knob, QueueKnob, QueueLimits, Setpoint
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 from flyball_engine.vllm.backstop import Backstop
@@ -18,7 +18,9 @@ from flyball_engine.vllm.needs import Lack, Way, way
 from flyball_engine.vllm.prefixes import Prefixes, open_prefixes
 
 _log = logging.getLogger(__name__)
+#: How often is looked whether the engine died under a call, and whether the cores show what they were told.
 _DEATH_CHECK_SECONDS = 0.5
+_LOOK_SECONDS = 0.002
 _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 
 
@@ -99,20 +101,32 @@ class VllmEngine:
         )
 
     async def apply(self, setpoint: Setpoint) -> None:
-        """Have every core apply the setpoint. Raises UnansweredError."""
-        if self.governed:
-            await self._call_all("flyball_apply", setpoint.model_dump_json())
+        """Have every core apply the setpoint. Raises UnansweredError.
+
+        Cores show in their files what they apply, and are believed: their answers to the call come behind the tokens
+        of every stream. A setpoint that some core has already is a renewal, which shows in no file.
+        """
+        if not self.governed:
+            return
+        readers = self._readers.values()
+        wanted = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
+        renewal = any(reader.applied() == wanted for reader in readers)
+        shown = None if renewal else lambda: all(reader.applied() == wanted for reader in readers)
+        await self._call_all("flyball_apply", setpoint.model_dump_json(), shown=shown)
 
     async def touch(self) -> None:
         """Have every core look at its clock. Raises UnansweredError."""
         if self.governed:
             await self._call_all("flyball_read")
 
-    async def _call_all(self, method: str, *args: str) -> None:
+    async def _call_all(self, method: str, *args: str, shown: Callable[[], bool] | None = None) -> None:
+        """Call every core; returns when all have answered, or when it is `shown` that all have done it."""
         call = asyncio.ensure_future(self._utility_call(method, *args))
         try:
-            # vLLM never answers a call to a core that died meanwhile.
-            while not (await asyncio.wait({call}, timeout=_DEATH_CHECK_SECONDS))[0]:
+            while not (await asyncio.wait({call}, timeout=_DEATH_CHECK_SECONDS if shown is None else _LOOK_SECONDS))[0]:
+                if shown is not None and shown():
+                    return
+                # vLLM never answers a call to a core that died meanwhile.
                 if self._client.errored:
                     raise UnansweredError("the engine is dead or shutting down")
             await call
@@ -121,7 +135,7 @@ class VllmEngine:
         except Exception as error:
             raise UnansweredError(f"{method}: {error}") from error
         finally:
-            call.cancel()
+            call.cancel()  # vLLM drops an answer that nobody waits for
 
     async def _utility_call(self, method: str, *args: str) -> None:
         core = self._client.engine_core
