@@ -33,7 +33,9 @@ class Cores:
             self.call_utility_all_async = self._call_all
 
     async def _call_all(self, method: str, *args: Any) -> list[Any]:
-        return [await self._call_utility_async(method, *args, engine=core) for core in self.core_engines]
+        return await asyncio.gather(
+            *(self._call_utility_async(method, *args, engine=core) for core in self.core_engines)
+        )
 
     async def _call_utility_async(self, method: str, *args: Any, engine: Any) -> Any:
         answer = flyball_apply(engine, *args) if method == "flyball_apply" else flyball_read(engine)
