@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.cluster import Object, patch
-from support.live import MODEL, RESOURCE, Flyball, Service, scrape
+from support.live import MODEL, RESOURCE, ROOT, Flyball, Service, scrape
 from support.streams import StreamLoad
 from support.waiting import eventually
 
@@ -61,6 +64,23 @@ def test_a_hundred_retunes_under_streaming_load_lose_no_request(
     assert restarts(after) == restarts(pod)
     assert chat.tuning()["generation"] >= started + RETUNES
     note_figure(f"{RETUNES} retunes, {totals.finished} requests, none failed or truncated; {push_times(flyball)}")
+
+
+def test_explain_tells_what_was_done_and_why(chat: Service) -> None:
+    said = explain(chat.name, "--namespace", chat.namespace)
+    assert said.returncode == 0, said.stderr
+    assert f"{chat.namespace}/{chat.name}: mode Auto, 1 of 1 pods Ready" in said.stdout
+    assert f"setpoint {chat.tuning()['generation']} of leadership" in said.stdout
+    assert "MetricsAvailable True" in said.stdout
+    assert "requests at once:" in said.stdout.partition("last decisions")[2]
+    assert "no InferenceService nobody" in explain("nobody", "--namespace", chat.namespace).stderr
+    assert "no usable kubeconfig" in explain(chat.name, "--context", "nowhere").stderr
+
+
+def explain(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flyball_operator.cli", "explain", *arguments]
+    sources = {"PYTHONPATH": f"{ROOT / 'operator/src'}:{ROOT / 'engine/src'}"}
+    return subprocess.run(command, env=os.environ | sources, capture_output=True, text=True, timeout=60, check=False)
 
 
 def push_times(flyball: Flyball) -> str:

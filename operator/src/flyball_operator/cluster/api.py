@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, Protocol
@@ -70,6 +71,22 @@ async def load_configuration() -> client.Configuration:
         except (config.ConfigException, OSError) as error:
             raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {error}") from error
     return configuration
+
+
+async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
+    """How a person's kubeconfig reaches an API server, and the namespace it names; of the current context if None.
+
+    Raises `ClusterError`.
+    """
+    configuration = client.Configuration()
+    files = os.environ.get("KUBECONFIG")  # the client's own look at it is as old as its import
+    try:
+        await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ClusterError(f"no usable kubeconfig: {error}") from error
+    chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
+    return configuration, str(chosen["context"].get("namespace") or "default")
 
 
 class KubeApi:

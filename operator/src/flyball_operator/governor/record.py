@@ -60,7 +60,7 @@ def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
     """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too."""
     state = start(spec)
     limits = limits_of(tuning.recommended or tuning.setpoint)
-    model = _model(tuning.model)
+    model = step_model_of(tuning.model)
     if limits is not None:
         state = State(limits=state.limits.model_copy(update=limits.model_dump(exclude_none=True)))
     if model is not None:
@@ -70,7 +70,8 @@ def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
     return state
 
 
-def _model(status: StepModelStatus) -> StepModel | None:
+def step_model_of(status: StepModelStatus) -> StepModel | None:
+    """The model from status; None if it is not trusted, or what is there is none."""
     values = {name: _number(getattr(status, name)) for name in _COEFFICIENTS}
     sane = all(0 <= value < 1e3 for value in values.values()) and values["c1"] + values["c2"] + values["t0"] > 0
     if not status.trusted or not sane or status.kappa < 1:

@@ -1,0 +1,174 @@
+"""How `flyball explain` tells what the brain sees of a service, what it knows, and what it did and why. Pure.
+
+All of it is in the object's status, so what is told here is told of a service in the cluster and of one in a file.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from flyball_engine.model import StepModel
+from flyball_operator.api.quantities import format_duration
+from flyball_operator.api.v1alpha1 import (
+    BRAIN_CONDITIONS,
+    DecisionStatus,
+    InferenceService,
+    Mode,
+    Objective,
+    ObjectiveStatus,
+    SetpointStatus,
+    StepModelStatus,
+)
+from flyball_operator.governor.record import step_model_of
+
+_WIDTH: Final = 110
+_NAMES: Final = {
+    "max_num_active_seqs": "requests at once",
+    "max_num_scheduled_tokens": "tokens in a step",
+    "long_prefill_token_threshold": "tokens of one prompt in a step",
+}
+
+
+def explanation(service: InferenceService) -> str:
+    """Some thirty lines: objectives, what is seen, the model, the limits, what would change, the last decisions."""
+    parts = (_head, _objectives, _seen, _model, _limits, _outlook, _decisions)
+    return "\n".join(line for part in parts for line in part(service))
+
+
+def _head(service: InferenceService) -> Iterator[str]:
+    meta, tuning = service.metadata, service.status.tuning
+    pods = f"{service.status.ready_replicas} of {service.status.replicas} pods Ready"
+    yield f"{meta.namespace}/{meta.name}: mode {service.spec.tuning.mode.value}, {pods}"
+    if tuning.generation:
+        applied = f", applied by {tuning.applied_pods} pods" if tuning.applied_pods else ""
+        yield f"  setpoint {tuning.generation} of leadership {tuning.epoch}{applied}"
+
+
+def _objectives(service: InferenceService) -> Iterator[str]:
+    yield "objectives"
+    if not service.spec.objectives:
+        yield "  none: the upper bounds hold, as far as memory goes"
+    rows = {row.name: row for row in service.status.objectives}
+    for objective in service.spec.objectives:
+        yield f"  {objective.name:<16} {_asked(objective):<46} {_attained(rows.get(objective.name))}"
+
+
+def _asked(objective: Objective) -> str:
+    return f"{objective.metric.value} within {objective.threshold} for {objective.target} %"
+
+
+def _attained(row: ObjectiveStatus | None) -> str:
+    if row is None or not row.attained:
+        return "nothing was counted"
+    return f"{row.attained} % in the last {row.window}, {row.budget_remaining} % of the allowed violations left"
+
+
+def _seen(service: InferenceService) -> Iterator[str]:
+    yield "seen"
+    found = [condition for condition in service.status.conditions if condition.type in BRAIN_CONDITIONS]
+    for condition in found:
+        yield from _wrapped(f"{condition.type.value} {condition.status}: {condition.message or condition.reason}")
+    if not found:
+        yield "  nothing yet: no operator has reported on this service"
+
+
+def _model(service: InferenceService) -> Iterator[str]:
+    status = service.status.tuning.model
+    model = step_model_of(status)
+    yield "model of a step's time"
+    if model is None:
+        known = f"{status.steps:,} steps seen" if status.steps else "no steps seen"
+        yield f"  not trusted yet, {known}: limits stay where they are until it is"
+        return
+    error = f"{100 * float(status.error):.0f} %" if status.error else "unknown"
+    yield f"  {status.id or '-'}: median error {error}, learnt from {status.steps:,} steps"
+    yield from _wrapped(f"T = {_formula(status, model)}")
+
+
+def _formula(status: StepModelStatus, model: StepModel) -> str:
+    slope = f"{_time(model.c1)}/token"
+    if status.kappa > 1:
+        slope = f"{_time(model.c1)}/token up to {model.kappa}, {_time(model.c2)}/token beyond"
+    return (
+        f"{_time(model.t0)} + {_time(model.h)} if there is a prompt in it + {slope} + {_time(model.beta)}/decode"
+        f" + {1e9 * model.g:.3g}ns/token² of prompt attention"
+    )
+
+
+def _limits(service: InferenceService) -> Iterator[str]:
+    tuning = service.status.tuning
+    setpoint, model = tuning.setpoint, step_model_of(tuning.model)
+    yield "limits in force"
+    if not _given(setpoint):
+        yield "  none set yet: pods run at the upper bounds"
+        return
+    for name, value in _given(setpoint).items():
+        meaning = "" if model is None else _meaning(name, setpoint, model)
+        yield f"  {name:<30} {value:>7,}  {meaning}".rstrip()
+    yield f"  what binds: {tuning.binding_objective or 'nothing, the upper bounds'}"
+
+
+def _meaning(name: str, setpoint: SetpointStatus, model: StepModel) -> str:
+    """What a limit means in time, by the model."""
+    seqs, tokens = setpoint.max_num_active_seqs or 0, setpoint.max_num_scheduled_tokens or 0
+    if name == "max_num_active_seqs" and seqs:
+        return f"a step of {seqs} decodes takes {_time(model.seconds(decodes=seqs))}"
+    if name == "max_num_scheduled_tokens" and tokens > 1:
+        full = model.seconds(decodes=1, prefill_tokens=tokens - 1)
+        return f"a step filled by the beginning of a prompt takes {_time(full)}"
+    return ""
+
+
+def _outlook(service: InferenceService) -> Iterator[str]:
+    mode, tuning = service.spec.tuning.mode, service.status.tuning
+    yield "would change"
+    if mode is Mode.DISABLED:
+        yield "  nothing: mode Disabled holds the upper bounds"
+    elif tuning.recommended is None:
+        yield f"  nothing: mode {mode.value} has applied what it decided"
+    else:
+        changes = _changes(tuning.setpoint, tuning.recommended)
+        yield from (changes or ["  nothing: the limits in force are what it would set"])
+
+
+def _decisions(service: InferenceService) -> Iterator[str]:
+    yield "last decisions, the newest first"
+    decisions = service.status.tuning.decisions
+    if not decisions:
+        yield "  none"
+    for decision in decisions:
+        yield from _decision(decision)
+
+
+def _decision(decision: DecisionStatus) -> Iterator[str]:
+    yield f"  {decision.time}"
+    for line in _changes(decision.before, decision.after):
+        yield f"  {line}"
+    told = {"why": decision.trigger, "expected": decision.predicted, "came": decision.observed}
+    for name, said in told.items():
+        if said:
+            yield from _wrapped(f"{name}: {said}", indent=4)
+
+
+def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:
+    left, right = _given(before), _given(after)
+    return [
+        f"  {_NAMES.get(name, name)}: {left.get(name, '-')} to {right.get(name, '-')}"
+        for name in {**left, **right}
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _given(setpoint: SetpointStatus) -> dict[str, int]:
+    return {name: value for name, value in setpoint.model_dump().items() if isinstance(value, int)}
+
+
+def _wrapped(text: str, *, indent: int = 2) -> list[str]:
+    blank = " " * indent
+    return textwrap.wrap(text, _WIDTH, initial_indent=blank, subsequent_indent=blank + "  ", break_long_words=False)
+
+
+def _time(seconds: float) -> str:
+    return format_duration(float(f"{seconds:.3g}")) if seconds >= 1e-6 else f"{1e9 * seconds:.3g}ns"

@@ -1,0 +1,157 @@
+"""`flyball explain`: what the operator sees of a service, and what it did, read out of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flyball_operator.cli import main
+from support.manifests import good
+
+MODEL = {
+    "id": "abcd1234",
+    "t0": "0.0059",
+    "h": "0.001",
+    "c1": "1.2e-05",
+    "c2": "4e-05",
+    "beta": "2e-05",
+    "g": "1.3e-09",
+    "kappa": 256,
+    "error": "0.08",
+    "trusted": True,
+    "steps": 12000,
+}
+LIMITS = {"maxNumActiveSeqs": 48, "maxNumScheduledTokens": 1024}
+DECISION = {
+    "time": "2026-11-22T03:47:07Z",
+    "trigger": "ttft binds at 2.6/s per core of 371+23 tokens, 0 waiting",
+    "before": {"maxNumActiveSeqs": 64, "maxNumScheduledTokens": 1024},
+    "after": LIMITS,
+    "predicted": "ttft 320ms, tpot 20ms, gap 64ms, 20 requests/s per core",
+    "observed": "token 19ms, ttft 100 %",
+}
+TUNED: dict[str, Any] = {
+    "replicas": 2,
+    "readyReplicas": 2,
+    "conditions": [
+        {"type": "Ready", "status": "True", "reason": "PodsReady"},
+        {"type": "Tuned", "status": "True", "reason": "Applied", "message": "48 seqs, 1024 tokens on every Ready pod"},
+    ],
+    "objectives": [{"name": "ttft", "attained": "99.6", "budgetRemaining": "60", "window": "5m"}],
+    "tuning": {
+        "mode": "Auto",
+        "epoch": 3,
+        "generation": 12,
+        "setpoint": LIMITS,
+        "appliedPods": "2/2",
+        "model": MODEL,
+        "bindingObjective": "ttft",
+        "decisions": [DECISION],
+    },
+}
+
+
+def a_service(status: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return good(metadata__namespace="team", metadata__uid="uid-1", **changes) | {"status": status or {}}
+
+
+@pytest.fixture
+def explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command on a document; what it printed, in one line each."""
+
+    def run(document: object, *, code: int = 0) -> str:
+        path = tmp_path / "service.yaml"
+        path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+        assert main(["explain", "--file", str(path)]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    return run
+
+
+def test_it_tells_of_a_service_that_is_tuned(explained: Any) -> None:
+    said = explained(a_service(TUNED))
+    for expected in (
+        "team/chat: mode Auto, 2 of 2 pods Ready",
+        "setpoint 12 of leadership 3, applied by 2/2 pods",
+        "TimeToFirstToken within 500ms for 99 %",
+        "99.6 % in the last 5m, 60 % of the allowed violations left",
+        "Tuned True: 48 seqs, 1024 tokens on every Ready pod",
+        "abcd1234: median error 8 %, learnt from 12,000 steps",
+        "12us/token up to 256, 40us/token beyond",
+        "a step of 48 decodes takes 7.44ms",
+        "what binds: ttft",
+        "nothing: mode Auto has applied what it decided",
+        "requests at once: 64 to 48",
+        "why: ttft binds at 2.6/s per core",
+        "expected: ttft 320ms",
+        "came: token 19ms, ttft 100 %",
+    ):
+        assert expected in said
+    assert "PodsReady" not in said, "of what the hands do kubectl tells"
+    assert max(map(len, said.splitlines())) <= 130
+
+
+def test_a_service_that_nobody_has_looked_at_yet(explained: Any) -> None:
+    said = explained(a_service())
+    assert "no operator has reported on this service" in said
+    assert "nothing was counted" in said
+    assert "not trusted yet, no steps seen" in said
+    assert "none set yet: pods run at the upper bounds" in said
+
+
+def test_recommend_says_what_it_would_change(explained: Any) -> None:
+    status = TUNED | {"tuning": TUNED["tuning"] | {"recommended": LIMITS | {"maxNumActiveSeqs": 20}}}
+    said = explained(a_service(status, spec__tuning__mode="Recommend"))
+    assert "requests at once: 48 to 20" in said.partition("would change")[2]
+
+
+def test_disabled_would_change_nothing(explained: Any) -> None:
+    assert "mode Disabled holds the upper bounds" in explained(a_service(TUNED, spec__tuning__mode="Disabled"))
+
+
+def test_a_model_that_is_not_trusted_explains_no_limit(explained: Any) -> None:
+    status = TUNED | {"tuning": TUNED["tuning"] | {"model": MODEL | {"trusted": False}}}
+    said = explained(a_service(status))
+    assert "not trusted yet, 12,000 steps seen" in said
+    assert "a step of" not in said.partition("limits in force")[2].partition("would change")[0]
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "expected"),
+    [
+        ("{", 1, "neither YAML nor JSON"),
+        ("[1]", 1, "kind is 'list', accepted: InferenceService"),
+        ({"kind": "Deployment"}, 1, "kind is 'Deployment', accepted: InferenceService"),
+        ({"kind": "InferenceService"}, 2, "metadata"),
+        (a_service(spec__engine__image=3), 2, "spec.engine.image"),
+    ],
+)
+def test_what_is_no_service_is_refused_in_words(explained: Any, document: object, code: int, expected: str) -> None:
+    assert expected in explained(document, code=code)
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--file", "/nowhere/chat.yaml"]) == 1
+    assert "--file /nowhere/chat.yaml: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["chat", "--file", "chat.yaml"], ["--file", "chat.yaml", "--namespace", "team"]]
+)
+def test_a_name_or_a_file(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["explain", *arguments])
+    assert end.value.code == 2
+    assert "--file" in capsys.readouterr().err
+
+
+def test_without_a_kubeconfig_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main(["explain", "chat"]) == 1
+    assert "no usable kubeconfig" in capsys.readouterr().err
