@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 from flyball_operator.api import names
@@ -42,3 +43,19 @@ def edited(manifest: Object, changes: dict[str, Any]) -> Object:
         else:
             node[last] = value
     return result
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Changes to the good manifest, each field with a value that is refused and one that is accepted.
+
+    `path` is the field the message must name, `says` what it must say. What the structural schema refuses, the API
+    server words its own way: then `server` is what it must say.
+    """
+
+    id: str
+    wrong: dict[str, Any]
+    right: dict[str, Any]
+    path: str
+    says: str
+    server: str = ""

@@ -5,26 +5,10 @@ Each stands beside its nearest good neighbour, so that a rule which refuses too 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from support.manifests import DROP
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """Changes to the good manifest, each field with a value that is refused and one that is accepted.
-
-    `path` is the field the message must name, `says` what it must say. What the structural schema refuses, the API
-    server words its own way: then `server` is what it must say.
-    """
-
-    id: str
-    wrong: dict[str, Any]
-    right: dict[str, Any]
-    path: str
-    says: str
-    server: str = ""
+from support.manifests import DROP, Wrong
+from support.wrong_batching import WRONG_BATCHING
 
 
 def _args(item: str, says: str, right: str = "--max-model-len=16384") -> Wrong:
@@ -44,9 +28,6 @@ _TWO = [
 _APART = [_TWO[0], _TWO[1] | {"threshold": "0.6s"}]
 _SAME_NAME = [_TWO[0], {"name": "a", "metric": "EndToEndLatency", "threshold": "5s"}]
 _OTHER_NAME = [_TWO[0], _SAME_NAME[1] | {"name": "b"}]
-_BOUNDS = "spec.tuning.bounds"
-_SEQS = f"{_BOUNDS}.maxNumActiveSeqs"
-_TOKENS = f"{_BOUNDS}.maxNumScheduledTokens"
 _POD = "spec.podTemplate"
 _GPU = "nvidia.com/gpu"
 
@@ -226,78 +207,7 @@ WRONG = (
         "spec.objectives",
         "two objectives have the same metric and threshold",
     ),
-    # Batching and tuning.
-    Wrong(
-        "token ceiling under seqs",
-        {"spec.batching": {"maxNumSeqs": 512, "maxNumBatchedTokens": 256}},
-        {"spec.batching": {"maxNumSeqs": 256, "maxNumBatchedTokens": 256}},
-        "spec.batching.maxNumBatchedTokens",
-        "must be at least maxNumSeqs",
-    ),
-    Wrong(
-        "seqs above the default token ceiling",
-        {"spec.batching.maxNumSeqs": 8193},
-        {"spec.batching.maxNumSeqs": 8192},
-        "spec.batching.maxNumBatchedTokens",
-        "must be at least maxNumSeqs",
-    ),
-    Wrong(
-        "seqs 0",
-        {"spec.batching.maxNumSeqs": 0},
-        {"spec.batching.maxNumSeqs": 1},
-        "spec.batching.maxNumSeqs",
-        "greater than or equal to 1",
-    ),
-    Wrong(
-        "bounds upside down",
-        {_SEQS: {"min": 9, "max": 8}},
-        {_SEQS: {"min": 8, "max": 8}},
-        f"{_SEQS}.min",
-        "must be at most max",
-    ),
-    Wrong(
-        "upper bound above the ceiling",
-        {f"{_SEQS}.max": 257},
-        {f"{_SEQS}.max": 256},
-        f"{_SEQS}.max",
-        "must be at most spec.batching.maxNumSeqs",
-    ),
-    Wrong(
-        "lower bound above the ceiling",
-        {f"{_TOKENS}.min": 8193},
-        {f"{_TOKENS}.min": 8192},
-        f"{_TOKENS}.min",
-        "must be at most spec.batching.maxNumBatchedTokens",
-    ),
-    Wrong(
-        "upper token bound above the ceiling",
-        {f"{_TOKENS}.max": 8193},
-        {f"{_TOKENS}.max": 8192},
-        f"{_TOKENS}.max",
-        "must be at most spec.batching.maxNumBatchedTokens",
-    ),
-    Wrong(
-        "upper token bound under upper seqs",
-        {f"{_TOKENS}.max": 255},
-        {f"{_TOKENS}.max": 255, f"{_SEQS}.max": 255},
-        f"{_TOKENS}.max",
-        "must be at least the upper bound of maxNumActiveSeqs",
-    ),
-    Wrong(
-        "mode Off",
-        {"spec.tuning.mode": "Off"},
-        {"spec.tuning.mode": "Disabled"},
-        "spec.tuning.mode",
-        "'Disabled', 'Recommend' or 'Auto'",
-        '"Disabled", "Recommend", "Auto"',
-    ),
-    Wrong(
-        "ungoverned and Auto",
-        {"spec.engine.governed": False},
-        {"spec.engine.governed": False, "spec.tuning.mode": "Disabled"},
-        "spec.tuning.mode",
-        "must be Disabled where spec.engine.governed is false",
-    ),
+    *WRONG_BATCHING,
     # Rollout.
     Wrong(
         "no pod may move",
@@ -394,6 +304,6 @@ UNKNOWN_FIELDS = (
     "spec.podTemplate.volumes",
     "spec.podTemplate.affinity.nodeAfinity",
     "spec.batching.speculative",
-    "spec.tuning.overload",
+    "spec.tuning.deadline",
 )
 """Fields that do not exist (yet): strict validation, which kubectl asks for, names them."""

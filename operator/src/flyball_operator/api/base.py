@@ -1,4 +1,4 @@
-"""What spec and status share: the base of all API models, checks over several fields, and the tuning mode. Pure."""
+"""What spec and status share: the base of all API models, checks over several fields, the tuning mode, what an overload does. Pure."""
 
 from __future__ import annotations
 
@@ -57,3 +57,10 @@ class Mode(StrEnum):
     DISABLED = "Disabled"
     RECOMMEND = "Recommend"
     AUTO = "Auto"
+
+
+class Overload(StrEnum):
+    """What becomes of requests that come too late to be answered in time. Queue: they wait. Shed: they are refused."""
+
+    SHED = "Shed"
+    QUEUE = "Queue"

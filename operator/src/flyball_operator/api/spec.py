@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from flyball_engine.contract import Metric
-from flyball_operator.api.base import Check, Mode, Model
+from flyball_operator.api.base import Check, Mode, Model, Overload
 from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
 from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
 from flyball_operator.api.rules import LABEL, SEGMENT, SUBDOMAIN, MapKeyed, Matches, ObjectName, Refuses, Rule
@@ -220,6 +220,12 @@ class Tuning(Model):
 
     mode: Mode = Mode.AUTO
     """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
+    overload: Overload = Overload.QUEUE
+    """What happens to more requests than the objectives allow. Queue: all wait, and once the queue is long all miss
+    their first-token objective until it is drained. Shed: a request whose first token would come too late is refused
+    at once, with 503 and Retry-After, and those let in keep their objectives; the time of each step is bounded, too.
+    Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the step-time model is
+    learnt, or in mode Disabled. Default: Queue."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
 

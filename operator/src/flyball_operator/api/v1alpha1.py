@@ -7,13 +7,13 @@ The CRD is generated from these models (`crd.py`), and the operator parses with 
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
 from flyball_engine.contract import Metric
 from flyball_operator.api import names
-from flyball_operator.api.base import Check, Mode, Model
+from flyball_operator.api.base import Check, Mode, Model, Overload
 from flyball_operator.api.pod import LocalObjectReference, PodTemplate, Resources
 from flyball_operator.api.quantities import DURATION_PATTERN, parse_duration
 from flyball_operator.api.rules import MapKeyed, Rule, matches
@@ -74,6 +74,7 @@ __all__ = [
     "ObjectMeta",
     "Objective",
     "ObjectiveStatus",
+    "Overload",
     "Parallelism",
     "PodTemplate",
     "Range",
@@ -85,6 +86,10 @@ __all__ = [
     "Tuning",
     "TuningStatus",
 ]
+
+
+#: Metrics that say by when a request must have its first token, so that one that would miss it can be refused.
+DEADLINES: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
 
 
 def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
@@ -139,6 +144,19 @@ class InferenceServiceSpec(Model):
                 ".tuning.mode",
             ),
             lambda spec: spec.engine.governed or spec.tuning.mode is Mode.DISABLED,
+        ),
+        Check(
+            Rule(
+                "self.tuning.overload != 'Shed' || self.?objectives.orValue([]).exists(o,"
+                f" o.metric in [{', '.join(repr(metric.value) for metric in DEADLINES)}])",
+                "Shed needs a TimeToFirstToken or EndToEndLatency objective in spec.objectives, by which requests are"
+                " refused; accepted without one: Queue",
+                ".tuning.overload",
+            ),
+            lambda spec: (
+                spec.tuning.overload is not Overload.SHED
+                or any(objective.metric in DEADLINES for objective in spec.objectives)
+            ),
         ),
         _within("maxNumActiveSeqs", "min", "maxNumSeqs", "max_num_active_seqs"),
         _within("maxNumActiveSeqs", "max", "maxNumSeqs", "max_num_active_seqs"),
