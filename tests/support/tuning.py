@@ -7,7 +7,7 @@ from dataclasses import replace
 from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.governor.law import Demand, Margins, Situation
+from flyball_operator.governor.situation import Demand, Margins, Situation
 from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU

@@ -6,7 +6,7 @@ import pytest
 
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
-from flyball_operator.governor.law import Choice, Margins, Prediction, Regime
+from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
 from flyball_operator.governor.signals import Outcome
 from support.tuning import ENVELOPE, GAP, TPOT, TTFT, limits, outcome
 

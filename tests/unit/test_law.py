@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flyball_operator.governor.law import GAP_SHARE, Regime, choose
+from flyball_operator.governor.law import GAP_SHARE, choose
+from flyball_operator.governor.situation import Margins, Regime
 from flyball_operator.governor.spec import Envelope, Span
 from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, situation
@@ -61,6 +62,21 @@ def test_a_drain_ends_with_room_not_at_the_edge() -> None:
     assert choose(situation(TTFT, TPOT, waiting=0.0, draining=True)).regime is Regime.BALANCED
 
 
+def test_a_drain_of_long_prompts_ends_with_the_queue() -> None:
+    long = {"prompt": 2000.0, "uncached": 2000.0, "ratio": 50.0, "attention": 1000.0, "arrivals": 0.3, "decodes": 1.0}
+    idle = choose(situation(TTFT, **long)).predicted.ttft
+    assert idle > 0.5 * TTFT.seconds * Margins().first_token, "on an idle engine they use more than half of the margin"
+    assert choose(situation(TTFT, draining=True, **long)).regime is not Regime.DRAINING
+    assert choose(situation(TTFT, draining=True, waiting=2.0, **long)).regime is Regime.DRAINING
+
+
+def test_a_few_decodes_more_do_not_enlarge_the_steps_of_long_prompts() -> None:
+    gap = replace(GAP, seconds=0.2)
+    long = {"prompt": 2000.0, "uncached": 2000.0, "ratio": 200.0, "attention": 1000.0, "arrivals": 0.2, "output": 10.0}
+    choice = choose(situation(TTFT, gap, decodes=0.5, **long))
+    assert choice.predicted.gap <= gap.seconds
+
+
 def test_a_batch_is_enlarged_only_as_far_as_its_queue_needs() -> None:
     calm = choose(situation(TTFT, TPOT, arrivals=4.0)).seqs
     busy = choose(situation(TTFT, TPOT, arrivals=14.0, running=30.0, decodes=25.0)).seqs
@@ -85,8 +101,7 @@ def test_without_objectives_nothing_is_held_back() -> None:
 def test_prefill_is_never_starved() -> None:
     here = situation(replace(GAP, seconds=0.02), decodes=60.0, ratio=4.0)
     choice = choose(here)
-    decodes = here.decodes(choice.seqs)
-    assert choice.tokens >= min(2048, decodes * (1 + here.demand.ratio))
+    assert choice.tokens >= min(2048, here.demand.decodes * (1 + here.demand.ratio))
 
 
 def test_equal_bounds_pin_a_limit() -> None:

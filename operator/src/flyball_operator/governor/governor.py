@@ -15,7 +15,8 @@ from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
-from flyball_operator.governor.law import Choice, Demand, Margins, Regime, Situation, choose
+from flyball_operator.governor.law import choose
+from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.spec import Envelope, TuningSpec
 

@@ -7,19 +7,19 @@ step: the gap that a long prompt tears into every stream, against the time the p
 
 Without an admission gate an infeasible load is drained first, with the largest steps: protecting token latency behind
 a queue that grows without bound loses every later request, and where gaps are lost anyway, few long ones lose fewer
-than many of medium length. Pure; seconds and tokens throughout, all per engine core.
+than many of medium length. `shed` has what is chosen behind a gate. Pure; seconds and tokens throughout, all per
+engine core.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
 from flyball_engine.contract import Metric
-from flyball_engine.model import StepModel
-from flyball_operator.governor.spec import Envelope, Objective
+from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
+from flyball_operator.governor.spec import Objective
 
 #: A batch this close to what it sustains has chance queues, whose hundredth part waits this many times 1 / spare rate.
 BUSY: Final = 0.8
@@ -33,7 +33,7 @@ KV_DEVIATIONS: Final = 2.33
 GAP_SHARE: Final = 0.85
 #: Arrivals of one second scatter by this many deviations.
 BURST_DEVIATIONS: Final = 2.0
-#: A drain ends when first tokens are predicted within this share of what would be enough otherwise.
+#: A drain ends when the queue takes this share of what an empty one leaves of the first-token objectives.
 DRAINED: Final = 0.5
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
@@ -43,157 +43,53 @@ _UNBOUNDED: Final = 3600.0
 _FIRST: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
 
 
-class Regime(StrEnum):
-    """What the law is after."""
-
-    BALANCED = "Balanced"
-    """All objectives can be held: the limits share the slack among them."""
-    DRAINING = "Draining"
-    """The first-token objectives cannot be held now: the queue is drained as fast as possible."""
-    TOKEN_BOUND = "TokenBound"
-    """No limits keep the token objectives, but first tokens: the largest rate, small steps would cost both."""
-    THROUGHPUT = "Throughput"
-    """No token objective: the largest drain rate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Margins:
-    """Share of a threshold the law aims at; trimmed by counts."""
-
-    token: float = 0.85
-    first_token: float = 0.7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """What one engine core is asked for.
-
-    `arrivals` requests per second; `prompt` tokens of a prompt, `uncached` those that need computing, `output` tokens;
-    `ratio` prefill tokens per decode token; `attention` prefill attention per prefill token (mean context of a chunk);
-    `decodes` running in a mean step; `running`, `waiting` requests; `kv_tokens` the cache holds, `held` per running
-    request.
-    """
-
-    arrivals: float
-    prompt: float
-    uncached: float
-    output: float
-    ratio: float
-    attention: float
-    decodes: float
-    running: float
-    waiting: float
-    kv_tokens: float
-    held: float
-
-    @property
-    def large(self) -> float:
-        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts, and the tail, see.
-
-        A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
-        """
-        return max(self.uncached, 2.0 * self.attention)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Seconds expected of each metric under the chosen limits, and requests per second the batch sustains."""
-
-    ttft: float
-    tpot: float
-    gap: float
-    e2e: float
-    capacity: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What the law wants. `binding` names the objective that decided, empty if none did."""
-
-    seqs: int
-    tokens: int
-    regime: Regime
-    binding: str
-    predicted: Prediction
-
-
 @dataclass(frozen=True)
-class _Point:
-    """One candidate C: its prediction, drain rate, and use of the objectives (1 = at the margin)."""
+class Point:
+    """One candidate C: its prediction, drain rate, and use of the objectives (1 = at the margin).
+
+    `idle_use`: what `first_use` would be with an empty queue.
+    """
 
     tokens: int
     rate: float
     predicted: Prediction
     token_use: float
     first_use: float
+    idle_use: float
 
     @property
     def use(self) -> float:
         """Use of the objective nearest to its margin."""
         return max(self.token_use, self.first_use)
 
+    def in_time(self, most: float, *, draining: bool) -> bool:
+        """Whether first-token objectives are used to `most`; a drain goes on until the queue takes little of that.
 
-@dataclass(frozen=True)
-class Situation:
-    """All that limits are chosen from.
-
-    `tokens` is the present C, kept unless another is clearly better; `draining` whether the last choice was to drain,
-    which ends only once the first-token objectives can be held with room.
-    """
-
-    model: StepModel
-    demand: Demand
-    objectives: tuple[Objective, ...]
-    margins: Margins
-    envelope: Envelope
-    tokens: int
-    draining: bool = False
-
-    def step(self, decodes: float, prefill: float) -> float:
-        """Seconds of a step of this many decodes and prefill tokens at the mean context.
-
-        A prefill below one token stands for a prefill in that share of steps.
+        Little of what an empty queue leaves: long prompts use much of their objective on an idle engine, too.
         """
-        context = max(0.0, self.demand.attention - prefill / 2)
-        if prefill >= 1.0:
-            return self.model.seconds(decodes=decodes, prefill_tokens=prefill, context=context)
-        idle = self.model.seconds(decodes=decodes)
-        one = self.model.seconds(decodes=decodes, prefill_tokens=1.0, context=context)
-        return idle + max(0.0, prefill) * (one - idle)
-
-    def balanced_step(self, decodes: float) -> float:
-        """Mean step of a batch that admits as fast as it finishes: what one token takes."""
-        return self.step(decodes, decodes * self.demand.ratio)
-
-    def capacity(self, seqs: float) -> float:
-        """Requests per second that a batch of `seqs` sustains."""
-        return seqs / (self.demand.output * self.balanced_step(seqs))
-
-    def decodes(self, seqs: int) -> float:
-        """Decodes to plan one step for: a little above the mean, never above the limit."""
-        return min(float(seqs), 1.1 * self.demand.decodes + 2.0)
+        queue = self.first_use - self.idle_use
+        return self.first_use <= most and (not draining or queue <= DRAINED * (most - self.idle_use))
 
 
 def choose(situation: Situation) -> Choice:
     """The limits for one core. Never outside the envelope."""
     if not situation.objectives:
         return _widest(situation)
-    if situation.draining:
-        margins = replace(situation.margins, first_token=situation.margins.first_token * DRAINED)
-        situation = replace(situation, margins=margins)
-    seqs, seqs_binding = _seqs(situation)
+    seqs, seqs_binding = calm_seqs(situation)
     seqs = _relieved(situation, seqs)
-    points = [_point(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
+    points = [point_at(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
+    # Use is 1 at the margin, and at the threshold itself:
+    brink, draining = 1.0 / situation.margins.first_token, situation.draining
     calm = [point for point in points if point.token_use <= 1.0]
-    prompt = [point for point in points if point.first_use <= 1.0]
-    both = [point for point in calm if point.first_use <= 1.0]
-    late = [point for point in calm if point.first_use * situation.margins.first_token <= 1.0]
-    regime = Regime.BALANCED if _has_token_objective(situation.objectives) else Regime.THROUGHPUT
+    prompt = [point for point in points if point.in_time(1.0, draining=draining)]
+    both = [point for point in calm if point in prompt]
+    late = [point for point in calm if point.in_time(brink, draining=draining)]
+    regime = Regime.BALANCED if has_token_objective(situation.objectives) else Regime.THROUGHPUT
     if both:
         best = min(
             both, key=lambda point: (point.use - (KEEP if point.tokens == situation.tokens else 0.0), point.tokens)
         )
-    elif late and not situation.draining:
+    elif late:
         # The margin is gone, the objective is not: as fast as token objectives allow.
         best = max(late, key=lambda point: point.rate)
     elif prompt:
@@ -213,21 +109,21 @@ def _widest(situation: Situation) -> Choice:
     """Nothing to hold: the upper bounds, as far as memory goes."""
     span = situation.envelope.seqs
     seqs = min(span.most, max(span.least, _kv_seqs(situation.demand)))
-    point = _point(situation, seqs, situation.envelope.tokens.most)
+    point = point_at(situation, seqs, situation.envelope.tokens.most)
     return Choice(seqs=seqs, tokens=point.tokens, regime=Regime.THROUGHPUT, binding="", predicted=point.predicted)
 
 
-def _has_token_objective(objectives: tuple[Objective, ...]) -> bool:
+def has_token_objective(objectives: tuple[Objective, ...]) -> bool:
     return any(objective.metric is not Metric.TIME_TO_FIRST_TOKEN for objective in objectives)
 
 
-def _seqs(situation: Situation) -> tuple[int, str]:
+def calm_seqs(situation: Situation) -> tuple[int, str]:
     """Largest batch whose balanced step keeps every token objective, KV memory and bounds; and what bound it."""
     span = situation.envelope.seqs
     most = min(span.most, max(span.least, _kv_seqs(situation.demand)))
     binding = "" if most == span.most else "KVCache"
     for objective in situation.objectives:
-        budget = _token_budget(objective, situation)
+        budget = token_budget(objective, situation)
         fits = most if budget is None else _largest_batch(situation, span.least, most, budget)
         if fits < most:
             most, binding = fits, objective.name
@@ -263,7 +159,7 @@ def _wait_budget(situation: Situation, seqs: int) -> float:
     return max(0.0, left)
 
 
-def _token_budget(objective: Objective, situation: Situation) -> float | None:
+def token_budget(objective: Objective, situation: Situation) -> float | None:
     """Seconds a balanced step may take under this objective; None if it does not say."""
     margins = situation.margins
     if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
@@ -297,26 +193,40 @@ def _largest_batch(situation: Situation, least: int, most: int, budget: float) -
 def _grid(situation: Situation, seqs: int) -> list[int]:
     """Candidates for C: quarter octaves in multiples of 8, the ends, never below what feeds the batch."""
     span, decodes = situation.envelope.tokens, situation.decodes(seqs)
-    floor = max(BALANCE * decodes * (1.0 + situation.demand.ratio), decodes + 64)
+    # The mean batch, not the larger one a step is planned for: a few decodes more are many tokens of long prompts.
+    fed = min(situation.demand.decodes, decodes) * (1.0 + situation.demand.ratio)
+    floor = max(BALANCE * fed, decodes + 64)
     least = min(span.most, max(span.least, math.ceil(floor)))
     steps = (int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
     present = {situation.tokens} if least < situation.tokens < span.most else set()
     return sorted({least, span.most, *present, *(size for size in steps if least < size < span.most)})
 
 
-def _point(situation: Situation, seqs: int, tokens: int) -> _Point:
+def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
     decodes = min(situation.decodes(seqs), tokens - 1.0)
     chunk = tokens - decodes
     full = situation.step(decodes, chunk)
     predicted = _predict(situation, seqs, chunk=chunk, full=full, idle=situation.step(decodes, 0.0))
-    uses = [(objective, _use(objective, predicted, situation.margins)) for objective in situation.objectives]
-    return _Point(
+    unqueued = replace(situation, demand=replace(situation.demand, waiting=0.0))
+    alone = _predict(unqueued, seqs, chunk=chunk, full=full, idle=situation.step(decodes, 0.0))
+    return Point(
         tokens=tokens,
         rate=chunk / full,
         predicted=predicted,
-        token_use=max((use for objective, use in uses if objective.metric not in _FIRST), default=0.0),
-        first_use=max((use for objective, use in uses if objective.metric in _FIRST), default=0.0),
+        token_use=_most_use(situation, predicted, first=False),
+        first_use=_most_use(situation, predicted, first=True),
+        idle_use=_most_use(situation, alone, first=True),
     )
+
+
+def _most_use(situation: Situation, predicted: Prediction, *, first: bool) -> float:
+    """Use of the objective nearest to its margin, among those that a queue spoils (`first`) or among the others."""
+    uses = (
+        _use(objective, predicted, situation.margins)
+        for objective in situation.objectives
+        if (objective.metric in _FIRST) is first
+    )
+    return max(uses, default=0.0)
 
 
 def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle: float) -> Prediction:
@@ -377,7 +287,7 @@ def _use_of(choice: Choice, objective: Objective, situation: Situation) -> float
     return _use(objective, choice.predicted, situation.margins)
 
 
-def _binding(point: _Point, objectives: tuple[Objective, ...], seqs_binding: str) -> str:
+def _binding(point: Point, objectives: tuple[Objective, ...], seqs_binding: str) -> str:
     """The objective nearest to its threshold; what bound the batch if no objective is near."""
     if not objectives or (seqs_binding and point.use < 0.5):
         return seqs_binding

@@ -15,7 +15,7 @@ from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import SetpointStatus, StepModelStatus, TuningStatus
 from flyball_operator.governor.governor import State, start
 from flyball_operator.governor.identify import Learner, resume
-from flyball_operator.governor.law import Choice
+from flyball_operator.governor.situation import Choice
 from flyball_operator.governor.signals import Signals, StepWindow
 from flyball_operator.governor.spec import Objective, TuningSpec
 

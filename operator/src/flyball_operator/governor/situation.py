@@ -1,0 +1,136 @@
+"""What the law decides on, and what it wants: demand, objectives and model of one engine core. Pure.
+
+Seconds and tokens throughout, all per engine core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flyball_engine.model import StepModel
+from flyball_operator.governor.spec import Envelope, Objective
+
+
+class Regime(StrEnum):
+    """What the law is after."""
+
+    BALANCED = "Balanced"
+    """All objectives can be held: the limits share the slack among them."""
+    DRAINING = "Draining"
+    """The first-token objectives cannot be held now: the queue is drained as fast as possible."""
+    TOKEN_BOUND = "TokenBound"
+    """No limits keep the token objectives, but first tokens: the largest rate, small steps would cost both."""
+    THROUGHPUT = "Throughput"
+    """No token objective: the largest drain rate."""
+    SHEDDING = "Shedding"
+    """Behind a gate: token objectives are kept, and requests that would come too late are refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins:
+    """Share of a threshold the law aims at; trimmed by counts."""
+
+    token: float = 0.85
+    first_token: float = 0.7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What one engine core is asked for.
+
+    `arrivals` requests per second; `prompt` tokens of a prompt, `uncached` those that need computing, `output` tokens;
+    `ratio` prefill tokens per decode token; `attention` prefill attention per prefill token (mean context of a chunk);
+    `decodes` running in a mean step; `running`, `waiting` requests; `kv_tokens` the cache holds, `held` per running
+    request.
+    """
+
+    arrivals: float
+    prompt: float
+    uncached: float
+    output: float
+    ratio: float
+    attention: float
+    decodes: float
+    running: float
+    waiting: float
+    kv_tokens: float
+    held: float
+
+    @property
+    def large(self) -> float:
+        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts, and the tail, see.
+
+        A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
+        """
+        return max(self.uncached, 2.0 * self.attention)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Seconds expected of each metric under the chosen limits, and requests per second the batch sustains."""
+
+    ttft: float
+    tpot: float
+    gap: float
+    e2e: float
+    capacity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the law wants. `binding` names the objective that decided, empty if none did.
+
+    Behind a gate: `deadline`, seconds to the first token by which requests are refused, and `budget`, seconds that a
+    step may take, None where no objective bounds one.
+    """
+
+    seqs: int
+    tokens: int
+    regime: Regime
+    binding: str
+    predicted: Prediction
+    budget: float | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that limits are chosen from.
+
+    `tokens` is the present C, kept unless another is clearly better; `draining` whether the last choice was to drain,
+    which ends only once the first-token objectives can be held with room. `deadline`: the present one, if there is one.
+    """
+
+    model: StepModel
+    demand: Demand
+    objectives: tuple[Objective, ...]
+    margins: Margins
+    envelope: Envelope
+    tokens: int
+    draining: bool = False
+    deadline: float | None = None
+
+    def step(self, decodes: float, prefill: float) -> float:
+        """Seconds of a step of this many decodes and prefill tokens at the mean context.
+
+        A prefill below one token stands for a prefill in that share of steps.
+        """
+        context = max(0.0, self.demand.attention - prefill / 2)
+        if prefill >= 1.0:
+            return self.model.seconds(decodes=decodes, prefill_tokens=prefill, context=context)
+        idle = self.model.seconds(decodes=decodes)
+        one = self.model.seconds(decodes=decodes, prefill_tokens=1.0, context=context)
+        return idle + max(0.0, prefill) * (one - idle)
+
+    def balanced_step(self, decodes: float) -> float:
+        """Mean step of a batch that admits as fast as it finishes: what one token takes."""
+        return self.step(decodes, decodes * self.demand.ratio)
+
+    def capacity(self, seqs: float) -> float:
+        """Requests per second that a batch of `seqs` sustains."""
+        return seqs / (self.demand.output * self.balanced_step(seqs))
+
+    def decodes(self, seqs: int) -> float:
+        """Decodes to plan one step for: a little above the mean, never above the limit."""
+        return min(float(seqs), 1.1 * self.demand.decodes + 2.0)
