@@ -192,3 +192,14 @@ def test_memory_is_bounded() -> None:
     for number in range(50):
         learner = learn(learner, step_window(start=15.0 * number, end=15.0 * number + 15))
     assert max(len(rows) for rows in learner.rows.values()) <= 6
+
+
+def test_while_there_is_no_model_the_newest_window_may_make_one() -> None:
+    few = step_window(decodes=(4,), prefills=(0, 50), start=0.0, end=10.0)
+    unknowing = learn(Learner(), few)
+    assert unknowing.model is None
+    overlapping = learn(unknowing, step_window(start=0.0, end=15.0))
+    assert overlapping.model is not None
+    assert overlapping.steps == learn(Learner(), step_window(start=0.0, end=15.0)).steps, "no step is counted twice"
+    assert learn(unknowing, replace(few, start=5.0, end=15.0)) == unknowing, "nothing is forgotten for no model"
+    assert learn(overlapping, step_window(start=5.0, end=20.0)) == overlapping

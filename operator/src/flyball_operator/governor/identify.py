@@ -134,18 +134,37 @@ class Learner:
 
 
 def learn(learner: Learner, window: StepWindow) -> Learner:
-    """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing."""
+    """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing.
+
+    Only while there is no model yet may it take the place of what it overlaps, if it makes one.
+    """
     fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
-    # Far before what was learnt is no overlap: a clock was set back.
-    if learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5 or not fresh:
+    if not fresh:
         return learner
-    watched = _watch(learner, list(fresh.values()), window.end)
+    # Far before what was learnt is no overlap: a clock was set back.
+    if not learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5:
+        return _taken(learner, fresh, window.end)
+    if learner.model is not None or window.end <= learner.until:
+        return learner
+    instead = _taken(_until(learner, window.start), fresh, window.end)
+    return learner if instead.model is None else instead
+
+
+def _taken(learner: Learner, fresh: Mapping[CellKey, Row], at: float) -> Learner:
+    watched = _watch(learner, list(fresh.values()), at)
     rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
     seen = watched.steps + sum(row.steps for row in fresh.values())
-    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=window.end, steps=seen))
+    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
         return _fitted(_without_contradiction(learnt))
     return learnt
+
+
+def _until(learner: Learner, end: float) -> Learner:
+    """What was learnt of windows that ended by then."""
+    kept = {key: tuple(row for row in cell if row.at <= end) for key, cell in learner.rows.items()}
+    steps = learner.steps - sum(row.steps for cell in learner.rows.values() for row in cell if row.at > end)
+    return replace(learner, rows={key: cell for key, cell in kept.items() if cell}, steps=steps)
 
 
 def _fitted(learner: Learner) -> Learner:
