@@ -16,9 +16,9 @@ from flyball_operator.api.crd import custom_resource_definition, schema_hash
 from flyball_operator.api.parse import parse_service
 from support.api import InferenceServices, RefusedError
 from support.cluster import kubectl
-from support.manifests import Object, edited, good
+from support.manifests import Object, Wrong, edited, good
 from support.specs import specs
-from support.wrong_manifests import UNKNOWN_FIELDS, WRONG, Wrong
+from support.wrong_manifests import UNKNOWN_FIELDS, WRONG
 
 RESOURCE = names.CRD_NAME
 KSERVE = Path(__file__).resolve().parents[1] / "support/kserve_crd.yaml"

@@ -9,8 +9,8 @@ import yaml
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
-from support.manifests import Object, edited, good
-from support.wrong_manifests import WRONG, Wrong
+from support.manifests import Object, Wrong, edited, good
+from support.wrong_manifests import WRONG
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = [*sorted((ROOT / "docs/examples").glob("*.yaml")), ROOT / "hack/lib/demo/chat.yaml"]

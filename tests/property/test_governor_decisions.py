@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric, StepKind
-from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.record import policy_of, setpoint_status
 from flyball_operator.governor.signals import (
     CellKey,
     Load,
@@ -39,7 +40,13 @@ objectives = st.lists(
     max_size=4,
     unique_by=lambda objective: objective.id,
 ).map(tuple)
-specs = st.builds(TuningSpec, st.sampled_from(Mode), st.builds(Envelope, spans(512), spans(16384)), objectives)
+specs = st.builds(
+    TuningSpec,
+    st.sampled_from(Mode),
+    st.builds(Envelope, spans(512), spans(16384)),
+    objectives,
+    st.sampled_from(Overload),
+)
 sums = st.builds(
     Sums,
     steps=counts,
@@ -136,7 +143,18 @@ def test_limits_never_leave_the_bounds(spec: TuningSpec, history: list[Observati
 @SOME
 @given(specs, histories())
 def test_the_same_history_gives_the_same_decisions(spec: TuningSpec, history: list[Observation]) -> None:
-    assert [state.limits for state in play(spec, history)] == [state.limits for state in play(spec, history)]
+    assert [state.policy for state in play(spec, history)] == [state.policy for state in play(spec, history)]
+
+
+@SOME
+@given(specs, histories())
+def test_only_who_sheds_has_a_gate_and_it_survives_the_way_through_status(
+    spec: TuningSpec, history: list[Observation]
+) -> None:
+    for state in play(spec, history):
+        assert spec.sheds or state.policy == state.policy.ungated
+        assert (state.policy.step is None) is (state.policy.shed is None)
+        assert policy_of(setpoint_status(state.policy)) == state.policy
 
 
 @SOME

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.governor.situation import Demand, Margins, Situation
+from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.governor.situation import Demand, Margins, Situation
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
 
@@ -49,9 +49,14 @@ def situation(
     return Situation(model, demand(**load), objectives, Margins(), envelope, tokens, draining)
 
 
-def tuning(*objectives: Objective, mode: Mode = Mode.AUTO, envelope: Envelope = ENVELOPE) -> TuningSpec:
+def tuning(
+    *objectives: Objective,
+    mode: Mode = Mode.AUTO,
+    envelope: Envelope = ENVELOPE,
+    overload: Overload = Overload.QUEUE,
+) -> TuningSpec:
     """What a service's spec says."""
-    return TuningSpec(mode, envelope, objectives)
+    return TuningSpec(mode, envelope, objectives, overload)
 
 
 def limits(seqs: int, tokens: int) -> Limits:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from flyball_engine.contract import Metric
 from support.manifests import Wrong
 
-_BY = {metric: [{"name": "a", "metric": metric, "threshold": "5s"}] for metric in Metric} | {"": []}
+_BY: dict[str, list[dict[str, str]]] = {
+    "": [],
+    **{metric.value: [{"name": "a", "metric": metric.value, "threshold": "5s"}] for metric in Metric},
+}
 _BOUNDS = "spec.tuning.bounds"
 _SEQS = f"{_BOUNDS}.maxNumActiveSeqs"
 _TOKENS = f"{_BOUNDS}.maxNumScheduledTokens"

@@ -10,6 +10,7 @@ import pytest
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
 from flyball_operator.governor.guard import Hold
+from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Missing, Observation, Unobserved, blind_spot
 from flyball_operator.governor.spec import Envelope, Span, TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
@@ -107,7 +108,7 @@ def test_a_change_that_makes_things_worse_is_undone() -> None:
     state = tuned(count=40)
     state = replace(state, last_outcome=good, counted_until=295.0)
     heavier = signals(300.0, window=step_window(start=285, end=300, slower=1.0), generated_tokens=60 * 160.0)
-    worse = replace(state, limits=limits(128, 2048), regime=state.regime)
+    worse = replace(state, policy=Policy(limits=limits(128, 2048)))
     state, decision = ticks(worse, replace(heavier, goodput=good), now=300.0)
     assert decision.changed
     at, undone = 300.0, None
@@ -118,7 +119,7 @@ def test_a_change_that_makes_things_worse_is_undone() -> None:
             undone = decision
             break
     assert undone is not None
-    assert undone.limits == limits(128, 2048)
+    assert undone.policy.limits == limits(128, 2048)
     _, held = ticks(state, signals(at + 5), now=at + 5)
     assert held.hold is Hold.ROLLED_BACK
 

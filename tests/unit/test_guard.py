@@ -6,8 +6,8 @@ import pytest
 
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
-from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
 from flyball_operator.governor.signals import Outcome
+from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
 from support.tuning import ENVELOPE, GAP, TPOT, TTFT, limits, outcome
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0)

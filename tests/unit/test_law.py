@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flyball_operator.governor.law import GAP_SHARE, choose
-from flyball_operator.governor.situation import Margins, Regime
-from flyball_operator.governor.spec import Envelope, Span
+from flyball_operator.governor.situation import Margins, Regime, Situation
+from flyball_operator.governor.spec import Envelope, Objective, Span
 from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, situation
+from support.tuning import E2E, GAP, TPOT, TTFT, demand, situation
 
 
 def test_a_gap_objective_bounds_the_step_that_a_long_prompt_may_take() -> None:
@@ -62,19 +62,23 @@ def test_a_drain_ends_with_room_not_at_the_edge() -> None:
     assert choose(situation(TTFT, TPOT, waiting=0.0, draining=True)).regime is Regime.BALANCED
 
 
+def long_prompts(*objectives: Objective, waiting: float = 0.0, draining: bool = False) -> Situation:
+    """Prompts of 2000 tokens, with short answers, now and then."""
+    long = {"prompt": 2000.0, "uncached": 2000.0, "output": 10.0, "ratio": 200.0, "attention": 1000.0, "decodes": 0.5}
+    calm = situation(*objectives, draining=draining)
+    return replace(calm, demand=demand(arrivals=0.3, waiting=waiting, **long))
+
+
 def test_a_drain_of_long_prompts_ends_with_the_queue() -> None:
-    long = {"prompt": 2000.0, "uncached": 2000.0, "ratio": 50.0, "attention": 1000.0, "arrivals": 0.3, "decodes": 1.0}
-    idle = choose(situation(TTFT, **long)).predicted.ttft
+    idle = choose(long_prompts(TTFT)).predicted.ttft
     assert idle > 0.5 * TTFT.seconds * Margins().first_token, "on an idle engine they use more than half of the margin"
-    assert choose(situation(TTFT, draining=True, **long)).regime is not Regime.DRAINING
-    assert choose(situation(TTFT, draining=True, waiting=2.0, **long)).regime is Regime.DRAINING
+    assert choose(long_prompts(TTFT, draining=True)).regime is not Regime.DRAINING
+    assert choose(long_prompts(TTFT, draining=True, waiting=2.0)).regime is Regime.DRAINING
 
 
 def test_a_few_decodes_more_do_not_enlarge_the_steps_of_long_prompts() -> None:
     gap = replace(GAP, seconds=0.2)
-    long = {"prompt": 2000.0, "uncached": 2000.0, "ratio": 200.0, "attention": 1000.0, "arrivals": 0.2, "output": 10.0}
-    choice = choose(situation(TTFT, gap, decodes=0.5, **long))
-    assert choice.predicted.gap <= gap.seconds
+    assert choose(long_prompts(TTFT, gap)).predicted.gap <= gap.seconds
 
 
 def test_a_batch_is_enlarged_only_as_far_as_its_queue_needs() -> None:

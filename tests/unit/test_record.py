@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from flyball_engine.contract import Limits
-from flyball_operator.api.v1alpha1 import Mode, SetpointStatus, StepModelStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import (
+    Mode,
+    Overload,
+    SetpointStatus,
+    StepModelCoefficients,
+    StepModelStatus,
+    TuningStatus,
+)
 from flyball_operator.governor import record, report
-from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Progress, Reason
 from flyball_operator.governor.signals import Missing, Outcome, Unobserved
+from flyball_operator.governor.spec import TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 
 SPEC = tuning(TTFT, TPOT, GAP)
+SHED = replace(SPEC, overload=Overload.SHED)
 
 
 def test_a_restart_resumes_limits_and_model_from_status() -> None:
@@ -20,10 +32,9 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     for tick in range(8):
         state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
     status = TuningStatus(
-        setpoint=record.setpoint_status(state.limits), model=record.model_status(state.learner), generation=7
+        setpoint=record.setpoint_status(state.policy), model=record.model_status(state.learner), generation=7
     )
-    reread = TuningStatus.model_validate(status.model_dump(by_alias=True, mode="json"))
-    again = record.resumed(reread, SPEC)
+    again = record.resumed(reread(status), SPEC)
     assert again.limits == state.limits
     assert again.learner.model is not None
     assert state.learner.model is not None
@@ -57,7 +68,8 @@ def test_limits_that_are_none_start_at_the_top() -> None:
 
 def test_a_recommendation_is_resumed_before_what_is_live() -> None:
     tuning_status = TuningStatus(
-        setpoint=record.setpoint_status(limits(128, 2048)), recommended=record.setpoint_status(limits(20, 256))
+        setpoint=record.setpoint_status(Policy(limits=limits(128, 2048))),
+        recommended=record.setpoint_status(Policy(limits=limits(20, 256))),
     )
     assert record.resumed(tuning_status, SPEC).limits == limits(20, 256)
 
@@ -129,6 +141,66 @@ def test_figures_are_quantised_so_that_noise_writes_no_status() -> None:
     assert rows[0] == rows[1]
 
 
-def test_limits_survive_the_way_through_status() -> None:
+def test_a_policy_survives_the_way_through_status() -> None:
     for given in (limits(16, 256), Limits(max_num_active_seqs=4, max_num_scheduled_tokens=128)):
-        assert record.limits_of(record.setpoint_status(given)) == given
+        assert through_status(Policy(limits=given)) == Policy(limits=given)
+    state = shedding()
+    assert state.policy.shed is not None
+    assert through_status(state.policy) == state.policy
+    without_budget = tuning(TTFT, overload=Overload.SHED)
+    policy = shedding(without_budget).policy
+    assert policy.budget is None
+    assert through_status(policy) == policy
+
+
+def test_the_next_leader_goes_on_with_the_same_policy() -> None:
+    state = shedding()
+    status = TuningStatus(
+        setpoint=record.setpoint_status(state.policy),
+        model=record.model_status(state.learner),
+        margins=record.margins_status(state.margins),
+    )
+    again = record.resumed(reread(status), SHED)
+    assert again.policy == state.policy
+    later, decision = decide(again, signals(400.0), SHED, 400.0)
+    assert not decision.changed
+    assert record.margins_status(later.margins) == status.margins
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step_budget": "soon"},
+        {"first_token_deadline": "-1s"},
+        {"first_token_margin": "9"},
+        {"first_token_margin": "nan"},
+    ],
+)
+def test_a_policy_that_is_none_is_not_resumed(changed: dict[str, str]) -> None:
+    setpoint = record.setpoint_status(shedding().policy).model_copy(update=changed)
+    assert record.policy_of(setpoint) is None
+
+
+def test_a_budget_without_its_model_is_not_resumed() -> None:
+    setpoint = record.setpoint_status(shedding().policy)
+    for nothing in (None, StepModelCoefficients(), StepModelCoefficients(t0="9000", c1="1")):
+        policy = record.policy_of(setpoint.model_copy(update={"step_model": nothing}))
+        assert policy is not None
+        assert policy.step is None
+
+
+def shedding(spec: TuningSpec = SHED) -> State:
+    """A state at rest behind a gate."""
+    state = start(spec)
+    for tick in range(20):
+        state, _ = decide(state, signals(100.0 + 5 * tick), spec, 100.0 + 5 * tick)
+    return state
+
+
+def reread(status: TuningStatus) -> TuningStatus:
+    """As the API server gives it back."""
+    return TuningStatus.model_validate(status.model_dump(by_alias=True, mode="json"))
+
+
+def through_status(policy: Policy) -> Policy | None:
+    return record.policy_of(reread(TuningStatus(setpoint=record.setpoint_status(policy))).setpoint)

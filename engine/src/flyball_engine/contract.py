@@ -262,6 +262,7 @@ class ReadBack(Frozen):
 
     `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
     in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
+    `ungated` says why requests cannot be refused by a deadline, None if they can.
     `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
     """
 
@@ -273,6 +274,7 @@ class ReadBack(Frozen):
     cores: tuple[CoreState, ...]
     unknown: tuple[int, ...] = ()
     unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
+    ungated: str | None = None
     queue: QueueLimits | None = None
 
     def confirmed(self, generation: Generation) -> bool:

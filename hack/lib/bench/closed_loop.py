@@ -1,17 +1,17 @@
 """The brain's law around a simulated engine, in virtual time: it sees what Prometheus would show it, and retunes.
 
-Behind a gate it sends, besides the limits, what the operator does not send yet: the time a step may take, with the
-model it has learnt, and the deadline.
+It sends what the governor decided and adds nothing: behind a gate that is, besides the limits, the time a step may take
+with the model it was learnt by, and the deadline.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.plays import NEVER_EXPIRES, STEP_MARGIN, model_spec
+from bench.plays import NEVER_EXPIRES, model_spec
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
@@ -20,7 +20,9 @@ from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.virtual import Event
+from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.policy import NO_BUDGET
 from flyball_operator.governor.signals import Cells, Load, Outcome, Signals, StepWindow, cells_of, difference
 from flyball_operator.governor.spec import TuningSpec
 
@@ -29,8 +31,6 @@ SCRAPE_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 15.0
 #: The share of a deadline that a prediction may reach.
 GATE_MARGIN: Final = 0.85
-#: No step takes so long: the gate needs a model, and the reflex has nothing to do.
-NO_BUDGET: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,15 @@ class _Sample:
 class Brain:
     """Observes a core at every scrape and decides at every `tick` seconds, as the operator does for a service.
 
-    `gated`: it sends a step budget and a deadline, too, once its model is trusted, and leaves the tokens of a step to
-    the budget. `changes`: of the limits; `signals`: what it decided on last.
+    `gated`: of a service whose overload is shed. `changes`: setpoints after the first; `signals`: what it decided on
+    last.
     """
 
     def __init__(self, tuning: TuningSpec, *, tick: float, gated: bool) -> None:
         self.changes = 0
         self.signals: Signals | None = None
-        self._gated = gated
         self._scrape_seconds = min(SCRAPE_SECONDS, tick)
-        self._tuning = tuning
+        self._tuning = tuning = replace(tuning, overload=Overload.SHED if gated else Overload.QUEUE)
         self._tick = tick
         self._state = start(tuning)
         self._generation = 0
@@ -79,28 +78,23 @@ class Brain:
         self.signals = _signals(self._samples[0], self._samples[-1], core, self._tuning)
         self._state, decision = decide(self._state, self.signals, self._tuning, core.now)
         self.changes += decision.changed
-        if decision.changed or self._gated:
+        if decision.changed:
             self._push(core)
 
     def _push(self, core: Core) -> None:
         self._generation += 1
-        limits, model = self._state.limits, self._state.learner.model
-        setpoint = fixed(limits, self._tuning, generation=self._generation)
-        if self._gated and model is not None:
-            wide = limits.model_copy(update={"max_num_scheduled_tokens": self._tuning.envelope.tokens.most})
-            budget = STEP_MARGIN * _least(self._tuning, Metric.TIME_PER_OUTPUT_TOKEN)
-            setpoint = gated(wide, self._tuning, model, budget=budget, generation=self._generation)
+        policy = self._state.policy
+        sent = fixed(policy.limits, self._tuning, generation=self._generation)
+        setpoint = sent.model_copy(update={"step": policy.step, "shed": policy.shed})
         core.follow(setpoint)
         core.apply(setpoint)
 
 
-def gated(
-    limits: Limits, tuning: TuningSpec, model: StepModel, *, budget: float = NO_BUDGET, generation: int = 1
-) -> Setpoint:
-    """A setpoint with a deadline as well, predicted by `model`; `budget`: seconds that a step may take."""
+def gated(limits: Limits, tuning: TuningSpec, model: StepModel) -> Setpoint:
+    """Limits that never move with a deadline before them, predicted by `model`; steps take what the limits allow."""
     shed = Shed(ttft_deadline_seconds=_least(tuning, Metric.TIME_TO_FIRST_TOKEN), margin=GATE_MARGIN)
-    more = {"step": StepBudget(seconds=budget, model=model_spec(model)), "shed": shed}
-    return fixed(limits, tuning, generation=generation).model_copy(update=more)
+    more = {"step": StepBudget(seconds=NO_BUDGET, model=model_spec(model)), "shed": shed}
+    return fixed(limits, tuning).model_copy(update=more)
 
 
 def _least(tuning: TuningSpec, metric: Metric) -> float:

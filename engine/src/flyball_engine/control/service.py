@@ -97,6 +97,7 @@ class ControlService:
             cores=tuple(report.state for report in reports.cores),
             unknown=reports.unknown,
             unsupported=dict(self.engine.unsupported),
+            ungated=self.engine.ungated,
             queue=self.engine.queue,
         )
 

@@ -1,4 +1,4 @@
-"""What spec and status share: the base of all API models, checks over several fields, the tuning mode, what an overload does. Pure."""
+"""What spec and status share: the base of all API models, checks over several fields, and tuning's enums. Pure."""
 
 from __future__ import annotations
 

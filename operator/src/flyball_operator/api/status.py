@@ -60,19 +60,8 @@ class Condition(Model):
     """When `status` last changed."""
 
 
-class SetpointStatus(Model):
-    """Live limits as decided; the intent is written here before it is pushed."""
-
-    max_num_active_seqs: Number | None = None
-    """Requests that may run at once."""
-    max_num_scheduled_tokens: Number | None = None
-    """Tokens that one step may process."""
-    long_prefill_token_threshold: Number | None = None
-    """Tokens of one prompt that one step may process; 0 is no cap."""
-
-
-class StepModelStatus(Model):
-    """The identified step-time model, quantised; seconds as decimal strings.
+class StepModelCoefficients(Model):
+    """A step-time model, quantised; seconds as decimal strings.
 
     Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
     + g per unit of prefill attention.
@@ -94,12 +83,49 @@ class StepModelStatus(Model):
     """Seconds per unit of prefill attention."""
     kappa: Number = 1
     """Tokens at which the cost per token changes."""
+
+
+class StepModelStatus(StepModelCoefficients):
+    """The identified step-time model, quantised; seconds as decimal strings.
+
+    Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
+    + g per unit of prefill attention.
+    """
+
     error: Figure = ""
     """Median relative error of the fit, a fraction."""
     trusted: bool = False
     """Whether decisions use this fit."""
     steps: Number = 0
     """Steps the fit has seen."""
+
+
+class SetpointStatus(Model):
+    """What engines shall do, as decided; the intent is written here before it is pushed."""
+
+    max_num_active_seqs: Number | None = None
+    """Requests that may run at once."""
+    max_num_scheduled_tokens: Number | None = None
+    """Tokens that one step may process."""
+    long_prefill_token_threshold: Number | None = None
+    """Tokens of one prompt that one step may process; 0 is no cap."""
+    step_budget: Figure | None = None
+    """Time that a step may take, such as 27.6ms: the engine gives each step the tokens that fit. Absent: any time."""
+    first_token_deadline: Figure | None = None
+    """Time to first token, such as 500ms, by which requests are refused. Absent: none is refused."""
+    first_token_margin: Figure | None = None
+    """Share of the deadline that the predicted time to first token of a request that is let in may take, a fraction."""
+    step_model: StepModelCoefficients | None = None
+    """What engines predict by; it is sent anew only when it says something else."""
+
+
+class MarginsStatus(Model):
+    """Shares of the thresholds that the law aims at, fractions; violations lower them."""
+
+    token: Figure = ""
+    """Of TimePerOutputToken and InterTokenLatency."""
+    first_token: Figure = ""
+    """Of TimeToFirstToken and EndToEndLatency."""
 
 
 class DecisionStatus(Model):
@@ -142,15 +168,17 @@ class TuningStatus(Model):
     generation: Number = 0
     """Number of the setpoint within the epoch."""
     setpoint: SetpointStatus = SetpointStatus()
-    """Limits the engines shall run under."""
+    """What the engines shall run under."""
     applied_pods: Figure = ""
     """Ready pods of which every engine core confirmed the setpoint, of all Ready pods: 2/2."""
     model: StepModelStatus = StepModelStatus()
     """Step-time model in use."""
+    margins: MarginsStatus = MarginsStatus()
+    """How much of the objectives is used."""
     binding_objective: Word = ""
     """Objective that limits the batch."""
     recommended: SetpointStatus | None = None
-    """Limits the law would set, in mode Recommend."""
+    """What the law would set, in mode Recommend."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
     """The last five decisions, newest first."""
 

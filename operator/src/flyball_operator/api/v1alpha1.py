@@ -42,14 +42,17 @@ from flyball_operator.api.status import (
     ConditionType,
     DecisionStatus,
     InferenceServiceStatus,
+    MarginsStatus,
     ObjectiveStatus,
     SetpointStatus,
+    StepModelCoefficients,
     StepModelStatus,
     TuningStatus,
 )
 
 __all__ = [
     "BRAIN_CONDITIONS",
+    "DEADLINES",
     "DEFAULT_MAX_NUM_BATCHED_TOKENS",
     "DEFAULT_MAX_NUM_SEQS",
     "DEFAULT_MIN_NUM_ACTIVE_SEQS",
@@ -67,6 +70,7 @@ __all__ = [
     "InferenceServiceSpec",
     "InferenceServiceStatus",
     "LocalObjectReference",
+    "MarginsStatus",
     "Metric",
     "Mode",
     "Model",
@@ -82,6 +86,7 @@ __all__ = [
     "Rollout",
     "SecretKeyRef",
     "SetpointStatus",
+    "StepModelCoefficients",
     "StepModelStatus",
     "Tuning",
     "TuningStatus",

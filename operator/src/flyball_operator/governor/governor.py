@@ -1,4 +1,4 @@
-"""The governor: signals in, limits out, one decision per tick; the same inputs give the same decision.
+"""The governor: signals in, a policy out, one decision per tick; the same inputs give the same decision.
 
 It always decides, in every mode: in Recommend and Disabled the decision is a shadow that is published or kept, so that
 switching to Auto starts from what the load needs now and not from the top. Nothing is decided on what was not
@@ -11,19 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flyball_engine.contract import Limits, StepKind
-from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.api.v1alpha1 import DEADLINES, Mode
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose
-from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
+from flyball_operator.governor.policy import Policy, settled
+from flyball_operator.governor.shed import choose_gated
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
+from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, TuningSpec
 
 #: Requests whose lengths the running means remember.
 LENGTH_MEMORY: Final = 150.0
 #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
 STALE_SECONDS: Final = 20.0
+#: Where margins begin behind a gate.
+GATED_MARGINS: Final = Margins(token=guard.TOKEN_MARGIN[1], first_token=guard.FIRST_TOKEN_MARGIN[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +52,11 @@ class Mix:
 class State:
     """What is remembered from tick to tick of one service; bounded.
 
-    `limits`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
+    `policy`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
     `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
     """
 
-    limits: Limits
+    policy: Policy
     learner: Learner = field(default_factory=Learner)
     margins: Margins = field(default_factory=Margins)
     lengths: Lengths | None = None
@@ -65,38 +69,47 @@ class State:
     regime: Regime = Regime.BALANCED
     live_since: float = float("inf")
 
+    @property
+    def limits(self) -> Limits:
+        """The policy's limits."""
+        return self.policy.limits
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One tick's outcome. `limits` are the law's after it; `hold` says why they did not move, None if they did.
+    """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
 
     `trigger` is one sentence for people. `choice` is what the law wanted, None where it was not asked.
     """
 
     at: float
-    before: Limits
-    limits: Limits
+    before: Policy
+    policy: Policy
     hold: Hold | None
     trigger: str
     choice: Choice | None = None
 
     @property
     def changed(self) -> bool:
-        """Whether the limits moved."""
-        return self.limits != self.before
+        """Whether the policy moved."""
+        return self.policy != self.before
 
 
 def start(spec: TuningSpec) -> State:
     """State of a service never tuned before: at the upper bounds, as its pods are."""
-    return State(limits=spec.envelope.upper())
+    return State(policy=Policy(limits=spec.envelope.upper()))
 
 
 def decide(state: State, observation: Observation, spec: TuningSpec, now: float) -> tuple[State, Decision]:
-    """One tick. Limits outside a changed envelope are moved inside first, whatever is observed."""
+    """One tick. What the spec does not allow any more is mended first, whatever is observed."""
     inside = guard.clipped(state.limits, spec.envelope)
     if inside != state.limits:
-        moved = replace(state, limits=inside, trial=None)
+        moved = replace(state, policy=replace(state.policy, limits=inside), trial=None)
         return moved, _decision(state, moved, now, None, "the bounds changed, and the limits with them")
+    if state.policy.shed is not None and not spec.sheds:
+        # Margins found behind a gate say nothing of a queue.
+        moved = replace(state, policy=state.policy.ungated, margins=Margins(), regime=Regime.BALANCED, trial=None)
+        return moved, _decision(state, moved, now, None, "overload is Queue: no request is refused any more")
     blind = blind_spot(observation, STALE_SECONDS)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
@@ -154,27 +167,36 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     if model is None or demand is None or state.learner.fit is None:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
     tokens = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
-    choice = choose(
-        Situation(
-            model,
-            demand,
-            spec.objectives,
-            state.margins,
-            spec.envelope,
-            tokens,
-            draining=state.regime is Regime.DRAINING,
-        )
+    shed = state.policy.shed
+    # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
+    margins = GATED_MARGINS if spec.sheds and shed is None else state.margins
+    situation = Situation(
+        model,
+        demand,
+        spec.objectives,
+        margins,
+        spec.envelope,
+        tokens,
+        draining=state.regime is Regime.DRAINING,
+        deadline=shed.ttft_deadline_seconds if shed is not None else None,
     )
+    choice = choose_gated(situation) if spec.sheds else choose(situation)
     cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
     limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
     moved = _moved(state, limits, load, now) if hold is None else state
+    policy = settled(state.policy, limits, choice, model, margins)
+    if shed is None and policy.shed is not None:
+        # What was let in before stands before the gate's own: its counts teach nothing of it.
+        moved = replace(moved, margins=margins, live_since=now if spec.mode is Mode.AUTO else moved.live_since)
     # What a queue spoils is no verdict on the limits.
-    moved = replace(moved, regime=choice.regime, trial=None if choice.regime is Regime.DRAINING else moved.trial)
-    return moved, _decision(state, moved, now, hold, explain(choice, demand), choice)
+    trial = None if choice.regime is Regime.DRAINING else moved.trial
+    moved = replace(moved, policy=policy, regime=choice.regime, trial=trial)
+    said = explain(choice, demand, sheds=shed_for(spec) if policy.shed is not None else "")
+    return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
 
 
 def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
-    """The state after a change; a trial begins unless one runs, which then has its windows start anew."""
+    """What is remembered of a change of limits; a trial begins unless one runs: then its windows start anew."""
     rose = (limits.max_num_active_seqs or 0) > (state.limits.max_num_active_seqs or 0)
     trial = state.trial
     if trial is not None:
@@ -183,17 +205,17 @@ def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
         trial = Trial(
             since=now, before=state.limits, baseline=state.last_outcome, arrivals=load.arrivals, ratio=state.mix.ratio
         )
-    return replace(state, limits=limits, trial=trial, seqs_rose_at=now if rose else state.seqs_rose_at)
+    return replace(state, trial=trial, seqs_rose_at=now if rose else state.seqs_rose_at)
 
 
 def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Decision]:
     assert state.trial is not None  # noqa: S101 - narrows for the type checker
-    before = guard.clipped(state.trial.before, envelope)
-    moved = replace(state, limits=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, last_outcome=None)
+    before = replace(state.policy, limits=guard.clipped(state.trial.before, envelope))
+    moved = replace(state, policy=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, last_outcome=None)
     reason = (
         f"two windows after the last change were worse than before it: undone, held for {guard.ROLLBACK_HOLD:.0f} s"
     )
-    return moved, _decision(state, moved, now, Hold.ROLLED_BACK if before == state.limits else None, reason)
+    return moved, _decision(state, moved, now, Hold.ROLLED_BACK if before == state.policy else None, reason)
 
 
 def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
@@ -254,8 +276,18 @@ def _learning(state: State) -> str:
     return f"learning the step-time model: {fit.doubt.value if fit.doubt else 'no data'} after {fit.steps} steps"
 
 
-def explain(choice: Choice, demand: Demand) -> str:
-    """One sentence: the regime, what binds, and what the demand is."""
+def shed_for(spec: TuningSpec) -> str:
+    """Names of the objectives that requests are refused for."""
+    return ", ".join(objective.name for objective in spec.objectives if objective.metric in DEADLINES)
+
+
+def explain(choice: Choice, demand: Demand, *, sheds: str = "") -> str:
+    """One sentence: the regime, what binds, what the demand is, and what is shed for."""
+    said = _explained(choice, demand)
+    return f"{said}; what would miss {sheds} is refused" if sheds else said
+
+
+def _explained(choice: Choice, demand: Demand) -> str:
     size = f"{demand.uncached:.0f}+{demand.output:.0f} tokens"
     load = f"{demand.arrivals:.2g}/s per core of {size}, {demand.waiting:.0f} waiting"
     if choice.regime is Regime.DRAINING:
@@ -270,4 +302,4 @@ def explain(choice: Choice, demand: Demand) -> str:
 def _decision(
     before: State, after: State, now: float, hold: Hold | None, trigger: str, choice: Choice | None = None
 ) -> Decision:
-    return Decision(at=now, before=before.limits, limits=after.limits, hold=hold, trigger=trigger, choice=choice)
+    return Decision(at=now, before=before.policy, policy=after.policy, hold=hold, trigger=trigger, choice=choice)

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_engine.contract import Limits, Metric
-from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.signals import Outcome
+from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective
 
 #: A change must be worth it: relative change of S and of C below which the limits stay.

@@ -108,19 +108,20 @@ def choose(situation: Situation) -> Choice:
 def _widest(situation: Situation) -> Choice:
     """Nothing to hold: the upper bounds, as far as memory goes."""
     span = situation.envelope.seqs
-    seqs = min(span.most, max(span.least, _kv_seqs(situation.demand)))
+    seqs = min(span.most, max(span.least, kv_seqs(situation.demand)))
     point = point_at(situation, seqs, situation.envelope.tokens.most)
     return Choice(seqs=seqs, tokens=point.tokens, regime=Regime.THROUGHPUT, binding="", predicted=point.predicted)
 
 
 def has_token_objective(objectives: tuple[Objective, ...]) -> bool:
+    """Whether some objective is about more than the first token."""
     return any(objective.metric is not Metric.TIME_TO_FIRST_TOKEN for objective in objectives)
 
 
 def calm_seqs(situation: Situation) -> tuple[int, str]:
     """Largest batch whose balanced step keeps every token objective, KV memory and bounds; and what bound it."""
     span = situation.envelope.seqs
-    most = min(span.most, max(span.least, _kv_seqs(situation.demand)))
+    most = min(span.most, max(span.least, kv_seqs(situation.demand)))
     binding = "" if most == span.most else "KVCache"
     for objective in situation.objectives:
         budget = token_budget(objective, situation)
@@ -136,7 +137,7 @@ def _relieved(situation: Situation, seqs: int) -> int:
     No gate stands before the queue: a batch too small for its arrivals would keep every token objective and lose every
     first token. Only as much is given up as the queue needs.
     """
-    low, high = seqs, min(situation.envelope.seqs.most, max(seqs, _kv_seqs(situation.demand)))
+    low, high = seqs, min(situation.envelope.seqs.most, max(seqs, kv_seqs(situation.demand)))
     budget = _wait_budget(situation, seqs)
     while low < high:
         middle = (low + high) // 2
@@ -171,7 +172,7 @@ def token_budget(objective: Objective, situation: Situation) -> float | None:
     return None
 
 
-def _kv_seqs(demand: Demand) -> int:
+def kv_seqs(demand: Demand) -> int:
     """Requests whose KV fits with room for their scatter; no bound if the cache's size is not known."""
     mean = max(demand.held, demand.prompt + demand.output / 2)
     if demand.kv_tokens <= 0 or mean <= 0:
@@ -203,6 +204,7 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
 
 
 def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
+    """What comes of these limits."""
     decodes = min(situation.decodes(seqs), tokens - 1.0)
     chunk = tokens - decodes
     full = situation.step(decodes, chunk)

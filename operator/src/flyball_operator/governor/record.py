@@ -5,38 +5,78 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from flyball_engine.contract import Limits
+from flyball_engine.contract import Limits, ModelSpec, Shed, StepBudget
 from flyball_engine.model import StepModel
-from flyball_operator.api.quantities import format_duration
-from flyball_operator.api.v1alpha1 import SetpointStatus, StepModelStatus, TuningStatus
+from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import (
+    MarginsStatus,
+    SetpointStatus,
+    StepModelCoefficients,
+    StepModelStatus,
+    TuningStatus,
+)
 from flyball_operator.governor.governor import State, start
+from flyball_operator.governor.guard import FIRST_TOKEN_MARGIN, TOKEN_MARGIN
 from flyball_operator.governor.identify import Learner, resume
-from flyball_operator.governor.situation import Choice
+from flyball_operator.governor.policy import LARGEST_COEFFICIENT, NO_BUDGET, Policy, model_spec
 from flyball_operator.governor.signals import Signals, StepWindow
+from flyball_operator.governor.situation import Choice, Margins
 from flyball_operator.governor.spec import Objective, TuningSpec
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g")
+_LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
 
 
-def setpoint_status(limits: Limits) -> SetpointStatus:
-    """Limits as status shows them."""
-    return SetpointStatus(**limits.model_dump())
+def setpoint_status(policy: Policy) -> SetpointStatus:
+    """A policy as status shows it; figures are rounded as it holds them."""
+    step, shed = policy.step, policy.shed
+    return SetpointStatus(
+        **policy.limits.model_dump(include=_LIMITS),
+        step_budget=format_duration(policy.budget) if policy.budget is not None else None,
+        first_token_deadline=format_duration(shed.ttft_deadline_seconds) if shed is not None else None,
+        first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
+        step_model=_coefficients(step.model) if step is not None else None,
+    )
 
 
-def limits_of(setpoint: SetpointStatus) -> Limits | None:
-    """Limits from status, one or both; None if none were written yet, or what is there are no limits."""
-    given = {name: value for name, value in setpoint.model_dump().items() if value is not None}
+def change_status(policy: Policy) -> SetpointStatus:
+    """A policy as a decision shows it: without the model, which changes without being one."""
+    return setpoint_status(policy).model_copy(update={"step_model": None})
+
+
+def policy_of(setpoint: SetpointStatus) -> Policy | None:
+    """The policy from status; None if no limits were written yet, or what is there are none."""
+    given = {name: value for name, value in setpoint.model_dump(include=_LIMITS).items() if value is not None}
     # A limit that the engines cannot move was left out of what they were given.
     if not given.get("max_num_active_seqs") and not given.get("max_num_scheduled_tokens"):
         return None
     try:
-        return Limits(**given)
+        return Policy(limits=Limits(**given), step=_step(setpoint), shed=_shed(setpoint))
     except ValueError:
         return None
+
+
+def _step(setpoint: SetpointStatus) -> StepBudget | None:
+    """The step budget; raises ValueError on what is none."""
+    model = _model(setpoint.step_model) if setpoint.step_model is not None else None
+    if model is None:
+        return None
+    budget = setpoint.step_budget
+    return StepBudget(
+        seconds=float(parse_duration(budget)) if budget is not None else NO_BUDGET, model=model_spec(model)
+    )
+
+
+def _shed(setpoint: SetpointStatus) -> Shed | None:
+    """The deadline; raises ValueError on what is none."""
+    deadline, margin = setpoint.first_token_deadline, setpoint.first_token_margin
+    if deadline is None or margin is None:
+        return None
+    return Shed(ttft_deadline_seconds=float(parse_duration(deadline)), margin=float(margin))
 
 
 def model_status(learner: Learner) -> StepModelStatus:
@@ -44,37 +84,56 @@ def model_status(learner: Learner) -> StepModelStatus:
     fit = learner.fit
     if fit is None:
         return StepModelStatus()
-    strings = {name: f"{getattr(fit.model, name):.3g}" for name in _COEFFICIENTS}
-    identity = hashlib.sha256(f"{strings} {fit.model.kappa}".encode()).hexdigest()[:8]
     return StepModelStatus(
-        id=identity,
-        kappa=fit.model.kappa,
+        **_coefficients(model_spec(fit.model)).model_dump(),
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
         steps=int(float(f"{learner.steps:.2g}")),
-        **strings,
     )
+
+
+def margins_status(margins: Margins) -> MarginsStatus:
+    """The margins as status shows them."""
+    return MarginsStatus(token=f"{margins.token:.2f}", first_token=f"{margins.first_token:.2f}")
 
 
 def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
     """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too."""
     state = start(spec)
-    limits = limits_of(tuning.recommended or tuning.setpoint)
+    policy = policy_of(tuning.recommended or tuning.setpoint)
+    if policy is not None:
+        given = policy.limits.model_dump(exclude_none=True)
+        state = replace(state, policy=replace(policy, limits=state.limits.model_copy(update=given)))
     model = step_model_of(tuning.model)
-    if limits is not None:
-        state = State(limits=state.limits.model_copy(update=limits.model_dump(exclude_none=True)))
     if model is not None:
         reach = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
         learner = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)
-        state = State(limits=state.limits, learner=learner)
-    return state
+        state = replace(state, learner=learner)
+    return replace(state, margins=_margins(tuning.margins, state.margins))
 
 
 def step_model_of(status: StepModelStatus) -> StepModel | None:
     """The model from status; None if it is not trusted, or what is there is none."""
+    return _model(status) if status.trusted else None
+
+
+def _margins(status: MarginsStatus, otherwise: Margins) -> Margins:
+    token, first = _number(status.token), _number(status.first_token)
+    if not (TOKEN_MARGIN[0] <= token <= TOKEN_MARGIN[1] and FIRST_TOKEN_MARGIN[0] <= first <= FIRST_TOKEN_MARGIN[1]):
+        return otherwise
+    return Margins(token=token, first_token=first)
+
+
+def _coefficients(spec: ModelSpec) -> StepModelCoefficients:
+    strings = {name: f"{getattr(spec, name):.3g}" for name in _COEFFICIENTS}
+    return StepModelCoefficients(id=spec.id, kappa=spec.kappa, **strings)
+
+
+def _model(status: StepModelCoefficients) -> StepModel | None:
+    """The model that is there, None if none is."""
     values = {name: _number(getattr(status, name)) for name in _COEFFICIENTS}
-    sane = all(0 <= value < 1e3 for value in values.values()) and values["c1"] + values["c2"] + values["t0"] > 0
-    if not status.trusted or not sane or status.kappa < 1:
+    sane = all(0 <= value <= LARGEST_COEFFICIENT for value in values.values())
+    if not sane or values["c1"] + values["c2"] + values["t0"] <= 0 or status.kappa < 1:
         return None
     return StepModel(kappa=status.kappa, **values)
 

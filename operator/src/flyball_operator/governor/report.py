@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, ObjectiveStatus
+from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Outcome, Unobserved
 from flyball_operator.governor.spec import Objective
 
@@ -41,7 +43,7 @@ class Reason(StrEnum):
     WATCHDOG_TRIPPED = "WatchdogTripped"
     """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
     UNSUPPORTED = "KnobUnsupported"
-    """Tuned is False: this engine cannot move a limit live."""
+    """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
     FENCED = "NewerLeader"
     """Tuned is False: a newer leader has written to an engine; this one stopped acting for the service."""
     MET = "Met"
@@ -182,3 +184,14 @@ def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict)
         return ("Warning", verdict.reason) if verdict.reason in _FAILURES else None
     turned = before is None or before[0] != verdict.status
     return _TURNS[kind].get(verdict.status) if turned else None
+
+
+def shown(policy: Policy) -> str:
+    """A policy for people."""
+    limits, shed = policy.limits, policy.shed
+    said = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
+    if policy.budget is not None:
+        said.append(f"steps of {format_duration(policy.budget)}")
+    if shed is not None:
+        said.append(f"first tokens by {shed.margin:.2f} of {format_duration(shed.ttft_deadline_seconds)}")
+    return ", ".join(said)

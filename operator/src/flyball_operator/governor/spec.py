@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from flyball_engine.contract import Limits, Metric, ObjectiveSpec
 from flyball_operator.api.v1alpha1 import (
+    DEADLINES,
     DEFAULT_MIN_NUM_ACTIVE_SEQS,
     DEFAULT_MIN_NUM_SCHEDULED_TOKENS,
     InferenceServiceSpec,
     Mode,
+    Overload,
     Range,
 )
 
@@ -70,6 +72,12 @@ class TuningSpec:
     mode: Mode
     envelope: Envelope
     objectives: tuple[Objective, ...]
+    overload: Overload = Overload.QUEUE
+
+    @property
+    def sheds(self) -> bool:
+        """Whether requests are to be refused: asked for, and some objective says by when."""
+        return self.overload is Overload.SHED and any(o.metric in DEADLINES for o in self.objectives)
 
 
 def tuning_spec(spec: InferenceServiceSpec) -> TuningSpec:
@@ -80,7 +88,7 @@ def tuning_spec(spec: InferenceServiceSpec) -> TuningSpec:
         bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
     )
     objectives = tuple(Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations) for o in spec.objectives)
-    return TuningSpec(spec.tuning.mode, Envelope(seqs, tokens), objectives)
+    return TuningSpec(spec.tuning.mode, Envelope(seqs, tokens), objectives, spec.tuning.overload)
 
 
 def _span(bounds: Range, default: int, ceiling: int) -> Span:

@@ -6,9 +6,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from flyball_engine.contract import Limits
 from flyball_operator.governor.governor import Decision
 from flyball_operator.governor.identify import Fit
+from flyball_operator.governor.policy import Policy
 
 _SERVICE: Final = ("namespace", "service")
 #: A change lands between steps, which take from a millisecond to seconds.
@@ -58,6 +58,24 @@ class BrainMetrics:
         self._limit = Gauge(
             "flyball_operator_limit", "Limits the service shall run under", (*_SERVICE, "knob"), registry=registry
         )
+        self._budget = Gauge(
+            "flyball_operator_step_budget_seconds",
+            "Time that a step may take; no series where none is held",
+            _SERVICE,
+            registry=registry,
+        )
+        self._deadline = Gauge(
+            "flyball_operator_first_token_deadline_seconds",
+            "Time to first token that requests are refused by; no series where none is refused",
+            _SERVICE,
+            registry=registry,
+        )
+        self._margin = Gauge(
+            "flyball_operator_first_token_margin_ratio",
+            "Share of the deadline that a prediction may take; no series where no request is refused",
+            _SERVICE,
+            registry=registry,
+        )
         self._error = Gauge(
             "flyball_operator_model_error_ratio",
             "Median relative error of the step-time model",
@@ -74,6 +92,9 @@ class BrainMetrics:
             self._acknowledged,
             self._longest,
             self._limit,
+            self._budget,
+            self._deadline,
+            self._margin,
             self._error,
             self._trusted,
         )
@@ -90,10 +111,21 @@ class BrainMetrics:
             self._error.labels(namespace, service).set(fit.error)
             self._trusted.labels(namespace, service).set(fit.trusted)
 
-    def limits(self, namespace: str, service: str, limits: Limits) -> None:
-        """The limits the service shall run under."""
-        for knob, value in limits.given().items():
+    def policy(self, namespace: str, service: str, policy: Policy) -> None:
+        """What the service shall run under."""
+        for knob, value in policy.limits.given().items():
             self._limit.labels(namespace, service, knob.value).set(value)
+        shed = policy.shed
+        told = {
+            self._budget: policy.budget,
+            self._deadline: shed.ttft_deadline_seconds if shed is not None else None,
+            self._margin: shed.margin if shed is not None else None,
+        }
+        for gauge, figure in told.items():
+            if figure is None:
+                gauge.remove_by_labels({"namespace": namespace, "service": service})
+            else:
+                gauge.labels(namespace, service).set(figure)
 
     def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:
         """A pod acknowledged a setpoint."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, Knob, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import (
     BadAnswerError,
@@ -23,6 +23,7 @@ from flyball_operator.engines.errors import (
     RefusedError,
     UnreachableError,
 )
+from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Reason
 from flyball_operator.governor.signals import CellKey, Sums, cells_of
 from flyball_operator.shell.ports import EnginePod
@@ -102,6 +103,20 @@ class Crew:
             found.update(read_back.unsupported)
         return found
 
+    def ungated(self) -> str | None:
+        """Why some pod cannot refuse requests by a deadline, None if all can."""
+        reasons = (read_back.ungated for read_back in self.read_backs().values())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def able(self, policy: Policy) -> Policy:
+        """The policy without what some pod cannot do: it would refuse the whole."""
+        lacking = self.unsupported()
+        limits = Limits(**{knob.value: value for knob, value in policy.limits.given().items() if knob not in lacking})
+        if Knob.MAX_NUM_SCHEDULED_TOKENS in lacking:
+            # A step is fitted into its time by its tokens, and a gate predicts by what steps are fitted to.
+            return Policy(limits=limits)
+        return Policy(limits=limits, step=policy.step, shed=None if self.ungated() is not None else policy.shed)
+
     def newest(self) -> Generation | None:
         """The newest generation any engine holds, by its echo or by the refusal of an older one."""
         echoes = [
@@ -112,8 +127,8 @@ class Crew:
         ]
         return max(echoes, key=Generation.order, default=None)
 
-    def problems(self) -> list[tuple[Reason, str]]:
-        """What is wrong, the gravest first, each with the pod's name."""
+    def problems(self, *, sheds: bool = False) -> list[tuple[Reason, str]]:
+        """What is wrong, the gravest first, each with the pod's name; `sheds`: requests are to be refused."""
         found: list[tuple[Reason, str]] = []
         for uid, member in self._members.items():
             name = self._ready[uid].name
@@ -125,6 +140,8 @@ class Crew:
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {_trip(clamps)}"))
         lacking = self.unsupported()
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
+        if sheds and (reason := self.ungated()) is not None:
+            found.append((Reason.UNSUPPORTED, f"overload Shed: {reason}"))
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     @property

@@ -10,22 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
-from flyball_engine.contract import CONTROL_PORT, Knob, Limits, Setpoint
-from flyball_operator.api.v1alpha1 import (
-    Condition,
-    ConditionType,
-    DecisionStatus,
-    InferenceService,
-    Mode,
-    TuningStatus,
-)
+from flyball_engine.contract import CONTROL_PORT, Limits, Setpoint
+from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, Mode, TuningStatus
 from flyball_operator.engines.client import Acknowledged, EngineClient
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.governor import record, report
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, learn_steps
+from flyball_operator.governor.journal import Journal, is_change
+from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Progress, Verdict
 from flyball_operator.governor.signals import (
     Missing,
@@ -44,10 +38,7 @@ from flyball_operator.shell.crew import Crew
 from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, EventType, Leadership
 
 _log: Final = logging.getLogger(__name__)
-_KEPT_DECISIONS: Final = 5
 _WINDOW: Final = "5m"
-#: A window is seen in full this much later.
-_SCRAPE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class Seat:
         self._spec = tuning_spec(service.spec)
         tuning = service.status.tuning
         self._state: State = record.resumed(tuning, self._spec)
-        self._decisions = tuning.decisions
+        self._journal = Journal(tuning.decisions)
         self._binding = tuning.binding_objective
         self._intent_epoch, self._generation = tuning.epoch, tuning.generation
         self._setpoint: Setpoint | None = None
@@ -85,7 +76,6 @@ class Seat:
         observed = self._verdicts.get(ConditionType.METRICS_AVAILABLE, ("Unknown", ""))[0] == "True"
         self._observed_at: float | None = tools.clock() if observed else None
         self._began_at = tools.clock()
-        self._came_of_it = ""
         self._trusted = self._state.learner.model is not None
         self._surveyed = False
         self._followed = self._spec
@@ -190,7 +180,7 @@ class Seat:
         self._state = replace(before, learner=self._state.learner)
 
     async def _take_over(self) -> None:
-        """At first, adopt what runs: numbers go on from the newest of status and echoes, limits are status's."""
+        """At first, adopt what runs: numbers go on from the newest of status and echoes, the policy is status's."""
         if self._surveyed:
             return
         await self._crew.survey()
@@ -198,87 +188,68 @@ class Seat:
         newest = self._crew.newest()
         if newest is not None:
             self._generation = max(self._generation, newest.generation)
-        limits = record.limits_of(self._service.status.tuning.setpoint)
-        if limits is not None:
+        policy = record.policy_of(self._service.status.tuning.setpoint)
+        if policy is not None:
             # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
-            self._setpoint = self._numbered(limits)
+            self._setpoint = self._numbered(policy)
             if self._may_act:
                 await self._crew.push(self._setpoint)
 
-    def _numbered(self, limits: Limits) -> Setpoint:
+    def _numbered(self, policy: Policy) -> Setpoint:
+        """A setpoint under the present number, without what some engine cannot do."""
         objectives = {objective.id: objective.contract for objective in self._spec.objectives}
-        unsupported = self._crew.unsupported()
-        kept = {knob.value: value for knob, value in limits.given().items() if Knob(knob) not in unsupported}
+        able = self._crew.able(policy)
         return Setpoint(
             service=self._service.metadata.uid,
             epoch=self._tools.leadership.epoch,
             generation=self._generation,
-            limits=Limits(**kept),
+            limits=able.limits,
+            step=able.step,
+            shed=able.shed,
             objectives=tuple(objectives.values()),
         )
 
     def _wanted(self) -> Setpoint:
         """The setpoint that should be live, numbered as the present one."""
-        upper = self._spec.envelope.upper()
-        live = self._setpoint.limits if self._setpoint is not None else upper
-        limits = {Mode.AUTO: self._state.limits, Mode.RECOMMEND: live, Mode.DISABLED: upper}[self._spec.mode]
-        return self._numbered(limits)
+        upper = Policy(limits=self._spec.envelope.upper())
+        live = Policy.of(self._setpoint) if self._setpoint is not None else upper
+        # What is live is left alone in Recommend, but a gate that nobody wants any more.
+        left = live if self._spec.sheds else live.ungated
+        policy = {Mode.AUTO: self._state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[self._spec.mode]
+        return self._numbered(policy)
 
     async def _change(self, wanted: Setpoint, decision: Decision, decided_from: State) -> None:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
-        before, generation, epoch, decisions = self._setpoint, self._generation, self._intent_epoch, self._decisions
+        before, generation, epoch, journal = self._setpoint, self._generation, self._intent_epoch, self._journal
         newest = self._crew.newest()
         self._generation = max(generation, newest.generation if newest is not None else 0) + 1
         self._intent_epoch = self._tools.leadership.epoch
         self._setpoint = wanted.model_copy(update={"generation": self._generation})
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
-        left = before.limits if before is not None else self._spec.envelope.upper()
-        if left != wanted.limits:
-            self._decisions = (self._record(left, wanted.limits, decision), *self._closed())[:_KEPT_DECISIONS]
+        left = Policy.of(before) if before is not None else Policy(limits=self._spec.envelope.upper())
+        policy = Policy.of(wanted)
+        self._journal = journal.changed(left, policy, decision, self._spec.mode)
         try:
             await self._report(self._judge())
         except BaseException:
-            self._setpoint, self._generation, self._intent_epoch, self._decisions = before, generation, epoch, decisions
+            self._setpoint, self._generation, self._intent_epoch, self._journal = before, generation, epoch, journal
             self._take_back(decided_from)
             raise
         await self._crew.push(self._setpoint)
-        self._tools.metrics.limits(*self.labels, wanted.limits)
-        if left != wanted.limits:
+        self._tools.metrics.policy(*self.labels, policy)
+        if is_change(left, policy):
             await self._post(
-                "Normal", "Retuned", f"{_shown(left)} to {_shown(wanted.limits)}: {self._decisions[0].trigger}"
+                "Normal",
+                "Retuned",
+                f"{report.shown(left)} to {report.shown(policy)}: {self._journal.decisions[0].trigger}",
             )
-
-    def _record(self, before: Limits, after: Limits, decision: Decision) -> DecisionStatus:
-        trigger = decision.trigger
-        if self._spec.mode is Mode.DISABLED:
-            trigger = "mode Disabled runs at the upper bounds"
-        elif decision.hold is not None:
-            trigger = f"mode {self._spec.mode.value} takes up the law's limits"
-        return DecisionStatus(
-            time=_time(decision.at),
-            trigger=trigger,
-            before=record.setpoint_status(before),
-            after=record.setpoint_status(after),
-            predicted=record.predicted(decision.choice) if self._spec.mode is Mode.AUTO else "",
-        )
 
     def _observe(self, observation: Observation) -> None:
         """Note when signals were last good, and what came of the last decision one window after it."""
         if not isinstance(observation, Signals) or blind_spot(observation, STALE_SECONDS) is not None:
             return
         self._observed_at = self._tools.clock()
-        self._came_of_it = record.came_of_it(observation, self._spec.objectives)
-        if not self._decisions:
-            return
-        taken = datetime.fromisoformat(self._decisions[0].time).timestamp()
-        if self._tools.wall() - taken >= observation.window_seconds + _SCRAPE_SECONDS:
-            self._decisions = self._closed()
-
-    def _closed(self) -> tuple[DecisionStatus, ...]:
-        """The decisions, the newest with what came of it, unless that is noted already."""
-        if not self._decisions or self._decisions[0].observed:
-            return self._decisions
-        return (self._decisions[0].model_copy(update={"observed": self._came_of_it}), *self._decisions[1:])
+        self._journal = self._journal.observed(observation, self._spec, self._tools.wall())
 
     def _judge(self) -> Verdicts:
         ready = self._crew.ready
@@ -289,8 +260,8 @@ class Seat:
             ready_pods=ready,
             applied_pods=self._crew.applied(live) if live is not None else 0,
             trusted=self._state.learner.model is not None,
-            limits=_shown(live.limits) if live is not None else "no limits",
-            problems=_FENCED if self._fenced else self._crew.problems(),
+            limits=report.shown(Policy.of(live)) if live is not None else "no limits",
+            problems=_FENCED if self._fenced else self._crew.problems(sheds=self._spec.sheds),
             learning="start values until the step-time model is trusted"
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
@@ -343,17 +314,18 @@ class Seat:
 
     def _tuning(self) -> TuningStatus:
         live = self._setpoint
-        recommended = self._state.limits if self._spec.mode is Mode.RECOMMEND else None
+        recommended = self._state.policy if self._spec.mode is Mode.RECOMMEND else None
         return TuningStatus(
             mode=self._spec.mode,
             epoch=self._intent_epoch,
             generation=self._generation,
-            setpoint=record.setpoint_status(live.limits if live is not None else Limits()),
+            setpoint=record.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits())),
             applied_pods=f"{self._crew.applied(live) if live is not None else 0}/{self._crew.ready}",
             model=record.model_status(self._state.learner),
+            margins=record.margins_status(self._state.margins),
             binding_objective=self._binding[:63],
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
-            decisions=self._decisions,
+            decisions=self._journal.decisions,
         )
 
     async def _post(self, kind: EventType, reason: str, message: str) -> None:
@@ -375,13 +347,4 @@ _FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader;
 
 
 def _content(setpoint: Setpoint) -> tuple[object, object]:
-    return (setpoint.limits, setpoint.objectives)
-
-
-def _shown(limits: Limits) -> str:
-    """Limits for people."""
-    return f"{limits.max_num_active_seqs or '-'} seqs, {limits.max_num_scheduled_tokens or '-'} tokens"
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (Policy.of(setpoint), setpoint.objectives)

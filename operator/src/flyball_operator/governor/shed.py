@@ -1,0 +1,101 @@
+"""The law behind a gate: limits, the time of a step, and the deadline by which requests are refused.
+
+What stands before the queue trims it, so nothing is ever drained and no token objective is given up for the queue: a
+late token spoils every running request, a late first token one. The batch is the largest that keeps the token
+objectives in the mean, and a little more; the tokens of a step are left to the engine, which fits each step into its
+time by itself. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from flyball_engine.contract import Metric
+from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.governor.law import KEEP, calm_seqs, has_token_objective, kv_seqs, point_at, token_budget
+from flyball_operator.governor.situation import Choice, Regime, Situation
+from flyball_operator.governor.spec import Objective
+
+#: The engine holds each step within its time, so that the batch may pass what is balanced in the mean by what it
+#: scatters: found in simulation, where without room requests that the gate let in waited for a place.
+SEQS_ROOM: Final = 1.3
+#: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
+#: deadline that no request can meet, and with none let in nothing would show that answers are short again.
+LEAST_FIRST_SHARE: Final = 0.25
+
+
+def choose_gated(situation: Situation) -> Choice:
+    """What one core shall do. Some objective must bound the first token, else see `law.choose`."""
+    held = _feasible(situation)
+    calm = replace(situation, objectives=held)
+    seqs, binding = calm_seqs(calm)
+    budgets = [budget for objective in held if (budget := token_budget(objective, calm)) is not None]
+    budget = min(budgets, default=None)
+    if budget is not None:
+        span = situation.envelope.seqs
+        seqs = max(seqs, min(int(SEQS_ROOM * seqs), span.most, kv_seqs(situation.demand)))
+    point = point_at(calm, seqs, _tokens(calm, seqs, budget))
+    regime, lost = Regime.SHEDDING, [o.name for o in situation.objectives if o not in held]
+    if lost:
+        regime, binding = Regime.TOKEN_BOUND, lost[0]
+    elif not has_token_objective(situation.objectives):
+        regime = Regime.THROUGHPUT
+    return Choice(
+        seqs=seqs,
+        tokens=situation.envelope.tokens.most,
+        regime=regime,
+        binding=binding,
+        predicted=point.predicted,
+        budget=budget,
+        deadline=_deadline(situation, seqs),
+    )
+
+
+def _feasible(situation: Situation) -> tuple[Objective, ...]:
+    """The objectives but for those of tokens that leave a prompt too little of each step, even on an idle engine.
+
+    The engine would keep to such a budget, and the gate refuse everything.
+    """
+    first = min(o.seconds for o in situation.objectives if o.metric in DEADLINES) * situation.margins.first_token
+
+    def leaves_room(objective: Objective) -> bool:
+        budget = token_budget(objective, situation)
+        return budget is None or situation.demand.uncached * budget <= first * _chunk(situation, 1.0, budget)
+
+    return tuple(filter(leaves_room, situation.objectives))
+
+
+def _chunk(situation: Situation, decodes: float, budget: float) -> float:
+    """Prefill tokens that fit into a step's time beside some decodes, no more than a step may have."""
+    fits = situation.model.largest_chunk(
+        seconds=budget, tokens=decodes, decodes=decodes, context=situation.demand.attention
+    )
+    return min(fits, situation.envelope.tokens.most - decodes)
+
+
+def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
+    """Tokens of the largest step within its time, for what is predicted."""
+    most, decodes = situation.envelope.tokens.most, situation.decodes(seqs)
+    return most if budget is None else min(most, int(decodes + max(1.0, _chunk(situation, decodes, budget))))
+
+
+def _deadline(situation: Situation, seqs: int) -> float | None:
+    """The earliest that the objectives leave for a first token; None if none says.
+
+    Of an end-to-end objective that is what tokens leave which the whole batch makes. It moves with every window's
+    lengths, so that the present one is kept while it is near.
+    """
+    made = situation.demand.output * situation.balanced_step(seqs)
+    given = [o.seconds for o in situation.objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
+    left = [
+        max(LEAST_FIRST_SHARE * o.seconds, o.seconds - made)
+        for o in situation.objectives
+        if o.metric is Metric.END_TO_END_LATENCY
+    ]
+    earliest = min([*given, *left], default=None)
+    present = situation.deadline
+    if earliest is None or earliest in given or present is None:
+        return earliest
+    near = abs(earliest - present) <= KEEP * present and present <= min(given, default=present)
+    return present if near else earliest

@@ -1,0 +1,230 @@
+"""The law behind a gate: what is refused by when, what a step may take, and when anything is sent anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_operator.api.v1alpha1 import Mode, Overload
+from flyball_operator.governor import guard
+from flyball_operator.governor.governor import GATED_MARGINS, Decision, State, decide, start
+from flyball_operator.governor.law import GAP_SHARE
+from flyball_operator.governor.policy import MODEL_MOVED, NO_BUDGET, Policy, difference, model_spec, settled
+from flyball_operator.governor.shed import LEAST_FIRST_SHARE, choose_gated
+from flyball_operator.governor.signals import Missing, Observation, Unobserved
+from flyball_operator.governor.situation import Choice, Margins, Regime
+from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from support.plant import CPU
+from support.tuning import E2E, GAP, TPOT, TTFT, limits, outcome, signals, situation, step_window, tuning
+
+SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
+MARGINS = Margins(token=0.9, first_token=0.8)
+CHOICE = choose_gated(situation(TTFT, TPOT))
+PRESENT = settled(Policy(limits=limits(16, 2048)), limits(16, 2048), CHOICE, CPU, MARGINS)
+
+
+def ticks(state: State, *observations: Observation, spec: TuningSpec = SHED, now: float = 100.0) -> list[Decision]:
+    """Several ticks, five seconds apart; what was decided."""
+    decisions = []
+    for number, observation in enumerate(observations):
+        state, decision = decide(state, observation, spec, now + 5 * number)
+        decisions.append(decision)
+    return decisions
+
+
+def at_rest(spec: TuningSpec = SHED) -> State:
+    state = start(spec)
+    for tick in range(20):
+        state, _ = decide(state, signals(100.0 + 5 * tick), spec, 100.0 + 5 * tick)
+    return state
+
+
+# What is chosen.
+
+
+def test_an_overload_is_shed_and_never_drained() -> None:
+    choice = choose_gated(situation(TTFT, TPOT, arrivals=40.0, waiting=200.0, running=40.0, draining=True))
+    assert choice.regime is Regime.SHEDDING
+    assert choice.deadline == TTFT.seconds
+    assert choice.binding == "tpot"
+
+
+def test_the_batch_is_not_enlarged_for_the_queue() -> None:
+    calm, crowded = (choose_gated(situation(TTFT, TPOT, arrivals=n, waiting=5 * n, running=30.0)) for n in (1.0, 14.0))
+    assert calm.seqs == crowded.seqs
+
+
+def test_memory_bounds_the_batch() -> None:
+    assert choose_gated(situation(TTFT, TPOT, kv_tokens=4_000.0)).seqs * 140 <= 0.92 * 4_000
+
+
+@pytest.mark.parametrize(
+    ("objectives", "seconds"),
+    [
+        ((TTFT, TPOT), 0.9 * TPOT.seconds),
+        ((TTFT, GAP), 0.9 * GAP_SHARE * GAP.seconds),
+        ((TTFT, GAP, replace(TPOT, seconds=0.5)), 0.9 * GAP_SHARE * GAP.seconds),
+        ((E2E,), 0.8 * E2E.seconds / 41),
+        ((TTFT,), None),
+    ],
+)
+def test_a_step_may_take_what_the_tightest_token_objective_leaves(
+    objectives: tuple[Objective, ...], seconds: float | None
+) -> None:
+    choice = choose_gated(replace(situation(*objectives), margins=MARGINS))
+    assert choice.budget == (pytest.approx(seconds) if seconds is not None else None)
+    assert choice.tokens == 2048, "the budget holds each step, not the limit"
+
+
+def test_a_token_objective_that_leaves_prompts_no_room_bounds_no_step() -> None:
+    choice = choose_gated(situation(TTFT, replace(TPOT, seconds=0.01)))
+    assert choice.budget is None, "every request would be refused"
+    assert choice.regime is Regime.TOKEN_BOUND
+    assert choice.binding == "tpot"
+
+
+def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_take() -> None:
+    short, long = (choose_gated(situation(E2E, output=output, ratio=120 / output)) for output in (10.0, 60.0))
+    assert short.deadline is not None
+    assert long.deadline is not None
+    assert E2E.seconds > short.deadline > long.deadline >= LEAST_FIRST_SHARE * E2E.seconds
+    assert choose_gated(situation(E2E, TTFT)).deadline == TTFT.seconds
+
+
+def test_a_deadline_made_of_lengths_is_kept_while_it_is_near() -> None:
+    first = choose_gated(situation(E2E)).deadline
+    assert first is not None
+    near = replace(situation(E2E), deadline=first * 1.1)
+    assert choose_gated(near).deadline == first * 1.1
+    assert choose_gated(replace(near, deadline=first * 1.5)).deadline == first
+
+
+# When it is sent.
+
+
+def test_nothing_is_refused_before_the_model_is_trusted() -> None:
+    alike = step_window(decodes=(4,), prefills=(0, 50), start=85.0, end=100.0)
+    (decision,) = ticks(start(SHED), signals(100.0, window=alike, waiting=500.0))
+    assert decision.policy.shed is None
+    assert decision.policy.step is None
+
+
+def test_with_a_model_budget_deadline_and_margin_are_sent_together() -> None:
+    decision = ticks(start(SHED), signals(100.0))[-1]
+    step, shed = decision.policy.step, decision.policy.shed
+    assert step is not None
+    assert shed is not None
+    assert step.model.trusted
+    assert step.seconds == pytest.approx(GATED_MARGINS.token * TPOT.seconds)
+    assert (shed.ttft_deadline_seconds, shed.margin) == (TTFT.seconds, guard.FIRST_TOKEN_MARGIN[1])
+    assert decision.policy.limits.max_num_scheduled_tokens == 2048
+    assert decision.trigger.endswith("; what would miss ttft is refused")
+
+
+def test_at_rest_nothing_is_sent() -> None:
+    assert not any(decision.changed for decision in ticks(at_rest(), *(signals(200.0 + 5 * n) for n in range(40))))
+
+
+def test_a_model_is_sent_anew_when_it_says_something_else() -> None:
+    nearly, other = (replace(CPU, c1=CPU.c1 * by, c2=CPU.c2 * by) for by in (1.02, 1.3))
+    assert difference(CPU, nearly) < MODEL_MOVED < difference(CPU, other)
+    assert settled(PRESENT, PRESENT.limits, CHOICE, nearly, MARGINS) == PRESENT
+    sent = settled(PRESENT, PRESENT.limits, CHOICE, other, MARGINS)
+    assert sent.step is not None
+    assert sent.step.model == model_spec(other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sent"),
+    [
+        ({"budget": 1.01}, False),
+        ({"budget": 1.05}, True),
+        ({"deadline": 1.0}, False),
+        ({"deadline": 0.999}, True),
+    ],
+)
+def test_a_budget_is_sent_when_it_moved_and_an_edited_deadline_at_once(changed: dict[str, float], sent: bool) -> None:
+    asked = replace(CHOICE, **{name: getattr(CHOICE, name) * by for name, by in changed.items()})
+    assert (settled(PRESENT, PRESENT.limits, asked, CPU, MARGINS) != PRESENT) is sent
+
+
+def test_a_margin_is_sent_when_it_moved() -> None:
+    for first, sent in ((0.79, False), (0.78, True), (0.82, True)):
+        margins = replace(MARGINS, first_token=first)
+        assert (settled(PRESENT, PRESENT.limits, CHOICE, CPU, margins) != PRESENT) is sent
+
+
+def test_limits_that_move_take_the_newest_of_the_rest_with_them() -> None:
+    nearly = replace(CPU, c1=CPU.c1 * 1.02)
+    sent = settled(PRESENT, limits(20, 2048), CHOICE, nearly, MARGINS)
+    assert sent.step is not None
+    assert sent.step.model == model_spec(nearly)
+
+
+def test_without_a_budget_the_model_is_sent_for_the_gate() -> None:
+    policy = settled(Policy(limits=limits(16, 2048)), limits(16, 2048), replace(CHOICE, budget=None), CPU, MARGINS)
+    assert policy.step is not None
+    assert policy.step.seconds == NO_BUDGET
+    assert policy.budget is None
+
+
+# What the user changes.
+
+
+def test_queue_opens_the_gate_at_once_and_unobserved() -> None:
+    queue = replace(SHED, overload=Overload.QUEUE)
+    (decision,) = ticks(at_rest(), Unobserved(Missing.UNREACHABLE, "away"), spec=queue)
+    assert decision.changed
+    assert (decision.policy.step, decision.policy.shed) == (None, None)
+    assert "no request is refused any more" in decision.trigger
+
+
+def test_shed_waits_for_what_can_be_observed() -> None:
+    queue = replace(SHED, overload=Overload.QUEUE)
+    away = Unobserved(Missing.UNREACHABLE, "away")
+    unseen, seen = ticks(at_rest(queue), away, signals(205.0), now=200.0)
+    assert unseen.policy.shed is None
+    assert seen.policy.shed is not None
+
+
+def test_bounds_move_the_limits_and_leave_the_gate() -> None:
+    narrow = replace(SHED, envelope=Envelope(Span(1, 2), Span(128, 2048)))
+    before = at_rest()
+    (decision,) = ticks(before, Unobserved(Missing.UNREACHABLE, "away"), spec=narrow)
+    assert decision.policy == replace(before.policy, limits=limits(2, 2048))
+
+
+# Margins.
+
+
+def test_violations_behind_the_gate_tighten_what_it_lets_in() -> None:
+    late = {TTFT.id: outcome(60, 40)}
+    decisions = ticks(at_rest(), *(replace(signals(200.0 + 5 * n), outcomes=late) for n in range(12)), now=200.0)
+    shed = decisions[-1].policy.shed
+    assert shed is not None
+    assert shed.margin < guard.FIRST_TOKEN_MARGIN[1]
+
+
+def test_what_was_let_in_before_the_gate_is_no_verdict_on_it() -> None:
+    late = {TTFT.id: outcome(10, 90), TPOT.id: outcome(10, 90)}
+    decisions = ticks(start(SHED), *(replace(signals(100.0 + 5 * n), outcomes=late) for n in range(3)))
+    shed = decisions[-1].policy.shed
+    assert shed is not None
+    assert shed.margin == guard.FIRST_TOKEN_MARGIN[1]
+
+
+def test_a_recommendation_shows_the_gate_and_learns_nothing_of_it() -> None:
+    recommend = replace(SHED, mode=Mode.RECOMMEND)
+    late = {TTFT.id: outcome(60, 40)}
+    decisions = ticks(
+        start(recommend), *(replace(signals(100.0 + 5 * n), outcomes=late) for n in range(20)), spec=recommend
+    )
+    shed = decisions[-1].policy.shed
+    assert shed is not None
+    assert shed.margin == guard.FIRST_TOKEN_MARGIN[1]
+
+
+def test_a_choice_without_a_deadline_sends_limits_alone() -> None:
+    open_choice: Choice = replace(CHOICE, deadline=None, budget=None)
+    assert settled(PRESENT, limits(16, 2048), open_choice, CPU, MARGINS) == Policy(limits=limits(16, 2048))
