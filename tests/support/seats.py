@@ -20,9 +20,9 @@ from flyball_engine.contract import (
     Generation,
     Limits,
     ReadBack,
-    Refusal,
     Setpoint,
 )
+from flyball_engine.control.acceptance import Refused, judge
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.cluster.api import KubeApi
@@ -43,9 +43,12 @@ AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
 class Engines:
     """Pods of one core each, as `EngineClient` would reach them, by UID of the pod."""
 
-    def __init__(self, *uids: str, unsupported: Mapping[AnyKnob, str] | None = None) -> None:
+    def __init__(
+        self, *uids: str, unsupported: Mapping[AnyKnob, str] | None = None, ungated: str | None = None
+    ) -> None:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
+        self.ungated = ungated
         self.writes = 0
         self.trips: Counter[str] = Counter()
         self._tripped: dict[str, tuple[int, int]] = {}
@@ -93,11 +96,14 @@ class Engines:
             accepted=held,
             cores=(core,),
             unsupported=self.unsupported,
+            ungated=self.ungated,
         )
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
-        if named := [knob.value for knob in setpoint.limits.given() if knob in self.unsupported]:
-            raise RefusedError(Refusal.UNSUPPORTED, ", ".join(named), None)
+        try:
+            judge(held=None, offered=setpoint, service="s1", unsupported=self.unsupported, ungated=self.ungated)
+        except Refused as refused:
+            raise RefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)
@@ -117,6 +123,13 @@ class Engines:
             return Acknowledged(await ask(address), 0.0)
         except EngineError as error:
             return error
+
+
+#: Under these a service may shed.
+WITH_DEADLINE = [
+    {"name": "ttft", "metric": "TimeToFirstToken", "threshold": "2s"},
+    {"name": "tpot", "metric": "TimePerOutputToken", "threshold": "60ms"},
+]
 
 
 @dataclass
@@ -196,6 +209,16 @@ class Desk:
     def muster(self, seat: Seat) -> None:
         """Tell a seat of the service and its pods as they are."""
         seat.update(self.service, self.pods("s1"))
+
+    def sheds(self, *, mode: str = "Auto", overload: str = "Shed") -> None:
+        """The user wants requests to be refused that come too late; or no longer."""
+        self.edit(objectives=WITH_DEADLINE, tuning={"mode": mode, "overload": overload})
+
+    def held(self, uid: str = "pod-1") -> Setpoint:
+        """What an engine was told last."""
+        setpoint = self.engines.held[uid]
+        assert setpoint is not None
+        return setpoint
 
     async def tick(
         self, seat: Seat, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None

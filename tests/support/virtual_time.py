@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -44,3 +45,18 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that runs in virtual time."""
+
+    @wraps(story)
+    def told(*args: Any, **kwargs: Any) -> None:
+        run(story(*args, **kwargs))
+
+    return told
+
+
+def now() -> float:
+    """Virtual seconds, within a story."""
+    return asyncio.get_running_loop().time()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -18,22 +16,10 @@ from flyball_operator.shell.brain import Brain
 from support.brains import ScriptedReader
 from support.seats import AWAY, Desk, Engines
 from support.tuning import signals
-from support.virtual_time import run
+from support.virtual_time import in_virtual_time, now
 
 OBSERVED, TUNED, MET = ConditionType.METRICS_AVAILABLE, ConditionType.TUNED, ConditionType.OBJECTIVES_MET
 COUNTS = {"TimePerOutputToken/0.06": Outcome(999, 1), "InterTokenLatency/0.25": Outcome(9999, 1)}
-
-
-def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(story)
-    def told(*args: Any, **kwargs: Any) -> None:
-        run(story(*args, **kwargs))
-
-    return told
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def busy() -> Signals:

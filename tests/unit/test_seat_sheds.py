@@ -1,0 +1,172 @@
+"""One service whose overload is shed: what its engines and its status are told, and what they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from flyball_engine.contract import Knob, Limits, ModelSpec, Shed, StepBudget
+from flyball_operator.api.v1alpha1 import ConditionType, SetpointStatus
+from flyball_operator.governor.policy import Policy
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from support.seats import AWAY, Desk, Engines
+from support.tuning import signals
+from support.virtual_time import in_virtual_time, now
+
+TUNED = ConditionType.TUNED
+
+
+async def told(desk: Desk, *, ticks: int = 30) -> Any:
+    """A seat that had time to learn, to decide and to push."""
+    seat = desk.seat()
+    for _ in range(ticks):
+        await desk.tick(seat, signals(now()))
+    return seat
+
+
+def shown(desk: Desk) -> SetpointStatus:
+    return desk.service.status.tuning.setpoint
+
+
+@in_virtual_time
+async def test_engines_get_a_budget_and_a_deadline_and_status_shows_both() -> None:
+    desk = Desk()
+    desk.sheds()
+    await told(desk)
+    held, status = desk.held(), shown(desk)
+    assert held.step is not None
+    assert held.shed == Shed(ttft_deadline_seconds=2.0, margin=0.85)
+    assert held.step.seconds == pytest.approx(0.92 * 0.06)
+    assert (status.step_budget, status.first_token_deadline, status.first_token_margin) == ("55.2ms", "2s", "0.85")
+    assert status.step_model is not None
+    assert status.step_model.id == held.step.model.id
+    assert desk.condition(TUNED) == ("True", "Applied")
+    assert "steps of 55.2ms, first tokens by 0.85 of 2s" in desk.message(TUNED)
+    newest = desk.service.status.tuning.decisions[0]
+    assert newest.trigger.endswith("what would miss ttft is refused")
+    assert newest.after.step_model is None, "five models more would hide the decisions"
+
+
+@in_virtual_time
+async def test_the_next_leader_pushes_and_writes_nothing_new() -> None:
+    desk = Desk()
+    desk.sheds()
+    await told(desk)
+    before, written = desk.held(), len(desk.written)
+    desk.epoch = 2
+    again = desk.seat()
+    for _ in range(10):
+        await desk.tick(again, signals(now()))
+    assert desk.held() == before.model_copy(update={"epoch": 2})
+    assert [s["tuning"]["setpoint"] for s in desk.written[written:]] == []
+
+
+@in_virtual_time
+async def test_a_leader_that_sees_nothing_keeps_the_gate() -> None:
+    desk = Desk()
+    desk.sheds()
+    await told(desk)
+    before, desk.epoch = desk.held(), 2
+    again = desk.seat()
+    for _ in range(10):
+        await desk.tick(again, AWAY, AWAY)
+    assert (desk.held().step, desk.held().shed) == (before.step, before.shed)
+
+
+@in_virtual_time
+async def test_queue_opens_the_gate_without_waiting_for_a_tick() -> None:
+    desk = Desk()
+    desk.sheds()
+    seat = await told(desk)
+    desk.sheds(overload="Queue")
+    desk.muster(seat)
+    await seat.keep()
+    assert (desk.held().step, desk.held().shed) == (None, None)
+    assert shown(desk).first_token_deadline is None
+    assert "no request is refused any more" in desk.service.status.tuning.decisions[0].trigger
+
+
+@in_virtual_time
+async def test_recommend_shows_the_gate_and_leaves_the_engines_alone() -> None:
+    desk = Desk()
+    desk.sheds(mode="Recommend")
+    await told(desk)
+    assert (desk.held().step, desk.held().shed) == (None, None)
+    recommended = desk.service.status.tuning.recommended
+    assert recommended is not None
+    assert (recommended.step_budget, recommended.first_token_deadline) == ("55.2ms", "2s")
+    assert shown(desk).step_budget is None
+
+
+@in_virtual_time
+async def test_a_gate_that_recommend_found_live_goes_when_nobody_wants_it() -> None:
+    desk = Desk()
+    desk.sheds()
+    seat = await told(desk)
+    desk.sheds(mode="Recommend")
+    await desk.tick(seat, signals(now()))
+    assert desk.held().shed is not None, "what is live is left alone"
+    desk.sheds(mode="Recommend", overload="Queue")
+    await desk.tick(seat, signals(now()))
+    assert (desk.held().step, desk.held().shed) == (None, None)
+
+
+@in_virtual_time
+async def test_disabled_sends_neither() -> None:
+    desk = Desk()
+    desk.sheds()
+    seat = await told(desk)
+    desk.sheds(mode="Disabled")
+    await desk.tick(seat, signals(now()))
+    assert (desk.held().step, desk.held().shed) == (None, None)
+    assert desk.engines.limits() == (128, 2048)
+
+
+@in_virtual_time
+async def test_an_engine_that_cannot_refuse_is_told_the_rest_and_named() -> None:
+    desk = Desk(engines=Engines("pod-1", ungated="no such method in this vLLM"))
+    desk.sheds()
+    await told(desk)
+    assert desk.held().shed is None
+    assert desk.held().step is not None
+    assert shown(desk).first_token_deadline is None
+    assert desk.condition(TUNED) == ("False", "KnobUnsupported")
+    assert desk.message(TUNED) == "overload Shed: no such method in this vLLM"
+
+
+@in_virtual_time
+async def test_an_engine_that_cannot_fit_steps_gets_neither() -> None:
+    desk = Desk(engines=Engines("pod-1", unsupported={Knob.MAX_NUM_SCHEDULED_TOKENS: "a step is its batch"}))
+    desk.sheds()
+    await told(desk)
+    assert (desk.held().step, desk.held().shed) == (None, None)
+    assert desk.condition(TUNED) == ("False", "KnobUnsupported")
+
+
+@in_virtual_time
+async def test_an_engine_that_cannot_refuse_lacks_nothing_where_all_wait() -> None:
+    desk = Desk(engines=Engines("pod-1", ungated="no such method in this vLLM"))
+    await told(desk)
+    assert desk.condition(TUNED) == ("True", "Applied")
+
+
+def test_budget_and_deadline_are_series_while_they_are_told() -> None:
+    registry = CollectorRegistry()
+    metrics, limits = BrainMetrics(registry), Limits(max_num_active_seqs=8, max_num_scheduled_tokens=512)
+    model = ModelSpec(id="m", trusted=True, t0=0.01, h=0, c1=1e-4, c2=1e-4, beta=0, g=0, kappa=1)
+    step, shed = StepBudget(seconds=0.05, model=model), Shed(ttft_deadline_seconds=2.0, margin=0.8)
+    labels = '{namespace="team",service="chat"}'
+    metrics.policy("team", "chat", Policy(limits=limits, step=step, shed=shed))
+    text = generate_latest(registry).decode()
+    for figure in (
+        "step_budget_seconds%s 0.05",
+        "first_token_deadline_seconds%s 2.0",
+        "first_token_margin_ratio%s 0.8",
+    ):
+        assert "flyball_operator_" + figure % labels in text
+    metrics.policy("team", "chat", Policy(limits=limits))
+    text = generate_latest(registry).decode()
+    assert "_seconds" + labels not in text
+    assert "ratio" + labels not in text
