@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 from flyball_engine.contract import Knob, Limits, Metric, StepKind
 from flyball_operator.api.v1alpha1 import ConditionType
@@ -341,3 +342,48 @@ async def test_status_resumes_the_law_after_a_restart_of_the_operator() -> None:
             assert pod.limits == tuned
             assert world.tuning().model.trusted
     assert Limits(max_num_active_seqs=tuned[0]) != Limits(max_num_active_seqs=128)
+
+
+SHEDDING: dict[str, Any] = {
+    "objectives": [
+        {"name": "ttft", "metric": "TimeToFirstToken", "threshold": "2s"},
+        {"name": "tpot", "metric": "TimePerOutputToken", "threshold": "60ms"},
+    ],
+    "tuning": {"mode": "Auto", "overload": "Shed"},
+}
+
+
+async def test_budget_and_deadline_reach_the_engine_and_go_when_the_user_says_so() -> None:
+    world = World()
+    pod = world.engine()
+    world.serve(inference_service(**SHEDDING), pod)
+    async with serving(pod):
+        async with thinking(world, ScriptedReader(seen())):
+            await until("gated", lambda: pod.engine.history[-1:] != [] and pod.engine.history[-1].shed is not None)
+            await until("confirmed", lambda: world.condition(TUNED) == ("True", "Applied"))
+        gated = pod.engine.history[-1]
+        assert gated.step is not None
+        setpoint = world.tuning().setpoint
+        assert (setpoint.first_token_deadline, setpoint.step_budget) == ("2s", "55.2ms")
+        world.epoch = 2
+        async with thinking(world, ScriptedReader(AWAY)):
+            await until("adopted", lambda: pod.engine.history[-1].epoch == 2)
+            adopted = pod.engine.history[-1]
+            assert (adopted.step, adopted.shed) == (gated.step, gated.shed)
+            world.edit(tuning={"mode": "Auto", "overload": "Queue"})
+            await until("open", lambda: pod.engine.history[-1].shed is None and pod.engine.history[-1].step is None)
+
+
+async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_the_rest() -> None:
+    def ungated() -> PlantEngine:
+        engine = PlantEngine()
+        engine.ungated = "this vLLM has another way to its prompts"
+        return engine
+
+    world = World()
+    pod = world.engine(make=ungated)
+    world.serve(inference_service(**SHEDDING), pod)
+    async with serving(pod), thinking(world, ScriptedReader(seen())):
+        await until("it says so", lambda: world.condition(TUNED) == ("False", "KnobUnsupported"))
+        await until("the budget moves", lambda: pod.engine.history[-1].step is not None)
+        assert all(setpoint.shed is None for setpoint in pod.engine.history)
