@@ -138,8 +138,8 @@ def test_a_model_is_sent_anew_when_it_says_something_else() -> None:
 @pytest.mark.parametrize(
     ("changed", "sent"),
     [
-        ({"budget": 1.01}, False),
-        ({"budget": 1.05}, True),
+        ({"budget": 1.04}, False),
+        ({"budget": 1.06}, True),
         ({"deadline": 1.0}, False),
         ({"deadline": 0.999}, True),
     ],

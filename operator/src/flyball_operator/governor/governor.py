@@ -186,8 +186,9 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     moved = _moved(state, limits, load, now) if hold is None else state
     policy = settled(state.policy, limits, choice, model, margins)
     if shed is None and policy.shed is not None:
-        # What was let in before stands before the gate's own: its counts teach nothing of it.
-        moved = replace(moved, margins=margins, live_since=now if spec.mode is Mode.AUTO else moved.live_since)
+        # How requests fared that nobody refused teaches nothing of those that the gate lets in.
+        since = now if spec.mode is Mode.AUTO else moved.live_since
+        moved = replace(moved, margins=margins, live_since=since, trial=None, last_outcome=None)
     # What a queue spoils is no verdict on the limits.
     trial = None if choice.regime is Regime.DRAINING else moved.trial
     moved = replace(moved, policy=policy, regime=choice.regime, trial=trial)

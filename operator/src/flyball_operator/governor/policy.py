@@ -22,7 +22,7 @@ NO_BUDGET: Final = 60.0
 LARGEST_COEFFICIENT: Final = 60.0
 #: A model is sent anew when the time of some step moved by this share; a budget by this; a margin by so much.
 MODEL_MOVED: Final = 0.05
-BUDGET_MOVED: Final = 0.02
+BUDGET_MOVED: Final = 0.05
 MARGIN_MOVED: Final = 0.02
 #: Steps that models are compared by: running decodes, prefill tokens, context before them.
 _COMPARED: Final = (

@@ -8,6 +8,7 @@ time by itself. Pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -48,7 +49,7 @@ def choose_gated(situation: Situation) -> Choice:
         binding=binding,
         predicted=point.predicted,
         budget=budget,
-        deadline=_deadline(situation, seqs),
+        deadline=_deadline(situation, min(calm.balanced_step(seqs), math.inf if budget is None else budget)),
     )
 
 
@@ -80,13 +81,13 @@ def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
     return most if budget is None else min(most, int(decodes + max(1.0, _chunk(situation, decodes, budget))))
 
 
-def _deadline(situation: Situation, seqs: int) -> float | None:
+def _deadline(situation: Situation, token_seconds: float) -> float | None:
     """The earliest that the objectives leave for a first token; None if none says.
 
-    Of an end-to-end objective that is what tokens leave which the whole batch makes. It moves with every window's
-    lengths, so that the present one is kept while it is near.
+    Of an end-to-end objective that is what the tokens of a mean answer leave. It moves with every window's lengths, so
+    that the present one is kept while it is near.
     """
-    made = situation.demand.output * situation.balanced_step(seqs)
+    made = situation.demand.output * token_seconds
     given = [o.seconds for o in situation.objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
     left = [
         max(LEAST_FIRST_SHARE * o.seconds, o.seconds - made)
