@@ -1,7 +1,8 @@
 """Streaming load from outside: many concurrent completions, each checked to its last token.
 
-A request counts as failed when the server refused it or the connection broke, and as truncated when it ended with fewer
-tokens than asked (`ignore_eos` makes the engine give exactly that many).
+A request counts as failed when the server gave an error or the connection broke, and as truncated when it ended with
+fewer tokens than asked (`ignore_eos` makes the engine give exactly that many). One that the engine's gate refused (503
+with Retry-After) is counted apart, and comes again a moment later, sooner than asked: these clients are impatient.
 """
 
 from __future__ import annotations
@@ -10,18 +11,32 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
 
+#: Seconds until a client that was refused comes again.
+IMPATIENCE = 0.5
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """When a request was sent, by the monotonic clock, and how long its first token took."""
+
+    sent: float
+    seconds: float
+
 
 @dataclass
 class StreamTotals:
-    """What the clients saw."""
+    """What the clients saw. `refused`: the Retry-After of each refusal; `first_tokens` of those that finished."""
 
     finished: int = 0
+    refused: list[int] = field(default_factory=list)
+    first_tokens: list[FirstToken] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
 
@@ -29,20 +44,30 @@ class StreamTotals:
         """Assert that requests ran and that every one of them got all it asked for."""
         assert self.finished > 0, "no request finished"
         assert not self.failures, f"{len(self.failures)} failed, first: {self.failures[0]}"
+        assert not self.refused, f"{len(self.refused)} were refused"
         assert not self.truncated, f"{len(self.truncated)} truncated, first: {self.truncated[0]}"
 
 
 class StreamLoad:
-    """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped."""
+    """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped.
+
+    `prompt_tokens` of all prompts, or of one after the other.
+    """
 
     def __init__(
-        self, *, url: str, model: str, concurrency: int, prompt_tokens: int = 64, max_tokens: int = 48
+        self,
+        *,
+        url: str,
+        model: str,
+        concurrency: int,
+        prompt_tokens: int | Sequence[int] = 64,
+        max_tokens: int = 48,
     ) -> None:
         self.totals = StreamTotals()
         self._url = url
         self._model = model
         self._concurrency = concurrency
-        self._prompt_tokens = prompt_tokens
+        self._prompt_tokens = (prompt_tokens,) if isinstance(prompt_tokens, int) else prompt_tokens
         self._max_tokens = max_tokens
         self._stop = threading.Event()
         self._serial = itertools.count()
@@ -75,7 +100,8 @@ class StreamLoad:
                 await asyncio.sleep(0.2)  # a dead endpoint would otherwise be hammered
 
     async def _request(self, session: aiohttp.ClientSession, number: int) -> None:
-        prompt = [(number * 7919 + position * 31) % 4000 + 100 for position in range(self._prompt_tokens)]
+        length = self._prompt_tokens[number % len(self._prompt_tokens)]
+        prompt = [(number * 7919 + position * 31) % 4000 + 100 for position in range(length)]
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -86,7 +112,12 @@ class StreamLoad:
         }
         tokens = 0
         done = False
+        sent, first = time.monotonic(), None
         async with session.post(f"{self._url}/v1/completions", json=body) as response:
+            if response.status == 503 and "Retry-After" in response.headers:
+                self.totals.refused.append(int(response.headers["Retry-After"]))
+                await asyncio.sleep(IMPATIENCE)
+                return
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}: {(await response.text())[:300]}")
             async for line in response.content:
@@ -96,7 +127,11 @@ class StreamLoad:
                     done = True
                     continue
                 event = json.loads(line[6:])
+                if first is None and event.get("choices"):
+                    first = time.monotonic() - sent
                 tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
         self.totals.finished += 1
+        if first is not None:
+            self.totals.first_tokens.append(FirstToken(sent, first))
         if not done or tokens != self._max_tokens:
             self.totals.truncated.append(f"request {number}: {tokens} of {self._max_tokens} tokens, done={done}")

@@ -1,0 +1,85 @@
+"""More requests than the objectives allow: refused at once where the user wants that, and no longer when not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from support.cluster import apply, delete, patch
+from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
+from support.streams import StreamLoad, StreamTotals
+from support.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+#: First tokens shall come within so many seconds, which the load below leaves no engine on one core.
+DEADLINE = 2.0
+OBJECTIVES = [
+    {"name": "first-token", "metric": "TimeToFirstToken", "threshold": f"{DEADLINE:g}s", "target": "90"},
+    {"name": "per-token", "metric": "TimePerOutputToken", "threshold": "500ms", "target": "90"},
+]
+#: Requests that are let in before the share of those in time is taken.
+ENOUGH = 100
+
+
+@pytest.fixture
+def shedding(flyball: Flyball) -> Iterator[Service]:
+    """A service of its own whose overload is shed."""
+    service = Service("shedding", flyball.watched)
+    tuning = {"mode": "Auto", "overload": "Shed"}
+    apply(
+        inference_service(service.name, image=flyball.refs["engine-cpu"], objectives=OBJECTIVES, tuning=tuning),
+        namespace=service.namespace,
+    )
+    service.expect_governed()
+    yield service
+    delete(RESOURCE, service.name, namespace=service.namespace)
+
+
+def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
+    shedding: Service, note_figure: Callable[[str], None]
+) -> None:
+    pod = shedding.pod()
+    load = StreamLoad(
+        url=shedding.url(), model=MODEL, concurrency=48, prompt_tokens=(1400, 200, 900, 60), max_tokens=16
+    )
+    with load.running() as totals:
+        eventually(
+            lambda: shedding.tuning()["setpoint"].get("firstTokenDeadline") == "2s",
+            expecting="the model is learnt, and the deadline is in the status",
+            within=300,
+        )
+        setpoint = shedding.tuning()["setpoint"]
+        assert {"stepBudget", "firstTokenMargin", "stepModel"} <= setpoint.keys()
+        eventually(lambda: shedding.read_back()["accepted"]["shed"], expecting="the engine has the deadline")
+        gated_since = time.monotonic()
+        eventually(lambda: totals.refused, expecting="a client is refused")
+        eventually(
+            lambda: len(let_in(totals, gated_since)) >= ENOUGH, expecting=f"{ENOUGH} requests are let in", within=300
+        )
+        shares = [seconds <= DEADLINE for seconds in let_in(totals, gated_since)]
+        share = sum(shares) / len(shares)
+        note_figure(
+            f"behind the gate {share:.0%} of {len(shares)} requests had their first token within {DEADLINE:g} s;"
+            f" {len(totals.refused)} were refused"
+        )
+        assert share > 0.6, "most of those let in keep their objective"
+        assert min(totals.refused) >= 1, "Retry-After says when to come again"
+
+        patch(RESOURCE, shedding.name, {"spec": {"tuning": {"overload": "Queue"}}}, namespace=shedding.namespace)
+        eventually(lambda: shedding.read_back()["accepted"]["shed"] is None, expecting="the engine has no deadline")
+        assert "firstTokenDeadline" not in shedding.tuning()["setpoint"]
+        refused, finished = len(totals.refused), totals.finished
+        eventually(lambda: totals.finished >= finished + ENOUGH, expecting="more requests end", within=300)
+        assert len(totals.refused) <= refused + 1, "one may have been refused as we looked"
+    assert not totals.failures, totals.failures[0]
+    after = shedding.pod()
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def let_in(totals: StreamTotals, since: float) -> list[float]:
+    """Seconds to the first token of the requests sent since then that were answered."""
+    return [first.seconds for first in totals.first_tokens if first.sent >= since]
