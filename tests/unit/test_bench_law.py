@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from bench.closed_loop import Brain
-from bench.law import COARSE, SCENARIOS, Policy, play, policies
+from bench.law import COARSE, SCENARIOS, Policy, Scenario, play, policies
 from flyball_engine.contract import Knob, Setpoint
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
+from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, run
 
 #: A minute within what the engine carries; and one more, far beyond it.
@@ -23,19 +24,23 @@ WIDE = Policy("vLLM's", limits=(256, 8192))
 class Overheard(Brain):
     """A brain whose setpoints are kept."""
 
-    def told(self, until: float) -> list[Setpoint]:
-        """What it says in a run of the calm minute."""
-        said: list[Setpoint] = []
-        core = build(PRESETS[CALM.preset])
+    def told(self, scenario: Scenario, requests: list[Request], *, until: float) -> list[tuple[float, Setpoint]]:
+        """What it says in a run, and when."""
+        said: list[tuple[float, Setpoint]] = []
+        core = build(PRESETS[scenario.preset])
         follow = core.follow
 
         def heard(setpoint: Setpoint) -> None:
-            said.append(setpoint)
+            said.append((core.now, setpoint))
             follow(setpoint)
 
         core.follow = heard  # type: ignore[method-assign] # to listen
-        run(core, CALM.requests(1), until=until, events=self.events(until))
+        run(core, requests, until=until, events=self.events(until))
         return said
+
+    def told_in_calm(self) -> list[Setpoint]:
+        """What it says in the calm minute."""
+        return [setpoint for _, setpoint in self.told(CALM, CALM.requests(1), until=60.0)]
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -60,15 +65,25 @@ def test_a_slow_down_befalls_every_policy() -> None:
     assert play(slow, WIDE, 1, gate=False).goodput < 0.8 * play(CALM, WIDE, 1, gate=False).goodput
 
 
-def test_without_a_gate_the_law_sends_what_the_operator_does() -> None:
-    said = Overheard(CALM.tuning, tick=5.0, gated=False).told(60.0)
+def test_in_bursts_of_short_answers_those_whom_the_gate_lets_in_keep_their_objectives() -> None:
+    bursts = next(scenario for scenario in SCENARIOS if "bursts" in scenario.name)
+    brain, requests = Overheard(bursts.tuning, tick=5.0, gated=True), bursts.requests(1)
+    said = brain.told(bursts, requests, until=bursts.seconds + 60.0)
+    gated_since = next(at for at, setpoint in said if setpoint.shed is not None)
+    let_in = [one for one in requests if one.arrival > gated_since and one.fate is not Fate.SHED]
+    assert len(let_in) > 1000
+    assert sum(map(bursts.good, let_in)) / len(let_in) > 0.985
+
+
+def test_without_a_gate_the_law_sends_limits_alone() -> None:
+    said = Overheard(CALM.tuning, tick=5.0, gated=False).told_in_calm()
     assert len(said) > 1
     assert all(setpoint.step is None and setpoint.shed is None for setpoint in said)
     assert said[-1].limits.given().keys() == {Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS}
 
 
 def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget() -> None:
-    said = Overheard(CALM.tuning, tick=5.0, gated=True).told(60.0)
+    said = Overheard(CALM.tuning, tick=5.0, gated=True).told_in_calm()
     assert said[0].step is None
     last = said[-1]
     assert last.step is not None

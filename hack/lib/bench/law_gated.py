@@ -1,4 +1,4 @@
-"""The law with a step budget and a gate, which engines have and the operator does not send yet."""
+"""The law of a service whose overload is shed: with a step budget and a gate."""
 
 from __future__ import annotations
 

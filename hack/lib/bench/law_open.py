@@ -1,4 +1,4 @@
-"""The law without a gate, as the operator runs today."""
+"""The law of a service whose requests all wait, whatever the load."""
 
 from __future__ import annotations
 
