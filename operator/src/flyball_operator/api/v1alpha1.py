@@ -152,8 +152,9 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
-                "self.tuning.overload != 'Shed' || self.?objectives.orValue([]).exists(o,"
-                f" o.metric in [{', '.join(repr(metric.value) for metric in DEADLINES)}])",
+                # `has`, not `orValue`: the estimated cost of a rule goes by what the schema bounds.
+                "self.tuning.overload != 'Shed' || (has(self.objectives) && self.objectives.exists(o,"
+                f" {' || '.join(f'o.metric == {metric.value!r}' for metric in DEADLINES)}))",
                 "Shed needs a TimeToFirstToken or EndToEndLatency objective in spec.objectives, by which requests are"
                 " refused; accepted without one: Queue",
                 ".tuning.overload",
