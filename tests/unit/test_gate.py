@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.batching.gate import RESERVATION_SECONDS, Arrival, Reason, Work, prompt_work
+from flyball_engine.batching.gate import PROBE_SECONDS, RESERVATION_SECONDS, Arrival, Reason, Work, prompt_work
 from support.gates import IDLE, GatedCores, a_policy
 
 
@@ -70,6 +70,36 @@ def test_decodes_take_their_part_of_every_step() -> None:
 def test_a_slow_pod_says_no_earlier() -> None:
     cores = GatedCores(replace(IDLE, bias=1.5))
     cores.expect(1700, Reason.LATE)
+
+
+def test_predictions_that_refuse_everything_are_tried_now_and_then() -> None:
+    stalled = GatedCores(replace(IDLE, bias=3.0))
+    stalled.expect(1000, Reason.LATE)
+    stalled.expect(1000, Reason.LATE, now=PROBE_SECONDS - 1)
+    stalled.expect(1000, Reason.PROBE, now=PROBE_SECONDS)
+    stalled.expect(1000, Reason.LATE, now=PROBE_SECONDS + 1)
+    stalled.expect(100, Reason.IN_TIME, now=2 * PROBE_SECONDS)
+    stalled.expect(1000, Reason.LATE, now=3 * PROBE_SECONDS - 1)
+
+
+def test_nothing_is_tried_while_anything_runs() -> None:
+    busy = GatedCores(replace(IDLE, bias=3.0, running=1, decodes=1))
+    busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
+    busy.publish(running=0, decodes=0, backlog=Work(requests=1))
+    busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
+    busy.publish(backlog=Work())
+    coming = busy.gate.reserve(Arrival(10), now=10 * PROBE_SECONDS)
+    busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
+    busy.gate.release(coming)
+    busy.expect(1000, Reason.PROBE, now=10 * PROBE_SECONDS)
+
+
+def test_a_deadline_that_is_new_is_given_its_time() -> None:
+    cores = GatedCores(replace(IDLE, bias=3.0), policy=a_policy(None))
+    cores.gate.set_policy(a_policy(), now=1000.0)
+    cores.expect(1000, Reason.LATE, now=1000.0)
+    cores.gate.set_policy(a_policy(), now=1000.0 + PROBE_SECONDS)
+    cores.expect(1000, Reason.PROBE, now=1000.0 + PROBE_SECONDS)
 
 
 def test_the_limit_on_tokens_may_be_less_than_the_budget() -> None:
@@ -183,7 +213,7 @@ def test_a_core_that_cannot_be_seen_refuses_nobody() -> None:
 
 
 def test_a_policy_that_nobody_renews_expires() -> None:
-    cores = GatedCores(policy=a_policy(expires_seconds=60.0))
+    cores = GatedCores(replace(IDLE, running=1), policy=a_policy(expires_seconds=60.0))
     cores.expect(10**6, Reason.LATE, now=59)
     cores.expect(10**6, Reason.NO_DEADLINE, now=60)
 

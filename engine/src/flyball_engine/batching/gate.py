@@ -9,7 +9,8 @@ prediction is made of what the engine core published last, of what was sent to i
 with steps as full as budget and limits allow beside the running decodes, each token of a prompt at its share of the
 prompts' attention, and places that become free as answers of mean length end. Of a prompt only what the prefix cache
 lacks is work: where it is not known what that holds, the share is assumed that it held lately.
-Without a model that is trusted the gate is silent: everything is let in.
+Without a model that is trusted the gate is silent: everything is let in. And an idle engine that has been let nothing
+for a while is let one request, whatever is predicted: what is wrong with a prediction shows only while steps are made.
 
 Pure: imports only the standard library, the contract, the step-time model and the reflex.
 """
@@ -33,6 +34,8 @@ _FINISHED_WEIGHT: Final = 0.02
 _LEAST_FINISHED: Final = 5
 #: Requests sent that no core has received yet; older ones are not looked at.
 _MOST_ON_WAY: Final = 4096
+#: An idle engine is let a request that it is predicted to answer late, if it was let none for so long.
+PROBE_SECONDS: Final = 30.0
 #: A reservation that neither reached the engine nor was given back by then is forgotten.
 RESERVATION_SECONDS: Final = 10.0
 
@@ -46,6 +49,8 @@ class Reason(StrEnum):
     """Let in: the setpoint has no deadline."""
     NO_MODEL = "no_model"
     """Let in: there is no step-time model, or none that is trusted."""
+    PROBE = "probe"
+    """Let in though predicted to be late: the engine is idle, and was let nothing for `PROBE_SECONDS`."""
     UNOBSERVED = "unobserved"
     """Let in: what the engine core does could not be read."""
     LATE = "late"
@@ -150,6 +155,7 @@ class Gate:
         self._setpoint: Setpoint | None = None
         self._pace: _Pace | None = None
         self._expires = -math.inf
+        self._let_in_at = -math.inf
         self._reserved: dict[Reservation, None] = {}
         self._sent = 0
         self._on_way: deque[Work] = deque(maxlen=_MOST_ON_WAY)
@@ -159,6 +165,8 @@ class Gate:
 
     def set_policy(self, setpoint: Setpoint, *, now: float) -> None:
         """The setpoint to decide by from now on, until it expires."""
+        if self._setpoint is None or self._setpoint.shed is None:
+            self._let_in_at = now
         self._setpoint = setpoint
         step = setpoint.step
         self._pace = _Pace(step, step_model(step)) if step is not None and step.model.trusted else None
@@ -171,6 +179,8 @@ class Gate:
     def decide(self, arrival: Arrival, *, now: float) -> Verdict:
         """Whether a prompt may go to the engine; counts the decision."""
         verdict = self._verdict(arrival, now)
+        if verdict.admitted:
+            self._let_in_at = now
         self.counts[verdict.reason] += 1
         return verdict
 
@@ -224,13 +234,23 @@ class Gate:
             return Verdict(admitted=True, reason=Reason.UNOBSERVED)
         predicted = self._predict(arrival, policy.pace, loads)
         deadline = policy.shed.ttft_deadline_seconds * policy.shed.margin
-        late = predicted > deadline
+        reason = Reason.IN_TIME
+        if predicted > deadline:
+            reason = Reason.PROBE if self._is_starved(loads, now) else Reason.LATE
         return Verdict(
-            admitted=not late,
-            reason=Reason.LATE if late else Reason.IN_TIME,
+            admitted=reason not in REFUSALS,
+            reason=reason,
             predicted=predicted,
             deadline=deadline,
         )
+
+    def _is_starved(self, loads: list[CoreLoad], now: float) -> bool:
+        """Whether nothing runs nor comes, because nothing was let in for long.
+
+        A bias from a stall, or a model from other steps, would refuse everything for ever: only steps correct them.
+        """
+        idle = not self._reserved and all(load.running == 0 and load.backlog.requests == 0 for load in loads)
+        return idle and now - self._let_in_at >= PROBE_SECONDS
 
     def _policy(self, now: float) -> _Policy | Reason:
         """What to predict by, or why everything is let in."""
