@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from flyball_engine.contract import Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor import guard
 from flyball_operator.governor.governor import GATED_MARGINS, Decision, State, decide, start
+from flyball_operator.governor.guard import Hold
+from flyball_operator.governor.identify import Doubt, Fit, Learner
 from flyball_operator.governor.law import GAP_SHARE
 from flyball_operator.governor.policy import MODEL_MOVED, NO_BUDGET, Policy, difference, model_spec, settled
 from flyball_operator.governor.shed import LEAST_FIRST_SHARE, choose_gated
-from flyball_operator.governor.signals import Missing, Observation, Unobserved
+from flyball_operator.governor.signals import Missing, Observation, StepWindow, Unobserved
 from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
@@ -108,6 +111,42 @@ def test_nothing_is_refused_before_the_model_is_trusted() -> None:
     (decision,) = ticks(start(SHED), signals(100.0, window=alike, waiting=500.0))
     assert decision.policy.shed is None
     assert decision.policy.step is None
+
+
+def full_steps(end: float, *, slower: float = 1.0) -> StepWindow:
+    """All that an overloaded engine makes."""
+    return step_window(decodes=(40,), prefills=(900,), steps=100, start=end - 15, end=end, slower=slower)
+
+
+def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
+    overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0)
+    first, later = ticks(start(SHED), overload, signals(115.0))
+    assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=guard.FIRST_TOKEN_MARGIN[1])
+    assert first.policy.budget is None, "no step is held by a model of one kind of step"
+    assert first.policy.limits == limits(128, 2048)
+    assert "AlikeSteps" in first.trigger
+    assert first.trigger.endswith("what would miss ttft is refused")
+    assert later.policy.budget is not None
+
+
+def test_where_all_wait_full_steps_alone_decide_nothing() -> None:
+    (decision,) = ticks(start(tuning(TTFT)), signals(100.0, window=full_steps(100.0)), spec=tuning(TTFT))
+    assert decision.hold is Hold.LEARNING
+
+
+def test_steps_alike_that_are_badly_explained_foretell_nothing() -> None:
+    fit = Fit(model=CPU, error=0.05, condition=1.0, steps=100, reach=1000, doubt=Doubt.ALIKE)
+    assert fit.foretells
+    assert not replace(fit, error=0.2).foretells
+    assert not replace(fit, doubt=Doubt.LARGE_ERROR).foretells
+    assert not replace(fit, doubt=Doubt.FEW_STEPS).foretells
+
+
+def test_a_budget_is_not_given_up_for_a_worse_model() -> None:
+    before = at_rest()
+    contradicted = replace(before, learner=Learner(until=before.learner.until))
+    (decision,) = ticks(contradicted, signals(400.0, window=full_steps(400.0)), now=400.0)
+    assert decision.policy == before.policy
 
 
 def test_with_a_model_budget_deadline_and_margin_are_sent_together() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flyball_engine.contract import Limits, StepKind
+from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import DEADLINES, Mode
 from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
@@ -165,35 +166,62 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals.cores)
     if model is None or demand is None or state.learner.fit is None:
-        return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
-    tokens = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
-    shed = state.policy.shed
-    # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
-    margins = GATED_MARGINS if spec.sheds and shed is None else state.margins
-    situation = Situation(
-        model,
-        demand,
-        spec.objectives,
-        margins,
-        spec.envelope,
-        tokens,
-        draining=state.regime is Regime.DRAINING,
-        deadline=shed.ttft_deadline_seconds if shed is not None else None,
-    )
+        return _learn_on(state, demand, spec, now)
+    situation = _situation(state, model, demand, spec)
     choice = choose_gated(situation) if spec.sheds else choose(situation)
     cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
     limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
     moved = _moved(state, limits, load, now) if hold is None else state
-    policy = settled(state.policy, limits, choice, model, margins)
-    if shed is None and policy.shed is not None:
-        # How requests fared that nobody refused teaches nothing of those that the gate lets in.
-        since = now if spec.mode is Mode.AUTO else moved.live_since
-        moved = replace(moved, margins=margins, live_since=since, trial=None, last_outcome=None)
+    policy = settled(state.policy, limits, choice, model, situation.margins)
+    if state.policy.shed is None and policy.shed is not None:
+        moved = _behind_a_gate(moved, spec, now)
     # What a queue spoils is no verdict on the limits.
     trial = None if choice.regime is Regime.DRAINING else moved.trial
     moved = replace(moved, policy=policy, regime=choice.regime, trial=trial)
     said = explain(choice, demand, sheds=shed_for(spec) if policy.shed is not None else "")
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
+
+
+def _learn_on(state: State, demand: Demand | None, spec: TuningSpec, now: float) -> tuple[State, Decision]:
+    """Nothing is decided before there is a model, but one thing: an overload need not wait for it.
+
+    Past capacity all steps are full, and so alike that they make no model. But a queue is made of just such steps, and
+    what foretells them is enough to refuse by; once the queue is short, steps of other sizes are made. No step is held
+    to a budget by it.
+    """
+    fit = state.learner.fit
+    # A budget that is held rests on a better model, and the engine's own bias keeps that right.
+    held = state.policy.budget is not None
+    if not spec.sheds or held or demand is None or fit is None or not fit.foretells:
+        return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
+    situation = _situation(state, fit.model, demand, spec)
+    choice = replace(choose_gated(situation), budget=None)
+    policy = settled(state.policy, state.limits, choice, fit.model, situation.margins)
+    moved = _behind_a_gate(state, spec, now) if state.policy.shed is None else state
+    moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
+    hold = Hold.LEARNING if policy == state.policy else None
+    return moved, _decision(state, moved, now, hold, f"{_learning(state)}; what would miss {shed_for(spec)} is refused")
+
+
+def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec) -> Situation:
+    shed = state.policy.shed
+    return Situation(
+        model,
+        demand,
+        spec.objectives,
+        # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
+        GATED_MARGINS if spec.sheds and shed is None else state.margins,
+        spec.envelope,
+        state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most,
+        draining=state.regime is Regime.DRAINING,
+        deadline=shed.ttft_deadline_seconds if shed is not None else None,
+    )
+
+
+def _behind_a_gate(state: State, spec: TuningSpec, now: float) -> State:
+    """How requests fared that nobody refused teaches nothing of those that a gate lets in."""
+    since = now if spec.mode is Mode.AUTO else state.live_since
+    return replace(state, margins=GATED_MARGINS, live_since=since, trial=None, last_outcome=None)
 
 
 def _moved(state: State, limits: Limits, load: Load, now: float) -> State:

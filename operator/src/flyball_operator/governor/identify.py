@@ -31,6 +31,8 @@ ROWS_PER_CELL: Final = 6
 #: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
 LARGEST_ERROR: Final = 0.25
 LARGEST_CONDITION: Final = 1e4
+#: Steps that are alike are easily explained: that says something only if it is done well.
+LARGEST_ERROR_ALIKE: Final = 0.12
 #: Mean steps outside of this are no measurement, in seconds.
 SHORTEST_STEP: Final = 1e-6
 LONGEST_STEP: Final = 3600.0
@@ -64,7 +66,9 @@ class Doubt(StrEnum):
     """Why a fit is not trusted."""
 
     FEW_STEPS = "FewSteps"
-    """Too few steps, or all of them of one size."""
+    """Too few steps, or none with a prompt in it."""
+    ALIKE = "AlikeSteps"
+    """Enough steps, all of like size: an overloaded engine makes full ones alone."""
     LARGE_ERROR = "LargeError"
     """The model explains half of what it learnt from worse than `LARGEST_ERROR`."""
     ILL_CONDITIONED = "IllConditioned"
@@ -100,6 +104,13 @@ class Fit:
     def trusted(self) -> bool:
         """Whether decisions may rest on it."""
         return self.doubt is None
+
+    @property
+    def foretells(self) -> bool:
+        """Whether it may foretell steps like those it was learnt from, be it no model of others."""
+        return self.trusted or (
+            self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= LARGEST_ERROR_ALIKE
+        )
 
 
 @dataclass(frozen=True)
@@ -310,8 +321,10 @@ def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
     if proven:
         return None
     sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
-    if fit.steps < LEAST_STEPS or len(sizes) < LEAST_CELLS or not any(row.mixed for row in rows):
+    if fit.steps < LEAST_STEPS or not any(row.mixed for row in rows):
         return Doubt.FEW_STEPS
+    if len(sizes) < LEAST_CELLS:
+        return Doubt.ALIKE
     return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
 
 
