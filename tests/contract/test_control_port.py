@@ -107,6 +107,7 @@ def test_a_deadline_is_refused_where_nobody_can_be_refused(port: Port) -> None:
     status, error = port.client.refuse(setpoint(1, shed=Shed(ttft_deadline_seconds=1.0)))
     assert (status, error.error) == (422, Refusal.UNSUPPORTED)
     assert error.message == "shed: BaseRenderer has no process_for_engine_async"
+    assert port.client.read().ungated == "BaseRenderer has no process_for_engine_async"
 
 
 def test_a_knob_this_engine_lacks_is_refused_by_name(port: Port) -> None:

@@ -224,8 +224,8 @@ class Tuning(Model):
     """What happens to more requests than the objectives allow. Queue: all wait, and once the queue is long all miss
     their first-token objective until it is drained. Shed: a request whose first token would come too late is refused
     at once, with 503 and Retry-After, and those let in keep their objectives; the time of each step is bounded, too.
-    Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the step-time model is
-    learnt, or in mode Disabled. Default: Queue."""
+    Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
+    steps are learnt, nor in the modes Disabled and Recommend. Default: Queue."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
 
