@@ -74,7 +74,7 @@ def test_an_idle_service_is_left_alone() -> None:
 
 
 def test_nothing_moves_before_the_model_is_trusted() -> None:
-    alike = step_window(decodes=(4,), prefills=(0, 50), start=85.0, end=100.0)
+    alike = step_window(decodes=(4,), prefills=(0, 50), steps=10, start=85.0, end=100.0)
     state, decision = ticks(start(AUTO), signals(100.0, window=alike))
     assert state.limits == limits(128, 2048)
     assert decision.hold is Hold.LEARNING

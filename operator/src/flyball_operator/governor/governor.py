@@ -166,7 +166,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals.cores)
     if model is None or demand is None or state.learner.fit is None:
-        return _learn_on(state, demand, spec, now)
+        return _learn_on(state, demand, spec, now, window=signals.window_seconds)
     situation = _situation(state, model, demand, spec)
     choice = choose_gated(situation) if spec.sheds else choose(situation)
     cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
@@ -174,7 +174,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     moved = _moved(state, limits, load, now) if hold is None else state
     policy = settled(state.policy, limits, choice, model, situation.margins)
     if state.policy.shed is None and policy.shed is not None:
-        moved = _behind_a_gate(moved, spec, now)
+        moved = _behind_a_gate(moved, now + signals.window_seconds)
     # What a queue spoils is no verdict on the limits.
     trial = None if choice.regime is Regime.DRAINING else moved.trial
     moved = replace(moved, policy=policy, regime=choice.regime, trial=trial)
@@ -182,12 +182,14 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
 
 
-def _learn_on(state: State, demand: Demand | None, spec: TuningSpec, now: float) -> tuple[State, Decision]:
+def _learn_on(
+    state: State, demand: Demand | None, spec: TuningSpec, now: float, *, window: float
+) -> tuple[State, Decision]:
     """Nothing is decided before there is a model, but one thing: an overload need not wait for it.
 
     Past capacity all steps are full, and so alike that they make no model. But a queue is made of just such steps, and
-    what foretells them is enough to refuse by; once the queue is short, steps of other sizes are made. No step is held
-    to a budget by it.
+    what foretells them is enough to refuse by. It says less of smaller steps, which the engine's own bias mends; and
+    steps that are fitted to a budget are of other sizes, so that there is a model soon. The limits stay.
     """
     fit = state.learner.fit
     # A budget that is held rests on a better model, and the engine's own bias keeps that right.
@@ -195,9 +197,8 @@ def _learn_on(state: State, demand: Demand | None, spec: TuningSpec, now: float)
     if not spec.sheds or held or demand is None or fit is None or not fit.foretells:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
     situation = _situation(state, fit.model, demand, spec)
-    choice = replace(choose_gated(situation), budget=None)
-    policy = settled(state.policy, state.limits, choice, fit.model, situation.margins)
-    moved = _behind_a_gate(state, spec, now) if state.policy.shed is None else state
+    policy = settled(state.policy, state.limits, choose_gated(situation), fit.model, situation.margins)
+    moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
     moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
     hold = Hold.LEARNING if policy == state.policy else None
     return moved, _decision(state, moved, now, hold, f"{_learning(state)}; what would miss {shed_for(spec)} is refused")
@@ -218,10 +219,12 @@ def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec)
     )
 
 
-def _behind_a_gate(state: State, spec: TuningSpec, now: float) -> State:
-    """How requests fared that nobody refused teaches nothing of those that a gate lets in."""
-    since = now if spec.mode is Mode.AUTO else state.live_since
-    return replace(state, margins=GATED_MARGINS, live_since=since, trial=None, last_outcome=None)
+def _behind_a_gate(state: State, settled_at: float) -> State:
+    """How requests fared that nobody refused teaches nothing of those that a gate lets in.
+
+    Counts begin with the window after `settled_at`: what waited before the gate is worked off first.
+    """
+    return replace(state, margins=GATED_MARGINS, counted_until=settled_at, trial=None, last_outcome=None)
 
 
 def _moved(state: State, limits: Limits, load: Load, now: float) -> State:

@@ -33,6 +33,8 @@ LARGEST_ERROR: Final = 0.25
 LARGEST_CONDITION: Final = 1e4
 #: Steps that are alike are easily explained: that says something only if it is done well.
 LARGEST_ERROR_ALIKE: Final = 0.12
+#: Least evidence for steps that are alike: full ones may take two seconds, and of each kind few windows are kept.
+LEAST_ALIKE_STEPS: Final = 30
 #: Mean steps outside of this are no measurement, in seconds.
 SHORTEST_STEP: Final = 1e-6
 LONGEST_STEP: Final = 3600.0
@@ -321,10 +323,12 @@ def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
     if proven:
         return None
     sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
-    if fit.steps < LEAST_STEPS or not any(row.mixed for row in rows):
+    if fit.steps < LEAST_ALIKE_STEPS or not any(row.mixed for row in rows):
         return Doubt.FEW_STEPS
     if len(sizes) < LEAST_CELLS:
         return Doubt.ALIKE
+    if fit.steps < LEAST_STEPS:
+        return Doubt.FEW_STEPS
     return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
 
 
