@@ -103,6 +103,16 @@ def test_a_service_that_nobody_has_looked_at_yet(explained: Any) -> None:
     assert "none set yet: pods run at the upper bounds" in said
 
 
+def test_behind_a_gate_it_tells_who_is_refused(explained: Any) -> None:
+    gated = LIMITS | {"stepBudget": "27.6ms", "firstTokenDeadline": "500ms", "firstTokenMargin": "0.85"}
+    decision = DECISION | {"before": LIMITS, "after": gated}
+    status = TUNED | {"tuning": TUNED["tuning"] | {"setpoint": gated, "decisions": [decision]}}
+    said = explained(a_service(status, spec__tuning__overload="Shed"))
+    assert "beside 48 decodes that is 618 tokens of a prompt" in said
+    assert "who is predicted to wait longer than 425ms is refused" in said
+    assert "time of a step: - to 27.6ms" in said.partition("last decisions")[2]
+
+
 def test_recommend_says_what_it_would_change(explained: Any) -> None:
     status = TUNED | {"tuning": TUNED["tuning"] | {"recommended": LIMITS | {"maxNumActiveSeqs": 20}}}
     said = explained(a_service(status, spec__tuning__mode="Recommend"))

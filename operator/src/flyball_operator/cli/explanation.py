@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flyball_engine.model import StepModel
-from flyball_operator.api.quantities import format_duration
+from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
     BRAIN_CONDITIONS,
     DecisionStatus,
@@ -28,6 +28,9 @@ _NAMES: Final = {
     "max_num_active_seqs": "requests at once",
     "max_num_scheduled_tokens": "tokens in a step",
     "long_prefill_token_threshold": "tokens of one prompt in a step",
+    "step_budget": "time of a step",
+    "first_token_deadline": "first token by, else refused",
+    "first_token_margin": "share of that which a prediction may take",
 }
 
 
@@ -106,7 +109,7 @@ def _limits(service: InferenceService) -> Iterator[str]:
         return
     for name, value in _given(setpoint).items():
         meaning = "" if model is None else _meaning(name, setpoint, model)
-        yield f"  {name:<30} {value:>7,}  {meaning}".rstrip()
+        yield f"  {name:<30} {value:>9}  {meaning}".rstrip()
     yield f"  what binds: {tuning.binding_objective or 'nothing, the upper bounds'}"
 
 
@@ -118,6 +121,13 @@ def _meaning(name: str, setpoint: SetpointStatus, model: StepModel) -> str:
     if name == "max_num_scheduled_tokens" and tokens > 1:
         full = model.seconds(decodes=1, prefill_tokens=tokens - 1)
         return f"a step filled by the beginning of a prompt takes {_time(full)}"
+    if name == "step_budget" and setpoint.step_budget:
+        seconds = float(parse_duration(setpoint.step_budget))
+        chunk = min(model.largest_chunk(seconds=seconds, tokens=seqs, decodes=seqs), max(0, tokens - seqs))
+        return f"beside {seqs} decodes that is {chunk:.0f} tokens of a prompt"
+    if name == "first_token_deadline" and setpoint.first_token_margin:
+        by = float(parse_duration(setpoint.first_token_deadline or "0s")) * float(setpoint.first_token_margin)
+        return f"who is predicted to wait longer than {_time(by)} is refused"
     return ""
 
 
@@ -161,8 +171,8 @@ def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:
     ]
 
 
-def _given(setpoint: SetpointStatus) -> dict[str, int]:
-    return {name: value for name, value in setpoint.model_dump().items() if isinstance(value, int)}
+def _given(setpoint: SetpointStatus) -> dict[str, int | str]:
+    return {name: value for name in _NAMES if (value := getattr(setpoint, name)) is not None}
 
 
 def _wrapped(text: str, *, indent: int = 2) -> list[str]:
