@@ -76,7 +76,8 @@ def test_whoever_leaves_the_queue_waited_in_vain(core: GovernedCore) -> None:
         core.add(f"r{number}", prompt=10, output=9)
     core.step(seconds=1.0)
     core.now += 2
-    assert core.report().oldest_waiting_seconds == pytest.approx(1.0)
+    core.governor.touch()
+    assert core.report().oldest_waiting_seconds == pytest.approx(3.0)
     core.scheduler.finish_requests("r4", "r0")
     core.step()
     counted = counts(core)

@@ -86,7 +86,7 @@ def test_a_setpoint_without_a_budget_leaves_steps_to_the_limits(core: GovernedCo
 def test_an_untrusted_model_leaves_steps_to_the_limits(core: GovernedCore) -> None:
     core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL, trusted=False)))
     core.scheduler.add("long", prompt=3000)
-    assert step_as_predicted(core) == 512
+    assert [step_as_predicted(core) for _ in range(2)] == [512] * 2
     report = core.report()
     assert report.step_budget_seconds == 0
     assert report.state.local_bias == pytest.approx(1.0)
