@@ -42,26 +42,23 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
     shedding: Service, note_figure: Callable[[str], None]
 ) -> None:
     pod = shedding.pod()
-    # From the first minute, when nothing is known of the engine.
-    load = StreamLoad(
-        url=shedding.url(), model=MODEL, concurrency=48, prompt_tokens=(1400, 200, 900, 60), max_tokens=16
-    )
-    with load.running() as totals:
+    with streams(shedding, 3).running() as calm:
         eventually(
-            lambda: shedding.tuning()["setpoint"].get("firstTokenDeadline") == f"{DEADLINE:g}s",
-            expecting="what is learnt of the engine suffices for a deadline, which is in the status",
+            lambda: {"firstTokenDeadline", "stepBudget"} <= shedding.tuning()["setpoint"].keys(),
+            expecting="the model is learnt, and budget and deadline are in the status",
             within=300,
         )
         eventually(lambda: shedding.read_back()["accepted"]["shed"], expecting="the engine has the deadline")
+    assert not calm.failures, calm.failures[0]
+    setpoint = shedding.tuning()["setpoint"]
+    assert setpoint["firstTokenDeadline"] == f"{DEADLINE:g}s"
+    assert {"firstTokenMargin", "stepModel"} <= setpoint.keys()
+
+    with streams(shedding, 48).running() as totals:
         gated_since = time.monotonic()
         eventually(lambda: totals.refused, expecting="a client is refused")
         eventually(
             lambda: len(let_in(totals, gated_since)) >= ENOUGH, expecting=f"{ENOUGH} requests are let in", within=300
-        )
-        eventually(
-            lambda: {"stepBudget", "firstTokenMargin", "stepModel"} <= shedding.tuning()["setpoint"].keys(),
-            expecting="with a model that is trusted steps are held, too",
-            within=300,
         )
         shares = [seconds <= DEADLINE for seconds in let_in(totals, gated_since)]
         share = sum(shares) / len(shares)
@@ -85,6 +82,13 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
     after = shedding.pod()
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def streams(service: Service, concurrency: int) -> StreamLoad:
+    """Prompts of all sizes, with short answers."""
+    return StreamLoad(
+        url=service.url(), model=MODEL, concurrency=concurrency, prompt_tokens=(1400, 200, 900, 60), max_tokens=16
+    )
 
 
 def let_in(totals: StreamTotals, since: float) -> list[float]:

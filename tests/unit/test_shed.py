@@ -123,6 +123,9 @@ def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
     first, later = ticks(start(SHED), overload, signals(115.0))
     assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=guard.FIRST_TOKEN_MARGIN[1])
     assert first.policy.limits == limits(128, 2048)
+    assert first.policy.budget == pytest.approx(CPU.seconds(decodes=40, prefill_tokens=900) / 2, rel=0.1), (
+        "half steps tell what of a full one is fixed"
+    )
     assert "AlikeSteps" in first.trigger
     assert first.trigger.endswith("what would miss ttft is refused")
     assert later.policy.limits != first.policy.limits

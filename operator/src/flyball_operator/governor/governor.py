@@ -197,7 +197,12 @@ def _learn_on(
     if not spec.sheds or held or demand is None or fit is None or not fit.foretells:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
     situation = _situation(state, fit.model, demand, spec)
-    policy = settled(state.policy, state.limits, choose_gated(situation), fit.model, situation.margins)
+    choice = choose_gated(situation)
+    if choice.regime is Regime.TOKEN_BOUND:
+        # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
+        decodes = min(demand.decodes, fit.reach - 1.0)
+        choice = replace(choice, budget=situation.step(decodes, fit.reach - decodes) / 2)
+    policy = settled(state.policy, state.limits, choice, fit.model, situation.margins)
     moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
     moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
     hold = Hold.LEARNING if policy == state.policy else None
