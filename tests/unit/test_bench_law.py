@@ -7,18 +7,21 @@ from dataclasses import replace
 import pytest
 
 from bench.closed_loop import Brain
-from bench.law import COARSE, SCENARIOS, Policy, Scenario, play, policies
-from flyball_engine.contract import Knob, Setpoint
+from bench.fleet import cores_of
+from bench.policies import COARSE, Policy, play, policies
+from bench.scenarios import SCENARIOS, Scenario
+from flyball_engine.contract import Knob, Limits, Setpoint
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
-from flyball_engine.simulator.virtual import Event, build, run
+from flyball_engine.simulator.virtual import Event, build, retune, run
+from flyball_operator.governor.signals import Load
 
 #: A minute within what the engine carries; and one more, far beyond it.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
 OVERLOAD = replace(SCENARIOS[0], phases=((8.0, "conversation"), (40.0, "conversation")))
-LAW = Policy("the law", tick=5.0)
-WIDE = Policy("vLLM's", limits=(256, 8192))
+LAW = Policy(name="the law", tick=5.0)
+WIDE = Policy(name="vLLM's", limits=(256, 8192))
 
 
 class Overheard(Brain):
@@ -122,3 +125,55 @@ def test_every_scenario_has_the_same_policies_and_feasible_sizes() -> None:
             seqs <= sizes.max_num_seqs and tokens <= sizes.max_num_batched_tokens
             for seqs, tokens in (policy.limits for policy in policies() if policy.limits is not None)
         ), scenario.name
+
+
+def test_there_are_a_dozen_of_scenarios_and_no_two_alike() -> None:
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) >= 12
+
+
+def test_clients_that_give_up_are_in_a_scenario() -> None:
+    scenario = next(one for one in SCENARIOS if one.patience < 60)
+    requests = scenario.requests(1)
+    run(scenario.core(1), requests, until=scenario.seconds)
+    left = sum(request.fate is Fate.LEFT for request in requests)
+    assert 0.05 < left / len(requests) < 0.9
+
+
+def test_a_limit_of_the_queue_refuses_what_no_gate_does() -> None:
+    overload = replace(CALM, phases=((60.0, "conversation"),))
+    queue = next(policy for policy in policies() if policy.queued_tokens is not None)
+    assert play(overload, queue, 1, gate=False).kept > 2 * play(overload, WIDE, 1, gate=False).kept
+
+
+class TestAFleet:
+    FLEET = replace(CALM, phases=((24.0, "conversation"),), pods=3, slow_pod=3.0)
+
+    def test_every_request_is_somebodys_and_turns_are_taken(self) -> None:
+        requests, core = self.FLEET.requests(1), self.FLEET.core(1)
+        came = run(core, requests, until=200.0)
+        assert all(request.fate is Fate.FINISHED for request in requests)
+        assert came.counts.requests["finished"] == len(requests)
+        shares = [one.ledger.collect().requests["finished"] / len(requests) for one in cores_of(core)]
+        assert shares == pytest.approx([1 / 3] * 3, abs=0.01)
+
+    def test_one_pod_is_slow(self) -> None:
+        core = self.FLEET.core(1)
+        run(core, self.FLEET.requests(1), until=200.0)
+        slow, *others = [one.statistics.longest_seconds for one in cores_of(core)]
+        assert slow > 2 * max(others)
+
+    def test_the_brain_sees_all_of_it_as_one_service(self) -> None:
+        brain, core = Brain(self.FLEET.tuning, tick=5.0, gated=False, cores=3), self.FLEET.core(1)
+        run(core, self.FLEET.requests(1), until=60.0, events=brain.events(60.0))
+        signals = brain.signals
+        assert signals is not None
+        assert signals.cores == 3
+        assert isinstance(signals.load, Load)
+        assert signals.load.arrivals == pytest.approx(24, rel=0.3)
+
+    def test_a_setpoint_goes_to_every_engine(self) -> None:
+        core = self.FLEET.core(1)
+        limits = Limits(max_num_active_seqs=8, max_num_scheduled_tokens=512)
+        run(core, [], until=1.0, events=[retune(0.0, self.FLEET.setpoint(limits, gate=True))])
+        for one in cores_of(core):
+            assert one.governed.shown(one.scheduler.batch())[Knob.MAX_NUM_ACTIVE_SEQS].effective == 8

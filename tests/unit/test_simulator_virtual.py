@@ -9,14 +9,14 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from flyball_engine.contract import Metric, ObjectiveSpec, Shed
+from flyball_engine.contract import Metric, ObjectiveSpec, QueueLimits, Shed
 from flyball_engine.simulator.lengths import SHAPES, around
 from flyball_engine.simulator.main import main
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate
 from flyball_engine.simulator.virtual import build, crash, retune, run, slow_down
 from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
-from support.simulated import a_budget, a_core, a_request, a_setpoint
+from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
 
 CHAT = SHAPES["conversation"]
 
@@ -89,6 +89,10 @@ def test_a_trace_is_read_by_its_columns(tmp_path: Path) -> None:
         ),
         (HEADER + "2023-11-16 18:15:46,374,many\n", "line 2: GeneratedTokens: 'many'; accepted: a whole number"),
         (HEADER + "2023-11-16 18:15:46,374\n", "line 2: GeneratedTokens: 'nothing'; accepted: a whole number"),
+        (
+            HEADER + "2023-11-16 18:15:46,374,44\n2023-11-16 18:15:45,374,44\n",
+            "line 3: TIMESTAMP is before that of the line above; accepted: in order",
+        ),
         (HEADER + "yesterday,374,44\n", "line 2: TIMESTAMP: 'yesterday'; accepted: a time such as 2023-11-16"),
     ],
 )
@@ -201,3 +205,19 @@ def test_the_command_line_plays_a_trace_and_refuses_what_is_none(
     with pytest.raises(SystemExit):
         main(["run", "--trace", str(tmp_path / "absent.csv")])
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_limits_of_the_queue_refuse_until_prompts_are_processed_or_the_setpoint_expires() -> None:
+    core = a_core(seqs=1, tokens=128)
+    tokens = QueueLimits(max_num_queued_tokens=500)
+    held = a_setpoint(1, expires=60.0).model_copy(update={"queue": tokens})
+    core.follow(held)
+    fates = [one.fate for one in submitted(core, *(a_request(400, 8) for _ in range(3)))]
+    assert fates == [Fate.OPEN, Fate.OPEN, Fate.SHED], "the last one let in may pass the limit"
+    core.run(50.0)
+    (later,) = submitted(core, a_request(400, 8, at=50.0))
+    assert later.fate is Fate.OPEN
+    core.follow(held.model_copy(update={"queue": QueueLimits(max_num_queued_reqs=0)}))
+    (refused, expired) = submitted(core, a_request(at=100.0), a_request(at=111.0))
+    assert refused.fate is Fate.SHED
+    assert expired.fate is Fate.OPEN

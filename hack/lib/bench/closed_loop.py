@@ -23,12 +23,23 @@ from flyball_engine.simulator.virtual import Event
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.governor.governor import decide, start
 from flyball_operator.governor.policy import NO_BUDGET
-from flyball_operator.governor.signals import Cells, Load, Outcome, Signals, StepWindow, cells_of, difference
+from flyball_operator.governor.signals import (
+    Cells,
+    Load,
+    Observation,
+    Outcome,
+    Signals,
+    StepWindow,
+    cells_of,
+    difference,
+)
 from flyball_operator.governor.spec import TuningSpec
 
-#: Seconds between two scrapes, unless decisions come more often; and what figures are taken over.
+#: Seconds between two scrapes, unless decisions come more often; and the least that figures are taken over.
 SCRAPE_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 15.0
+#: Scrapes that a window spans at least, as the operator's.
+SCRAPES_PER_WINDOW: Final = 3
 #: The share of a deadline that a prediction may reach.
 GATE_MARGIN: Final = 0.85
 
@@ -50,15 +61,20 @@ class Brain:
     last.
     """
 
-    def __init__(self, tuning: TuningSpec, *, tick: float, gated: bool) -> None:
+    def __init__(
+        self, tuning: TuningSpec, *, tick: float, gated: bool, cores: int = 1, scrape: float | None = None
+    ) -> None:
+        """`cores` engines stand behind what it observes. `scrape`: seconds; absent, as often as it decides."""
         self.changes = 0
         self.signals: Signals | None = None
-        self._scrape_seconds = min(SCRAPE_SECONDS, tick)
+        self._cores = cores
+        self._scrape_seconds = scrape or min(SCRAPE_SECONDS, tick)
+        self._window_seconds = max(WINDOW_SECONDS, SCRAPES_PER_WINDOW * self._scrape_seconds)
         self._tuning = tuning = replace(tuning, overload=Overload.SHED if gated else Overload.QUEUE)
         self._tick = tick
         self._state = start(tuning)
         self._generation = 0
-        self._samples: deque[_Sample] = deque(maxlen=int(WINDOW_SECONDS / self._scrape_seconds) + 1)
+        self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     def events(self, seconds: float) -> list[Event]:
         """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
@@ -75,11 +91,16 @@ class Brain:
     def _decide(self, core: Core) -> None:
         if len(self._samples) < 2:
             return
-        self.signals = _signals(self._samples[0], self._samples[-1], core, self._tuning)
-        self._state, decision = decide(self._state, self.signals, self._tuning, core.now)
+        seen = _signals(self._samples[0], self._samples[-1], core, self._tuning)
+        self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
+        self._state, decision = decide(self._state, self._told(self.signals), self._tuning, core.now)
         self.changes += decision.changed
         if decision.changed:
             self._push(core)
+
+    def _told(self, signals: Signals) -> Observation:
+        """What reaches it of what there is to be seen."""
+        return signals
 
     def _push(self, core: Core) -> None:
         self._generation += 1
@@ -137,7 +158,7 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
     ids = [objective.id for objective in tuning.objectives]
     return Signals(
         at=after.at,
-        age_seconds=0.0,
+        age_seconds=core.now - after.at,
         window_seconds=WINDOW_SECONDS,
         cores=1,
         steps=StepWindow(start=before.at, end=after.at, cells=difference(before.cells, after.cells) or {}),

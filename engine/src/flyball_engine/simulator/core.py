@@ -21,7 +21,7 @@ from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, Setpoint
+from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
 from flyball_engine.simulator.plant import Plant, Stretch
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.scheduler import Plan, Scheduler
@@ -99,6 +99,7 @@ class Core:
         self._leaving: list[tuple[float, int, Request]] = []
         self._inbox: list[Setpoint] = []
         self._gaps: tuple[ObjectiveSpec, ...] = ()
+        self._queue, self._queue_until = QueueLimits(), math.inf
         self.gate = Gate(lambda: [self.load()])
 
     @property
@@ -133,11 +134,14 @@ class Core:
         """
         arrival, verdict = requests[0].arrival, None
         opened = self.ledger.opened(arrival)
-        if arrival >= self._ready_at and all(self._servable(request) for request in requests):
+        full = self._full(arrival)
+        if full:
+            self.gate.queue_full()
+        elif arrival >= self._ready_at and all(self._servable(request) for request in requests):
             verdict = self.gate.decide(self._arrival(requests[0]), now=arrival)
         if verdict is None or not verdict.admitted:
             for request in requests:
-                request.fate, request.ended = Fate.REFUSED if verdict is None else Fate.SHED, arrival
+                request.fate, request.ended = Fate.SHED if full or verdict else Fate.REFUSED, arrival
             self.ledger.ended(opened, End.REFUSED, arrival)
             return verdict
         for request in requests:
@@ -168,8 +172,9 @@ class Core:
             self._between_steps()
 
     def follow(self, setpoint: Setpoint) -> None:
-        """What of a setpoint is done where requests come in, at once: counting, and the gate."""
+        """What of a setpoint is done where requests come in, at once: counting, the gate, the limits of the queue."""
         self.ledger.set_objectives(setpoint.objectives)
+        self._queue, self._queue_until = setpoint.queue, self.now + setpoint.expires_seconds
         self._gaps = tuple(o for o in setpoint.objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
         self.gate.set_policy(setpoint, now=self.now)
 
@@ -346,6 +351,17 @@ class Core:
         if sequence is not None and request.made > sequence.tokens > 0:
             gaps = request.deliveries - 1 - sequence.gaps
             self.ledger.caught_up(sequence, tokens=request.made - sequence.tokens, gaps=gaps, at=at)
+
+    def _full(self, now: float) -> bool:
+        """Whether the limits of the queue refuse whoever comes; as in vLLM the last one let in may pass them."""
+        reqs, tokens = self._queue.max_num_queued_reqs, self._queue.max_num_queued_tokens
+        if now >= self._queue_until or (reqs is None and tokens is None):
+            return False
+        scheduler = self.scheduler
+        if reqs is not None and len(scheduler.running) + len(scheduler.waiting) >= reqs:
+            return True
+        unserved = itertools.chain(scheduler.prefilling, scheduler.waiting)
+        return tokens is not None and sum(request.prompt for request in unserved) >= tokens
 
     def _speculative_steps(self, tokens: int) -> int:
         """Steps in which a decode makes so many tokens: each makes one, and its drafts up to the first refused."""

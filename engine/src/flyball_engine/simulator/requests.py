@@ -21,7 +21,7 @@ class Fate(StrEnum):
     REFUSED = "refused"
     """The engine was not there, or its model's context is too short."""
     SHED = "shed"
-    """The gate predicted that its first token would come too late."""
+    """The gate predicted that its first token would come too late, or the limits of the queue were reached."""
     FAILED = "failed"
     """The engine crashed."""
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -73,7 +74,7 @@ def workload(phases: Sequence[Phase | Sequence[Phase]], random: Random, *, start
 
 
 def read_trace(path: Path, *, patience: float = math.inf) -> list[Request]:
-    """The requests of a trace, the first at 0.
+    """The requests of a trace, in its order, the first at 0.
 
     Raises TraceError.
     """
@@ -89,9 +90,11 @@ def read_trace(path: Path, *, patience: float = math.inf) -> list[Request]:
         raise TraceError(f"{path} is no table of text; accepted: {_ACCEPTED}") from error
     if not rows:
         raise TraceError(f"{path} has no requests")
-    first = min(at for at, _, _ in rows)
-    found = [Request(at - first, prompt, output, patience=patience) for at, prompt, output in rows]
-    return sorted(found, key=lambda request: request.arrival)
+    for number, (before, after) in enumerate(pairwise(at for at, _, _ in rows), 3):
+        if after < before:
+            raise TraceError(f"{path}, line {number}: {_TIME} is before that of the line above; accepted: in order")
+    first = rows[0][0]
+    return [Request(at - first, prompt, output, patience=patience) for at, prompt, output in rows]
 
 
 def _row(where: str, row: dict[str, str | None]) -> tuple[float, int, int]:
@@ -100,7 +103,7 @@ def _row(where: str, row: dict[str, str | None]) -> tuple[float, int, int]:
 
 
 def _cell(where: str, column: str, text: str | None) -> float:
-    """Seconds of the year, or a number of tokens."""
+    """Seconds since some year, or a number of tokens."""
     try:
         if column != _TIME:
             return int(text or "")
@@ -109,4 +112,4 @@ def _cell(where: str, column: str, text: str | None) -> float:
     except ValueError as error:
         accepted = "a time such as 2023-11-16 18:15:46.6805900" if column == _TIME else "a whole number"
         raise TraceError(f"{where}: {column}: {text or 'nothing'!r:.40}; accepted: {accepted}") from error
-    return (stamp - datetime(stamp.year, 1, 1, tzinfo=stamp.tzinfo)).total_seconds()
+    return (stamp - datetime(2000, 1, 1, tzinfo=stamp.tzinfo)).total_seconds()

@@ -1,0 +1,189 @@
+"""What the law is measured on: presets, loads, objectives, and what befalls the engines on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from random import Random
+from typing import Final
+
+from bench.closed_loop import fixed, gated
+from bench.fleet import fleet
+from bench.plays import keeps, known_model
+from flyball_engine.contract import Limits, Metric, Setpoint
+from flyball_engine.model import StepModel
+from flyball_engine.simulator.core import Core
+from flyball_engine.simulator.lengths import SHAPES
+from flyball_engine.simulator.presets import PRESETS, Preset
+from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.virtual import Event, build, slow_down
+from flyball_engine.simulator.workload import Phase, workload
+from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+
+#: The first requests find an engine that knows nothing; they count.
+PHASE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A preset and objectives in seconds; its load is a subclass's.
+
+    `context`: tokens that a decode reads in the mean.
+    """
+
+    name: str
+    preset: str
+    ttft: float
+    tpot: float
+    context: int = 1200
+
+    @property
+    def seconds(self) -> float:
+        """Of arrivals."""
+        raise NotImplementedError
+
+    def requests(self, seed: int) -> list[Request]:
+        """The same for every policy."""
+        raise NotImplementedError
+
+    def core(self, seed: int) -> Core:
+        """The engine."""
+        return build(self.hardware, seed=seed)
+
+    def events(self) -> list[Event]:
+        """What befalls the engine."""
+        return []
+
+    @property
+    def hardware(self) -> Preset:
+        """The preset itself."""
+        return PRESETS[self.preset]
+
+    @property
+    def known(self) -> StepModel:
+        """The plant's coefficients but for what no model knows."""
+        return known_model(self.hardware, self.context)
+
+    @property
+    def tuning(self) -> TuningSpec:
+        """What the law may use, and must hold: 99 % of the requests, for each objective."""
+        sizes = self.hardware.sizes
+        envelope = Envelope(Span(4, sizes.max_num_seqs), Span(128, sizes.max_num_batched_tokens))
+        objectives = (
+            Objective("first-token", Metric.TIME_TO_FIRST_TOKEN, self.ttft, 0.01),
+            Objective("per-token", Metric.TIME_PER_OUTPUT_TOKEN, self.tpot, 0.01),
+        )
+        return TuningSpec(Mode.AUTO, envelope, objectives)
+
+    def setpoint(self, limits: Limits, *, gate: bool) -> Setpoint:
+        """Limits of another's choice, with a gate that knows the plant's coefficients."""
+        return gated(limits, self.tuning, self.known) if gate else fixed(limits, self.tuning)
+
+    def good(self, request: Request) -> bool:
+        """Whether it kept both objectives."""
+        return keeps(request, ttft=self.ttft, tpot=self.tpot)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario(Case):
+    """Phases of requests per second.
+
+    `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `workload.Phase`. `slow`
+    slows the plant down half-way. `pods` engines take turns, one of them `slow_pod` times as slow from the start.
+    """
+
+    phases: tuple[tuple[float, str], ...]
+    beside: tuple[float, str] | None = None
+    variation: float = 1.0
+    burst: int = 1
+    patience: float = inf
+    slow: float = 1.0
+    pods: int = 1
+    slow_pod: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Of arrivals."""
+        return PHASE_SECONDS * len(self.phases)
+
+    def requests(self, seed: int) -> list[Request]:
+        """Of all phases."""
+        more = () if self.beside is None else (self.beside,)
+        groups = [[self._phase(*one) for one in (phase, *more)] for phase in self.phases]
+        return workload(groups, Random(seed))
+
+    def _phase(self, rate: float, shape: str) -> Phase:
+        return Phase(
+            seconds=PHASE_SECONDS,
+            rate=rate,
+            shape=SHAPES[shape],
+            variation=self.variation,
+            burst=self.burst,
+            patience=self.patience,
+        )
+
+    def core(self, seed: int) -> Core:
+        """One engine, or several that look like one."""
+        if self.pods == 1:
+            return super().core(seed)
+        cores = [build(self.hardware, seed=10 * seed + number) for number in range(self.pods)]
+        cores[0].plant.slow_down = self.slow_pod
+        return fleet(cores)
+
+    def events(self) -> list[Event]:
+        """A slow-down half-way."""
+        return [] if self.slow == 1.0 else [slow_down(self.seconds / 2, self.slow)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Case):
+    """Requests as they were recorded: arrival in seconds, tokens of prompt and answer."""
+
+    rows: tuple[tuple[float, int, int], ...] = field(repr=False, compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """To the last arrival, and one mean gap."""
+        last = self.rows[-1][0]
+        return last * len(self.rows) / max(1, len(self.rows) - 1) or 1.0
+
+    def requests(self, seed: int) -> list[Request]:  # noqa: ARG002 – the seed is the plant's alone
+        """The same in every run."""
+        return [Request(at, prompt, output) for at, prompt, output in self.rows]
+
+
+def _steady(rate: float, shape: str, phases: int = 3) -> tuple[tuple[float, str], ...]:
+    return ((rate, shape),) * phases
+
+
+def _steps(*rates: float) -> tuple[tuple[float, str], ...]:
+    return tuple((rate, "conversation") for rate in rates)
+
+
+_H100: Final = Scenario(name="", preset="h100-8b", phases=(), ttft=0.5, tpot=0.030)
+_A100: Final = Scenario(name="", preset="a100-8b", phases=(), ttft=1.0, tpot=0.050)
+#: Rates are shares of what the engine carries at its best, found by `hack/bench engine --part gate`.
+SCENARIOS: Final = (
+    replace(_H100, name="h100 chat", phases=_steady(12, "conversation")),
+    replace(_H100, name="h100 load steps", phases=_steps(8, 20, 26, 12, 22, 8)),
+    replace(_H100, name="h100 code in bursts", phases=_steady(8, "code"), burst=6),
+    replace(_H100, name="h100 retrieval", phases=_steady(0.45, "retrieval"), ttft=4.0, tpot=0.060, context=25_000),
+    replace(
+        _H100,
+        name="h100 retrieval among chats",
+        phases=_steady(7, "conversation"),
+        beside=(0.15, "retrieval"),
+        ttft=2.0,
+        tpot=0.040,
+    ),
+    replace(_H100, name="h100 mix shift", phases=(*_steady(11, "conversation", 2), *_steady(8, "code", 2))),
+    replace(_H100, name="h100 40 % slower half-way", phases=_steady(9, "conversation", 4), slow=1.4),
+    replace(_H100, name="h100 chats in swarms", phases=_steady(11, "conversation"), variation=3.0),
+    replace(_H100, name="h100 clients give up", phases=_steps(12, 26, 26, 12), patience=2.0),
+    replace(_A100, name="a100 chat", phases=_steady(4.5, "conversation")),
+    replace(_A100, name="a100 code", phases=_steady(3, "code")),
+    replace(_A100, name="a100 long chats", phases=_steady(0.5, "long-chat"), ttft=3.0, tpot=0.060, context=10_000),
+    replace(_A100, name="4 × a100, one slow", phases=_steady(16, "conversation"), pods=4, slow_pod=1.4),
+    Scenario(name="b200 chat", preset="b200-8b", phases=_steady(24, "conversation"), ttft=0.5, tpot=0.020),
+)
