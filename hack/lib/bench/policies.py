@@ -83,11 +83,18 @@ def policies(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Requests per second that kept every objective, their share of those let in, and changes of limits a minute."""
+    """Requests per second that kept every objective, their share of those let in, and changes of limits a minute.
+
+    Where it was watched: `swing`, the coefficient of variation of S over the decisions; `outside`, decisions whose
+    limits were outside of the envelope; `raised`, decisions that ended in an exception.
+    """
 
     goodput: float
     kept: float
     changes: float
+    swing: float = 0.0
+    outside: int = 0
+    raised: int = 0
 
 
 def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
