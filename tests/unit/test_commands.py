@@ -58,7 +58,7 @@ def test_the_benchmarks_name_what_they_accept(
     arguments: str, says: Sequence[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", *arguments.split()])
-    expect_refused(run, says, capsys)
+    expect_refused(lambda: sys.exit(run()), says, capsys)
 
 
 def expect_refused(command: Callable[[], object], says: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,74 +8,106 @@ has the same gate; that of the law predicts by what it has learnt, that of all o
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.interrupted import InterruptedPart
+from bench.intervals import half_width, quotients
+from bench.kept import Kept
+from bench.options import Options
 from bench.policies import BY_HAND, COARSE, Outcome, Policy, play, policies
+from bench.runs import finish
 from bench.scenarios import SCENARIOS, Case
 
 SEEDS: Final = (1, 2, 3)
+#: How keys end, whose figures are quotients; and half the width of their 95 % interval, where there are several seeds.
+OVER: Final = " over the oracle"
+WIDTH: Final = " ±"
+
+Figures = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class _Job:
-    scenario: Case
+    case: Case
     policy: Policy
     seed: int
     gate: bool
 
+    @property
+    def key(self) -> str:
+        """Cases and policies are known by their names."""
+        return f"{self.case.identity} | {self.policy.name} | {'gated' if self.gate else 'open'} | seed {self.seed}"
 
-def compare(*, gate: bool, quick: bool) -> dict[str, dict[str, float]]:
-    """By scenario: goodput of the law and of limits by hand over the oracle's, means of the seeds.
+    def play(self) -> Outcome:
+        """The run."""
+        return play(self.case, self.policy, self.seed, gate=self.gate)
 
-    `quick`: one seed, and an oracle of six limits instead of 42.
+
+def seeds(options: Options) -> Sequence[int]:
+    """One is enough for the impatient."""
+    return SEEDS[:1] if options.quick else SEEDS
+
+
+def compare(options: Options, *, gate: bool, cases: Sequence[Case] = SCENARIOS) -> Figures:
+    """By scenario: goodput of the law, of its rivals and of limits by hand over the oracle's, means of the seeds.
+
+    With --quick an oracle of six limits instead of 42, and the law at one tick. Raises InterruptedPart with the
+    scenarios that were finished.
     """
-    tried, seeds = (policies(*COARSE, ticks=(5.0,)), SEEDS[:1]) if quick else (policies(), SEEDS)
-    jobs = [_Job(scenario, policy, seed, gate) for scenario in SCENARIOS for policy in tried for seed in seeds]
-    figures: dict[str, dict[str, float]] = {}
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        outcomes = dict(zip(jobs, _told(pool.map(_play, jobs, chunksize=4), len(jobs)), strict=True))
-    for scenario in SCENARIOS:
-        by_policy = {policy: [outcomes[_Job(scenario, policy, seed, gate)] for seed in seeds] for policy in tried}
-        figures[scenario.name] = _figures(by_policy)
-    return figures | _summary(figures)
-
-
-def _play(job: _Job) -> Outcome:
-    return play(job.scenario, job.policy, job.seed, gate=job.gate)
-
-
-def _told(outcomes: Iterable[Outcome], total: int) -> Iterable[Outcome]:
-    for number, outcome in enumerate(outcomes, start=1):
-        if number % 100 == 0:
-            print(f"  {number} of {total} runs", file=sys.stderr, flush=True)
-        yield outcome
-
-
-def _figures(by_policy: Mapping[Policy, Sequence[Outcome]]) -> dict[str, float]:
-    mean = {policy: statistics.fmean(one.goodput for one in found) for policy, found in by_policy.items()}
-    oracle = max((policy for policy in mean if policy.in_grid), key=mean.__getitem__)
-    figures = {f"oracle {oracle.name}, goodput": mean[oracle]}
-    for policy, goodput in mean.items():
-        if policy.tick is not None:
-            figures[f"{policy.name}, over the oracle"] = goodput / mean[oracle]
-            figures[f"{policy.name}, kept of those let in"] = min(one.kept for one in by_policy[policy])
-            figures[f"{policy.name}, changes a minute"] = max(one.changes for one in by_policy[policy])
-        elif not policy.in_grid or policy.limits in BY_HAND:
-            figures[f"{policy.name} over the oracle"] = goodput / mean[oracle]
+    tried = policies(*COARSE, ticks=(5.0,)) if options.quick else policies()
+    jobs = [_Job(case, policy, seed, gate) for case in cases for policy in tried for seed in seeds(options)]
+    found, whole = finish(jobs, Kept(options.out))
+    figures: Figures = {}
+    shares: dict[str, dict[str, list[float]]] = {}
+    for case in cases:
+        mine = [job for job in jobs if job.case is case]
+        if all(job.key in found for job in mine):
+            by_policy: dict[Policy, list[Outcome]] = {}
+            for job in mine:
+                by_policy.setdefault(job.policy, []).append(found[job.key])
+            figures[case.name], shares[case.name] = _figures(by_policy)
+    figures |= _summary(figures, shares)
+    if not whole:
+        raise InterruptedPart(figures)
     return figures
 
 
-def _summary(figures: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Worst scenario and geometric mean."""
-    kinds = [key for key in next(iter(figures.values())) if key.endswith("over the oracle")]
-    found = {kind: [values[kind] for values in figures.values()] for kind in kinds}
-    return {
-        "worst": {kind: min(values) for kind, values in found.items()},
-        "geometric mean": {kind: statistics.geometric_mean(values) for kind, values in found.items()},
-    }
+def _figures(by_policy: Mapping[Policy, Sequence[Outcome]]) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Of a scenario; and the quotients of each seed."""
+    goodput = {policy: [one.goodput for one in found] for policy, found in by_policy.items()}
+    oracle = max((policy for policy in goodput if policy.in_grid), key=lambda one: statistics.fmean(goodput[one]))
+    best = statistics.fmean(goodput[oracle])
+    figures, shares = {f"oracle {oracle.name}, goodput": best}, {}
+    for policy, values in goodput.items():
+        if policy.in_grid and policy.limits not in BY_HAND:
+            continue
+        key = policy.name + OVER
+        figures[key] = statistics.fmean(values) / best if best else 1.0
+        shares[key] = quotients(values, goodput[oracle])
+        if (width := half_width(shares[key])) is not None:
+            figures[key + WIDTH] = width
+        if policy.tick is not None:
+            figures[f"{policy.name}, kept of those let in"] = min(one.kept for one in by_policy[policy])
+            figures[f"{policy.name}, changes a minute"] = max(one.changes for one in by_policy[policy])
+    return figures, shares
+
+
+def _summary(figures: Figures, shares: Mapping[str, Mapping[str, Sequence[float]]]) -> Figures:
+    """Worst scenario and geometric mean; its interval is that of the seeds, the scenarios being what they are."""
+    if len(figures) < 2:
+        return {}
+    kinds = [key for key in next(iter(figures.values())) if key.endswith(OVER)]
+    worst = {kind: min(values[kind] for values in figures.values()) for kind in kinds}
+    means = {kind: _geometric([values[kind] for values in figures.values()]) for kind in kinds}
+    for kind in kinds:
+        by_seed = zip(*(share[kind] for share in shares.values()), strict=True)
+        if (width := half_width([_geometric(values) for values in by_seed])) is not None:
+            means[kind + WIDTH] = width
+    return {"worst": worst, "geometric mean": means}
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return statistics.geometric_mean(values) if min(values) > 0 else 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bench.law import compare
+from bench.law import Figures, compare
+from bench.options import Options
 
 
-def measure(quick: bool) -> dict[str, dict[str, float]]:
+def measure(options: Options) -> Figures:
     """As `law.compare`."""
-    return compare(gate=True, quick=quick)
+    return compare(options, gate=True)

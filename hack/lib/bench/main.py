@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import math
 import os
 import signal
 import sys
@@ -16,15 +17,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.engines import Engines, Where, both, cpu_vllm
+from bench.interrupted import InterruptedPart
+from bench.options import OBJECTIVES, PRESET, Options
 
 Figures = dict[str, dict[str, float]]
+#: What parts are given.
+Given = Engines | Where | Options
 
 #: The parts of each benchmark, by the name their figures have in its JSON, and the module of each. Those of the first
 #: need no engine, those of the second share two.
 SIMULATED: Final[dict[str, dict[str, str]]] = {
     "engine": {"reflex": "reflex", "gate": "gate"},
     "gpu": {},
-    "law": {"open": "law_open", "gated": "law_gated"},
+    "law": {"open": "law_open", "gated": "law_gated", "robust": "law_robust", "trace": "law_trace"},
 }
 REAL: Final[dict[str, dict[str, str]]] = {
     "engine": {
@@ -44,16 +49,19 @@ def run() -> int:
     """Run the benchmark that the arguments name."""
     asked = _arguments()
     simulated, real, bare = SIMULATED[asked.name], REAL[asked.name], BARE[asked.name]
-    parts = asked.part or [*simulated, *real, *bare]
+    parts = asked.part or _all_parts(asked, [*simulated, *real, *bare])
     if unknown := [part for part in parts if part not in simulated | real | bare]:
         accepted = ", ".join(simulated | real | bare)
         print(f"hack/bench {asked.name}: no part {', '.join(unknown)}; accepted: {accepted}", file=sys.stderr)
+        return 2
+    given = (_law_options(asked),) if asked.name == "law" else ()
+    if given and (refused := _law_command().refusal(*given, parts)):
+        print(f"hack/bench law: {refused}", file=sys.stderr)
         return 2
     # A SIGTERM ends it as Ctrl-C does: with what was measured, and with no engine left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said: dict[str, Any] = {"bench": asked.name, "figures": {}}
     with contextlib.suppress(KeyboardInterrupt):
-        given = (asked.quick,) if asked.name == "law" else ()
         _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
             where = Where(sys.executable, asked.model) if asked.name == "gpu" else cpu_vllm()
@@ -66,10 +74,36 @@ def run() -> int:
             _run(said, [part for part in wanted if part in bare], bare, where)
             # The engines and the clients are two of it; more is other work on the machine.
             said["load average"] = os.getloadavg()
-        print(json.dumps(said))
-        return 1 if "failed" in said else 0
-    print(json.dumps(said | {"interrupted": True}))
-    return 130
+        return _end(said, asked, 1 if "failed" in said else 0)
+    return _end(said | {"interrupted": True}, asked, 130)
+
+
+def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
+    """A trace is a part of its own: with one it is that alone, without one all others."""
+    return [part for part in parts if (part == "trace") == (asked.trace is not None)]
+
+
+def _law_options(asked: argparse.Namespace) -> Options:
+    return Options(
+        quick=asked.quick,
+        out=asked.out,
+        trace=asked.trace,
+        rate=asked.rate,
+        minutes=asked.minutes,
+        preset=asked.preset,
+    )
+
+
+def _law_command() -> Any:
+    """Imported when it is needed: a Python with vLLM has not all that it imports."""
+    return importlib.import_module("bench.law_command")
+
+
+def _end(said: dict[str, Any], asked: argparse.Namespace, code: int) -> int:
+    if asked.out is not None and asked.name == "law":
+        print(f"report: {_law_command().write_report(asked.out, said)}", flush=True)
+    print(json.dumps(said))
+    return code
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,29 +117,60 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
     parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, in about a minute")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="law: keep results and a report there, and go on from them"
+    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="law: a recorded load, with the columns of Azure's")
+    parser.add_argument(
+        "--rate", type=_positive, help="law: play the trace so many times as fast; without it, 80 % of what is carried"
+    )
+    parser.add_argument("--minutes", type=_positive, help="law: only the first minutes of the trace, as recorded")
+    parser.add_argument("--preset", choices=OBJECTIVES, default=PRESET, help="law: what the trace is played on")
     parser.add_argument("--model", type=Path, help="gpu: folder of a model; without it the small one of the CPU image")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")
     return parser.parse_args()
 
 
-def _run(said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where | bool) -> None:
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _run(
+    said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where | Options
+) -> None:
     for part in parts:
         try:
             with _timed(part) as took:
                 figures: Figures = importlib.import_module(f"bench.{modules[part]}").measure(*given)
+        except InterruptedPart as interrupted:
+            said["figures"][part] = interrupted.figures
+            _tell(part, took[0], interrupted.figures)
+            raise
         except Exception as error:  # noqa: BLE001 – what the other parts measure is not to be lost with this one
             said.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
             print(f"{part}: failed: {error}", file=sys.stderr, flush=True)
             continue
         said["figures"][part] = figures
-        print(f"\n{part} ({took[0]:.0f} s)")
-        for title, values in figures.items():
-            print(f"  {title}: " + ", ".join(f"{key} {value:.4g}" for key, value in values.items()), flush=True)
+        _tell(part, took[0], figures)
+
+
+def _tell(part: str, took: float, figures: Figures) -> None:
+    print(f"\n{part} ({took:.0f} s)")
+    for title, values in figures.items():
+        print(f"  {title}: " + ", ".join(f"{key} {value:.4g}" for key, value in values.items()), flush=True)
 
 
 @contextmanager
 def _timed(part: str) -> Iterator[list[float]]:
     print(f"{part}: measuring", file=sys.stderr, flush=True)
     took, began = [0.0], time.monotonic()
-    yield took
-    took[0] = time.monotonic() - began
+    try:
+        yield took
+    finally:
+        took[0] = time.monotonic() - began

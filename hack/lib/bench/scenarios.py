@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -42,6 +43,11 @@ class Case:
     def seconds(self) -> float:
         """Of arrivals."""
         raise NotImplementedError
+
+    @property
+    def identity(self) -> str:
+        """What results are kept under."""
+        return self.name
 
     def requests(self, seed: int) -> list[Request]:
         """The same for every policy."""
@@ -138,7 +144,7 @@ class Scenario(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Case):
-    """Requests as they were recorded: arrival in seconds, tokens of prompt and answer."""
+    """Requests as they were recorded, two or more: arrival in seconds, tokens of prompt and answer."""
 
     rows: tuple[tuple[float, int, int], ...] = field(repr=False, compare=False)
 
@@ -146,7 +152,12 @@ class Recorded(Case):
     def seconds(self) -> float:
         """To the last arrival, and one mean gap."""
         last = self.rows[-1][0]
-        return last * len(self.rows) / max(1, len(self.rows) - 1) or 1.0
+        return last * len(self.rows) / (len(self.rows) - 1)
+
+    @property
+    def identity(self) -> str:
+        """Other rows under the same name are another load."""
+        return f"{self.name} {zlib.crc32(repr(self.rows).encode()):08x}"
 
     def requests(self, seed: int) -> list[Request]:  # noqa: ARG002 – the seed is the plant's alone
         """The same in every run."""

@@ -142,6 +142,14 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: name",)),
     ("motor", ("invalid choice: 'motor'", "engine")),
     ("engine --fast", ("unrecognized arguments: --fast",)),
+    ("law --part calm", ("no part calm", "accepted: open, gated, robust, trace")),
+    ("law --part trace", ("the part trace needs --trace FILE",)),
+    ("law --minutes 5", ("--rate and --minutes are of a trace", "--trace FILE")),
+    ("law --trace /nowhere.csv", ("cannot read /nowhere.csv",)),
+    ("law --trace x.csv --rate 0", ("--rate", "'0' is no number above 0")),
+    ("law --trace x.csv --minutes soon", ("--minutes", "'soon' is no number above 0")),
+    ("law --trace x.csv --preset tpu", ("--preset", "invalid choice: 'tpu'", "h100-8b")),
+    ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
 ]
 #: Of `flyball-bench`, but for what needs an endpoint to be seen.
 EXERCISE: Final[list[tuple[str, tuple[str, ...]]]] = [

@@ -1,0 +1,40 @@
+"""`hack/bench law` around its parts: what it refuses before any run, and the report it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.kept import Kept, KeptError
+from bench.options import Options
+from bench.report.page import page
+from bench.traffic import recorded
+from flyball_engine.simulator.workload import TraceError
+
+REPORT: Final = "law.html"
+FIGURES: Final = "law.json"
+
+
+def refusal(options: Options, parts: Sequence[str]) -> str | None:
+    """Why it cannot be done as asked, None if it can."""
+    if "trace" in parts and options.trace is None:
+        return "the part trace needs --trace FILE"
+    if options.trace is None and (options.rate is not None or options.minutes is not None):
+        return "--rate and --minutes are of a trace: name it with --trace FILE"
+    try:
+        Kept(options.out)
+        if options.trace is not None:
+            recorded(options.trace, options.preset, rate=options.rate, minutes=options.minutes)
+    except (KeptError, TraceError) as error:
+        return str(error)
+    return None
+
+
+def write_report(folder: Path, said: Mapping[str, Any]) -> Path:
+    """Figures as JSON and as a page; returns the page's path."""
+    (folder / FIGURES).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    path = folder / REPORT
+    path.write_text(page(said["figures"], interrupted="interrupted" in said), encoding="utf-8")
+    return path

@@ -1,0 +1,34 @@
+"""What `hack/bench law` is told. Needs nothing that a Python with vLLM alone lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: Objectives of recorded traffic, by the presets it can be played on: seconds to the first token, and per output token.
+OBJECTIVES: Final[Mapping[str, tuple[float, float]]] = {
+    "h100-8b": (0.5, 0.030),
+    "a100-8b": (1.0, 0.050),
+    "b200-8b": (0.5, 0.020),
+}
+PRESET: Final = "h100-8b"
+#: Share of what it carries that an engine is used to in the mean, unless told otherwise: a trace's peaks are beyond it.
+SHARE: Final = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """`quick`: one seed and a coarse grid. `out`: where results are kept, absent nowhere.
+
+    `trace`: a recorded load, of which `minutes` are played on `preset`, `rate` times as fast as they were recorded;
+    absent, so fast that the engine is used to `SHARE` of what it carries.
+    """
+
+    quick: bool = False
+    out: Path | None = None
+    trace: Path | None = None
+    rate: float | None = None
+    minutes: float | None = None
+    preset: str = PRESET

@@ -1,0 +1,1 @@
+"""The figures of `hack/bench law` for people: one page, nothing loaded."""

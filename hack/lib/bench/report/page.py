@@ -1,0 +1,95 @@
+"""The figures as one HTML page: no script, nothing loaded, light or dark as the reader's system is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from bench.report.chart import Dot, chart
+from flyball_engine.bench.page import STYLE
+
+#: How keys end that are drawn, and half of the interval of such a key.
+DRAWN: Final = (" over the oracle", " over the undisturbed")
+WIDTH: Final = " ±"
+_MORE_STYLE: Final = ".reference { stroke: var(--soft); stroke-dasharray: 3 3; } td.row { white-space: nowrap; }"
+#: What is said of each part.
+_PARTS: Final = {
+    "open": "Nobody stands before the queue",
+    "gated": "Everybody has the same gate",
+    "robust": "Disturbed: the law, and limits that never move, over their own undisturbed runs",
+    "trace": "Recorded traffic",
+}
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+def page(parts: Mapping[str, Figures], *, interrupted: bool = False) -> str:
+    """The whole page."""
+    body = "".join(_body(parts, interrupted=interrupted))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>hack/bench law</title><style>{STYLE}{_MORE_STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def _body(parts: Mapping[str, Figures], *, interrupted: bool) -> Iterator[str]:
+    yield "<h1>The law, measured</h1>"
+    yield (
+        "<p>Goodput: requests per second that keep every objective. The oracle is the best of a grid of fixed limits, "
+        "found in hindsight. Where there are several seeds, ± is half of the 95 % interval of the mean over them "
+        "(Student's t, paired by seed).</p>"
+    )
+    if interrupted:
+        yield "<p>Interrupted: only what was finished is here.</p>"
+    for part, figures in parts.items():
+        yield f"<h2>{escape(_PARTS.get(part, part))}</h2>"
+        if not figures:
+            yield "<p>Nothing was finished.</p>"
+            continue
+        drawn = [chart(title, dots) for title, values in figures.items() if (dots := _dots(values))]
+        yield f'<div class="charts">{"".join(drawn)}</div>'
+        yield _table(figures)
+
+
+def _dots(values: Mapping[str, float]) -> list[Dot]:
+    return [
+        Dot(_name(key), value, values.get(key + WIDTH), ours=_name(key).startswith("the law"))
+        for key, value in values.items()
+        if key.endswith(DRAWN)
+    ]
+
+
+def _name(key: str) -> str:
+    return next((key.removesuffix(end) for end in DRAWN if key.endswith(end)), key)
+
+
+def _table(figures: Figures) -> str:
+    """A row for each title. What only a row has (its oracle) is in a column of its own."""
+    shared = [key for key in _columns(figures) if not key.endswith(WIDTH)]
+    heads = "".join(f"<th>{escape(_name(key))}</th>" for key in ("", *shared, "besides"))
+    rows = "".join(_row(title, values, shared) for title, values in figures.items())
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _columns(figures: Figures) -> list[str]:
+    """Keys that more than one row has, or all if there is but one."""
+    counts: dict[str, int] = {}
+    for values in figures.values():
+        for key in values:
+            counts[key] = counts.get(key, 0) + 1
+    return [key for key, count in counts.items() if count > 1 or len(figures) == 1]
+
+
+def _row(title: str, values: Mapping[str, float], shared: Sequence[str]) -> str:
+    cells = "".join(f"<td>{_cell(values, key)}</td>" for key in shared)
+    own = [f"{key} {value:.3g}" for key, value in values.items() if key not in shared and not key.endswith(WIDTH)]
+    return f'<tr><td class="row">{escape(title)}</td>{cells}<td>{escape(", ".join(own))}</td></tr>'
+
+
+def _cell(values: Mapping[str, float], key: str) -> str:
+    if key not in values:
+        return ""
+    width = values.get(key + WIDTH)
+    return f"{values[key]:.3g}" + (f" ± {width:.2g}" if width is not None else "")

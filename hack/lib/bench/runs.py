@@ -1,0 +1,78 @@
+"""Many runs on all cores: told how far they are, kept as they end, and ended by Ctrl-C with what there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from typing import Final, Protocol
+
+from bench.kept import Kept
+from bench.policies import Outcome
+
+#: Seconds between two lines about how far it is.
+TELL_SECONDS: Final = 10.0
+
+
+class Job(Protocol):
+    """One run."""
+
+    @property
+    def key(self) -> str:
+        """All that the run depends on but for the sources."""
+
+    def play(self) -> Outcome:
+        """Do it."""
+
+
+def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
+    """What came of the jobs by their keys, and whether all of them came to their end."""
+    found = {job.key: known for job in jobs if (known := kept.get(job.key)) is not None}
+    left = [job for job in jobs if job.key not in found]
+    if not left:
+        return found, True
+    progress = _Progress(len(left), known=len(found))
+    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_deaf)
+    waiting: dict[Future[Outcome], Job] = {}
+    try:
+        waiting |= {pool.submit(_play, job): job for job in left}
+        for done in as_completed(waiting):
+            found[waiting[done].key] = done.result()
+            kept.add(waiting[done].key, done.result())
+            progress.one_more()
+    except KeyboardInterrupt:
+        print("  interrupted: with what was measured", file=sys.stderr, flush=True)
+        return found, False
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found, True
+
+
+def _play(job: Job) -> Outcome:
+    return job.play()
+
+
+def _deaf() -> None:
+    """Ctrl-C goes to all processes of a terminal; the one that asked for the runs decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Progress:
+    def __init__(self, total: int, *, known: int) -> None:
+        self._total, self._done = total, 0
+        self._began = self._told = time.monotonic()
+        taken_up = f", {known} taken up from before" if known else ""
+        print(f"  {total} runs{taken_up}", file=sys.stderr, flush=True)
+
+    def one_more(self) -> None:
+        self._done += 1
+        now = time.monotonic()
+        if now - self._told < TELL_SECONDS:
+            return
+        self._told = now
+        left = (now - self._began) / self._done * (self._total - self._done)
+        print(f"  {self._done} of {self._total} runs, some {left:.0f} s to go", file=sys.stderr, flush=True)

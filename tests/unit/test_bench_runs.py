@@ -1,0 +1,205 @@
+"""Runs of `hack/bench law`: kept as they end, taken up again, ended by Ctrl-C; intervals, and the page of it all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from bench.interrupted import InterruptedPart
+from bench.intervals import half_width, quotients
+from bench.kept import FILE, Kept, KeptError
+from bench.law import SEEDS, compare
+from bench.law_command import write_report
+from bench.options import Options
+from bench.policies import Outcome
+from bench.report.page import page
+from bench.runs import Job, finish
+from bench.scenarios import SCENARIOS
+
+OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=1.5)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A run that leaves a trace in a folder."""
+
+    key: str
+    folder: Path
+
+    def play(self) -> Outcome:
+        (self.folder / self.key).touch()
+        return OUTCOME
+
+
+@dataclass(frozen=True)
+class Interrupting:
+    """A run during which somebody presses Ctrl-C, once another has ended."""
+
+    key: str
+    other: Path
+
+    def play(self) -> Outcome:
+        while not self.other.exists():
+            time.sleep(0.01)
+        os.kill(os.getppid(), signal.SIGINT)
+        return OUTCOME
+
+
+class TestKeptResults:
+    def test_a_run_that_ended_is_not_made_again(self, tmp_path: Path) -> None:
+        jobs = [Noted(name, tmp_path) for name in ("a", "b")]
+        out = tmp_path / "out"
+        assert finish(jobs[:1], Kept(out)) == ({"a": OUTCOME}, True)
+        (tmp_path / "a").unlink()
+        assert finish(jobs, Kept(out)) == ({"a": OUTCOME, "b": OUTCOME}, True)
+        assert not (tmp_path / "a").exists()
+        assert (tmp_path / "b").exists()
+
+    def test_a_line_that_was_cut_off_is_no_result_and_harms_no_other(self, tmp_path: Path) -> None:
+        Kept(tmp_path).add("a", OUTCOME)
+        path = tmp_path / FILE
+        path.write_text(path.read_text() + path.read_text()[:20])
+        Kept(tmp_path).add("b", OUTCOME)
+        kept = Kept(tmp_path)
+        assert (kept.get("a"), kept.get("b"), kept.get("c")) == (OUTCOME, OUTCOME, None)
+
+    def test_results_of_other_sources_are_not_taken_up(self, tmp_path: Path) -> None:
+        Kept(tmp_path).add("a", OUTCOME)
+        path = tmp_path / FILE
+        path.write_text(path.read_text().replace('"sources": "', '"sources": "0'))
+        assert Kept(tmp_path).get("a") is None
+
+    def test_without_a_folder_nothing_is_kept(self) -> None:
+        kept = Kept(None)
+        kept.add("a", OUTCOME)
+        assert kept.get("a") is None
+
+    def test_a_folder_that_cannot_be_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(KeptError, match=r"cannot keep results in .*file"):
+            Kept(tmp_path / "file")
+
+
+class TestCtrlC:
+    def test_what_was_measured_is_kept(self, tmp_path: Path) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            jobs: list[Job] = [Noted("a", tmp_path), Interrupting("z", tmp_path / "a")]
+            jobs += [Noted(f"b{number}", tmp_path) for number in range(99)]
+            found, whole = finish(jobs, Kept(tmp_path / "out"))
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert not whole
+        assert found["a"] == OUTCOME
+        assert Kept(tmp_path / "out").get("a") == OUTCOME
+
+    def test_only_scenarios_that_were_finished_have_figures(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = SCENARIOS[9:11]
+
+        def half(jobs: list[object], _: Kept) -> tuple[dict[str, Outcome], bool]:
+            return {job.key: OUTCOME for job in jobs if job.case is first}, False  # type: ignore[attr-defined]  # as they are
+
+        monkeypatch.setattr("bench.law.finish", half)
+        with pytest.raises(InterruptedPart) as stopped:
+            compare(Options(quick=True), gate=False, cases=[first, second])
+        assert set(stopped.value.figures) == {first.name}
+
+
+class TestIntervals:
+    def test_the_half_width_is_students(self) -> None:
+        # t of 2 degrees of freedom at 97.5 % is 4.303.
+        assert half_width([1.0, 1.1, 1.2]) == pytest.approx(4.303 * 0.1 / math.sqrt(3), rel=1e-3)
+        assert half_width([1.0, 1.0]) == 0.0
+        assert half_width([1.0]) is None
+
+    def test_seeds_are_pairs(self) -> None:
+        assert quotients([1.0, 4.0], [2.0, 4.0]) == [0.5, 1.0]
+        assert quotients([0.0, 1.0], [0.0, 0.0]) == [1.0, math.inf]
+
+    def test_several_seeds_have_intervals_and_one_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bench.law.finish", lambda jobs, _: ({job.key: self.came(job) for job in jobs}, True))
+        several = compare(Options(), gate=False, cases=SCENARIOS[:2])
+        assert several["geometric mean"]["AIMD over the oracle ±"] == pytest.approx(0.0, abs=1e-9)
+        assert several[SCENARIOS[0].name]["AIMD over the oracle"] == pytest.approx(0.5)
+        assert len(SEEDS) >= 3
+        one = compare(Options(quick=True), gate=False, cases=SCENARIOS[:2])
+        assert not any(key.endswith("±") for values in one.values() for key in values)
+
+    @staticmethod
+    def came(job: object) -> Outcome:
+        rival, seed = job.policy.rival, job.seed  # type: ignore[attr-defined]  # as they are
+        return Outcome(goodput=seed * (0.5 if rival else 1.0), kept=1.0, changes=0.0)
+
+
+class Opened(HTMLParser):
+    """What a page opens and never closes, and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [name for name, _ in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+class TestThePage:
+    FIGURES: ClassVar = {
+        "open": {
+            "h100 chat": {"oracle 8/256, goodput": 9.0, "the law over the oracle": 0.98, "AIMD over the oracle": 0.5},
+            "a <b> & c": {
+                "oracle 9/256, goodput": 2.0,
+                "the law over the oracle": 1.02,
+                "the law over the oracle ±": 0.03,
+                "AIMD over the oracle": 0.0,
+            },
+        },
+        "robust": {},
+    }
+
+    def test_it_is_whole_and_loads_nothing(self) -> None:
+        opened = Opened()
+        opened.feed(page(self.FIGURES))
+        assert opened.open == []
+        assert opened.loads == []
+
+    def test_it_has_every_figure_with_its_interval(self) -> None:
+        opened = Opened()
+        opened.feed(page(self.FIGURES, interrupted=True))
+        for said in (
+            "0.98",
+            "1.02 ± 0.03",
+            "a <b> & c",
+            "oracle 9/256, goodput 2",
+            "Interrupted",
+            "Nothing was finished",
+        ):
+            assert said in opened.text
+
+    def test_it_is_written_beside_the_figures(self, tmp_path: Path) -> None:
+        path = write_report(tmp_path, {"bench": "law", "figures": self.FIGURES})
+        assert path.read_text().startswith("<!DOCTYPE html>")
+        assert json.loads((tmp_path / "law.json").read_text())["figures"] == self.FIGURES
