@@ -199,6 +199,12 @@ class TestThePage:
         ):
             assert said in opened.text
 
+    def test_what_belongs_together_is_one_drawing(self) -> None:
+        trouble = {"calm: nothing": {"the law, goodput": 9.0}}
+        trouble |= {f"calm: {name}": {"the law over the undisturbed": 0.9} for name in ("noise", "loss")}
+        assert page({"robust": trouble}).count("<svg") == 1
+        assert page(self.FIGURES).count("<svg") == 2
+
     def test_it_is_written_beside_the_figures(self, tmp_path: Path) -> None:
         path = write_report(tmp_path, {"bench": "law", "figures": self.FIGURES})
         assert path.read_text().startswith("<!DOCTYPE html>")

@@ -79,7 +79,9 @@ def run() -> int:
 
 
 def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
-    """A trace is a part of its own: with one it is that alone, without one all others."""
+    """Of the law a trace is a part of its own: with one it is that alone, without one all others."""
+    if asked.name != "law":
+        return parts
     return [part for part in parts if (part == "trace") == (asked.trace is not None)]
 
 
@@ -113,10 +115,10 @@ def _arguments() -> argparse.Namespace:
         choices=REAL,
         help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex and gate on real "
         "vLLM on the CPU; gpu: cost, retunes, a fuzz and an exercise on the vLLM of --python, on its GPU if it has "
-        "one; law: the law against fixed limits and the best of them in hindsight, on the simulated engine",
+        "one; law: the law against other rules and the best limits in hindsight, on the simulated engine",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
-    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, a minute and a half")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="law: keep results and a report there, and go on from them"
     )

@@ -36,15 +36,24 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
         return found, True
     progress = _Progress(len(left), known=len(found))
     pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_deaf)
-    waiting: dict[Future[Outcome], Job] = {}
+    runs: dict[Future[Outcome], Job] = {}
+
+    def ended(run: Future[Outcome]) -> None:
+        found[runs[run].key] = run.result()
+        kept.add(runs[run].key, run.result())
+
     try:
-        waiting |= {pool.submit(_play, job): job for job in left}
-        for done in as_completed(waiting):
-            found[waiting[done].key] = done.result()
-            kept.add(waiting[done].key, done.result())
+        runs |= {pool.submit(_play, job): job for job in left}
+        for run in as_completed(runs):
+            ended(run)
             progress.one_more()
     except KeyboardInterrupt:
         print("  interrupted: with what was measured", file=sys.stderr, flush=True)
+        # Those that run come to their end, the others do not begin.
+        pool.shutdown(cancel_futures=True)
+        for run in [one for one in runs if one.done() and not one.cancelled() and not one.exception()]:
+            if runs[run].key not in found:
+                ended(run)
         return found, False
     finally:
         pool.shutdown(cancel_futures=True)

@@ -12,8 +12,8 @@ from typing import Final
 
 from flyball_engine.bench.svg import steps
 
-WIDTH: Final = 560
-LEFT: Final = 200
+WIDTH: Final = 620
+LEFT: Final = 260
 RIGHT: Final = 24
 ROW: Final = 22
 TOP: Final = 34

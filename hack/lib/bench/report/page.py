@@ -48,17 +48,22 @@ def _body(parts: Mapping[str, Figures], *, interrupted: bool) -> Iterator[str]:
         if not figures:
             yield "<p>Nothing was finished.</p>"
             continue
-        drawn = [chart(title, dots) for title, values in figures.items() if (dots := _dots(values))]
+        drawn = [chart(title, dots) for title, dots in _charts(figures).items()]
         yield f'<div class="charts">{"".join(drawn)}</div>'
         yield _table(figures)
 
 
-def _dots(values: Mapping[str, float]) -> list[Dot]:
-    return [
-        Dot(_name(key), value, values.get(key + WIDTH), ours=_name(key).startswith("the law"))
-        for key, value in values.items()
-        if key.endswith(DRAWN)
-    ]
+def _charts(figures: Figures) -> dict[str, list[Dot]]:
+    """One for each title; titles of the form `group: one of it` are rows of their group's."""
+    found: dict[str, list[Dot]] = {}
+    for title, values in figures.items():
+        group, _, of_it = title.partition(": ")
+        for key, value in values.items():
+            if key.endswith(DRAWN):
+                name = ", ".join(filter(None, (of_it, _name(key).removeprefix("the law") if of_it else _name(key))))
+                ours = _name(key).startswith("the law")
+                found.setdefault(group, []).append(Dot(name, value, values.get(key + WIDTH), ours=ours))
+    return found
 
 
 def _name(key: str) -> str:
