@@ -19,6 +19,7 @@ from bench.intervals import half_width, quotients
 from bench.kept import FILE, Kept, KeptError
 from bench.law import SEEDS, compare
 from bench.law_command import write_report
+from bench.main import run as command
 from bench.options import Options
 from bench.policies import Outcome
 from bench.report.page import page
@@ -114,6 +115,22 @@ class TestCtrlC:
         with pytest.raises(InterruptedPart) as stopped:
             compare(Options(quick=True), gate=False, cases=[first, second])
         assert set(stopped.value.figures) == {first.name}
+
+    def test_the_command_ends_with_the_figures_there_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def measure(_: Options) -> None:
+            raise InterruptedPart({"h100 chat": {"AIMD over the oracle": 0.5}})
+
+        monkeypatch.setattr("bench.law_open.measure", measure)
+        monkeypatch.setattr("sys.argv", ["bench", "law", "--part", "open", "gated", "--out", str(tmp_path)])
+        before = signal.getsignal(signal.SIGTERM)
+        assert command() == 130
+        signal.signal(signal.SIGTERM, before)
+        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert said["interrupted"] is True
+        assert said["figures"] == {"open": {"h100 chat": {"AIMD over the oracle": 0.5}}}
+        assert "Interrupted" in (tmp_path / "law.html").read_text()
 
 
 class TestIntervals:
