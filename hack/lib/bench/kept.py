@@ -20,8 +20,8 @@ FILE: Final = "runs.jsonl"
 _HERE: Final = Path(__file__).parent
 #: What makes a run what it is: folders and files of sources.
 _SOURCES: Final = (
-    *(_HERE / name for name in ("closed_loop.py", "fleet.py", "plays.py", "policies.py", "scenarios.py")),
-    *(_HERE / name for name in ("disturbances.py", "robust.py", "traffic.py", "rivals")),
+    *(_HERE / name for name in ("closed_loop.py", "fleet.py", "options.py", "plays.py", "policies.py")),
+    *(_HERE / name for name in ("disturbances.py", "rivals", "robust.py", "scenarios.py", "traffic.py")),
     *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "simulator", "contract.py", "model.py")),
     Path(flyball_operator.__path__[0]) / "governor",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bench.fleet import cores_of
 from bench.plays import quantile
 from bench.rivals import ppas
 from bench.rivals.rival import WINDOW_SECONDS, Rival, Window
@@ -65,6 +66,8 @@ class Opponent:
         ]
         good = sum(count for (_, how), count in core.ledger.collect().all_objectives.items() if how == MET)
         fresh, self._good = good - self._good, good
+        # Limits are each engine's, so the queue is a mean engine's, too.
+        engines, scheduler = len(cores_of(core)), core.scheduler
         self._ended += len(ended)
         self._ended_tokens += sum(one.prompt + one.output for one in ended)
         return Window(
@@ -72,10 +75,10 @@ class Opponent:
             token=seconds / decodes if decodes else None,
             token_p99=quantile(per_token, 0.99) if per_token else None,
             batch=decodes / steps if decodes else None,
-            running=len(core.scheduler.running),
-            waiting=len(core.scheduler.waiting),
+            running=len(scheduler.running) / engines,
+            waiting=len(scheduler.waiting) / engines,
             good=fresh,
-            kv_tokens=core.scheduler.capacity * BLOCK_TOKENS,
+            kv_tokens=scheduler.capacity * BLOCK_TOKENS,
             request_tokens=self._ended_tokens / self._ended if self._ended else None,
         )
 

@@ -22,16 +22,16 @@ class Window:
 
     `token`: mean seconds between two tokens of a stream, over all that were made. `token_p99`: 99th percentile of the
     seconds per output token over the requests that ended. `batch`: mean decodes of a step, over the steps that had any.
-    `running`, `waiting`: requests at its end. `good`: requests that ended and kept every objective. `kv_tokens`: what
-    the KV cache holds. `request_tokens`: mean tokens, prompt and answer, of the requests that ended so far.
+    `running`, `waiting`: requests of an engine at its end. `good`: requests that ended and kept every objective.
+    `kv_tokens`: what the KV cache holds. `request_tokens`: mean tokens, prompt and answer, of all that ended so far.
     """
 
     seconds: float
     token: float | None
     token_p99: float | None
     batch: float | None
-    running: int
-    waiting: int
+    running: float
+    waiting: float
     good: int
     kv_tokens: int
     request_tokens: float | None
