@@ -43,7 +43,9 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
         kept.add(runs[run].key, run.result())
 
     try:
-        runs |= {pool.submit(_play, job): job for job in left}
+        for job in left:
+            # One by one: an interrupt while they are submitted leaves those that were.
+            runs[pool.submit(_play, job)] = job
         for run in as_completed(runs):
             ended(run)
             progress.one_more()
