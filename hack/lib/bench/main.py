@@ -118,7 +118,7 @@ def _arguments() -> argparse.Namespace:
         "one; law: the law against other rules and the best limits in hindsight, on the simulated engine",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
-    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, a minute and a half")
+    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, in some two minutes")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="law: keep results and a report there, and go on from them"
     )
