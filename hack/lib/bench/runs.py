@@ -44,7 +44,7 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
 
     try:
         for job in left:
-            # One by one: an interrupt while they are submitted leaves those that were.
+            # One by one: Ctrl-C may come while there are still some to be handed over.
             runs[pool.submit(_play, job)] = job
         for run in as_completed(runs):
             ended(run)
