@@ -66,7 +66,7 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
             f"behind the gate {share:.0%} of {len(shares)} requests had their first token within {DEADLINE:g} s;"
             f" {len(totals.refused)} were refused"
         )
-        assert share > 0.6, "most of those let in keep their objective"
+        assert share > 0.5, "most of those let in keep their objective"
         assert min(totals.refused) >= 1, "Retry-After says when to come again"
 
         patch(RESOURCE, shedding.name, {"spec": {"tuning": {"overload": "Queue"}}}, namespace=shedding.namespace)
