@@ -81,6 +81,7 @@ class World:
         tuning: TuningStatus,
         objectives: Sequence[ObjectiveStatus],
         objectives_met: str,
+        desired_replicas: int | None,
         conditions: Sequence[Condition],
     ) -> None:
         if self.refuse_writes:
@@ -92,6 +93,7 @@ class World:
                 "tuning": tuning,
                 "objectives": tuple(objectives),
                 "objectives_met": objectives_met,
+                "desired_replicas": desired_replicas,
                 "conditions": tuple(conditions),
             }
         )

@@ -107,7 +107,14 @@ def write(
     tuning = TuningStatus(epoch=1, generation=seqs, setpoint=SetpointStatus(max_num_active_seqs=seqs))
     condition = Condition(type=ConditionType.TUNED, status=tuned, reason="Because", observed_generation=3)
     asyncio.run(
-        status.write(found or service(), tuning=tuning, objectives=(), objectives_met=met, conditions=[condition])
+        status.write(
+            found or service(),
+            tuning=tuning,
+            objectives=(),
+            objectives_met=met,
+            desired_replicas=None,
+            conditions=[condition],
+        )
     )
 
 

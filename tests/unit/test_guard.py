@@ -10,7 +10,7 @@ from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
 from support.tuning import ENVELOPE, GAP, TPOT, TTFT, limits, outcome
 
-NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0)
+NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0, rate=0)
 
 
 def wish(seqs: int, tokens: int, regime: Regime = Regime.BALANCED) -> Choice:

@@ -22,7 +22,7 @@ Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first four are the hands', the last three the brain's."""
+    """Conditions, in the order a reader wants them. The first four are the hands', the others the brain's."""
 
     ACCEPTED = "Accepted"
     PROGRESSING = "Progressing"
@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
     OBJECTIVES_MET = "ObjectivesMet"
+    CAPACITY_SUFFICIENT = "CapacitySufficient"
 
 
 HANDS_CONDITIONS: Final = frozenset(
@@ -47,7 +48,8 @@ class Condition(Model):
     """A Kubernetes condition (meta/v1)."""
 
     type: OpenConditionType
-    """What is claimed: Accepted, Progressing, Available, Ready, MetricsAvailable, Tuned or ObjectivesMet."""
+    """What is claimed: Accepted, Progressing, Available, Ready, MetricsAvailable, Tuned, ObjectivesMet or
+    CapacitySufficient."""
     status: ConditionStatus
     """"True", "False" or "Unknown"."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -177,6 +179,8 @@ class TuningStatus(Model):
     """How much of the objectives is used."""
     binding_objective: Word = ""
     """Objective that limits the batch."""
+    capacity: Figure = ""
+    """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
     recommended: SetpointStatus | None = None
     """What the law would set, in mode Recommend."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
@@ -184,7 +188,8 @@ class TuningStatus(Model):
 
 
 class InferenceServiceStatus(Model):
-    """What is. Hands own everything but `objectives`, `tuning` and their conditions, which are the brain's."""
+    """What is. Hands own everything but what is the brain's: `objectives`, `objectivesMet`, `desiredReplicas`, `tuning`
+    and their conditions."""
 
     observed_generation: Number = 0
     """Generation of the spec that the hands last acted on."""
@@ -204,6 +209,8 @@ class InferenceServiceStatus(Model):
     """True where this operator would render the pods otherwise; they keep running as they are until adopted."""
     objectives: Annotated[tuple[ObjectiveStatus, ...], Field(max_length=8), MapKeyed("name")] = ()
     """How each objective is met."""
+    desired_replicas: Number | None = None
+    """Replicas that the load needs at the objectives. Advice: nothing scales by it, an autoscaler may."""
     objectives_met: Figure = ""
     """Objectives met, of all: 2/2."""
     tuning: TuningStatus = TuningStatus()

@@ -59,9 +59,10 @@ class BrainStatus:
         tuning: TuningStatus,
         objectives: Sequence[ObjectiveStatus],
         objectives_met: str,
+        desired_replicas: int | None,
         conditions: Sequence[Condition],
     ) -> None:
-        """Write the brain's whole part; what is left out is erased.
+        """Write the brain's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
 
         Nothing is sent where nothing changed, nor, within a minute of the last write, where neither a condition nor the
         setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
@@ -72,7 +73,7 @@ class BrainStatus:
             "objectives": [_plain(objective) for objective in objectives],
             "objectivesMet": objectives_met,
             "conditions": [self._dated(service, condition) for condition in conditions],
-        }
+        } | _given(desired_replicas)
         written = _Written(digest(part), digest(_urgent(part)), self._clock())
         uid = service.metadata.uid
         if uid not in self._written:
@@ -99,7 +100,7 @@ class BrainStatus:
             "objectives": [_plain(objective) for objective in status.objectives],
             "objectivesMet": status.objectives_met,
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
-        }
+        } | _given(status.desired_replicas)
         return _Written(digest(part), digest(_urgent(part)), self._clock())
 
     def _remember(self, uid: str, written: _Written) -> None:
@@ -138,6 +139,10 @@ class BrainStatus:
 
 def _plain(model: TuningStatus | ObjectiveStatus | Condition) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _given(desired_replicas: int | None) -> Object:
+    return {} if desired_replicas is None else {"desiredReplicas": desired_replicas}
 
 
 def _urgent(part: Object) -> Object:

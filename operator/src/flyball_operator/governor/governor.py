@@ -13,7 +13,8 @@ from typing import Final
 from flyball_engine.contract import Limits, StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import DEADLINES, Mode
-from flyball_operator.governor import guard
+from flyball_operator.governor import capacity, guard
+from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose
@@ -55,6 +56,8 @@ class State:
 
     `policy`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
     `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
+    `balance`: the load against what the engines carry, None until there is a model; `advised`: the
+    replicas that were advised last, whatever is known now.
     """
 
     policy: Policy
@@ -69,6 +72,8 @@ class State:
     last_outcome: Outcome | None = None
     regime: Regime = Regime.BALANCED
     live_since: float = float("inf")
+    balance: Balance | None = None
+    advised: int | None = None
 
     @property
     def limits(self) -> Limits:
@@ -115,6 +120,7 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
     watched = _watch(_lived(state, spec, observation.at), observation, observation.load, spec)
+    watched = _weigh(watched, observation, observation.load, spec, now)
     return _act(watched, observation, observation.load, spec, now)
 
 
@@ -155,6 +161,32 @@ def _count(state: State, signals: Signals, load: Load, spec: TuningSpec) -> Stat
         ratio = state.mix.ratio if state.mix is not None else 0.0
         trial = guard.judge(trial, signals.goodput, arrivals=load.arrivals, ratio=ratio)
     return replace(state, margins=margins, trial=trial, counted_until=signals.at, last_outcome=signals.goodput)
+
+
+def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: float) -> State:
+    """Hold the load against what the engines carry. Without a model that stays as it was known."""
+    if not spec.objectives:
+        return replace(state, balance=None)
+    if not capacity.due(state.balance, spec, now):
+        return state
+    model, demand, before = state.learner.model, _demand(state, load, signals.cores), state.balance
+    if model is not None and demand is not None:
+        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.sheds)
+    elif before is not None and before.asked == capacity.asked(spec):
+        found = before.carried
+    else:
+        return replace(state, balance=None)
+    balance = capacity.weighed(
+        before,
+        found,
+        arrivals=load.arrivals + load.refused,
+        cores=signals.cores,
+        pods=signals.cores if signals.pods is None else signals.pods,
+        spec=spec,
+        now=now,
+        advised=state.advised,
+    )
+    return replace(state, balance=balance, advised=balance.advised)
 
 
 def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: float) -> tuple[State, Decision]:

@@ -77,7 +77,7 @@ def choose(situation: Situation) -> Choice:
         return _widest(situation)
     seqs, seqs_binding = calm_seqs(situation)
     seqs = _relieved(situation, seqs)
-    points = [point_at(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
+    points = _points(situation, seqs)
     # Use is 1 at the margin, and at the threshold itself:
     brink, draining = 1.0 / situation.margins.first_token, situation.draining
     calm = [point for point in points if point.token_use <= 1.0]
@@ -103,6 +103,15 @@ def choose(situation: Situation) -> Choice:
         binding=_binding(best, situation.objectives, seqs_binding),
         predicted=best.predicted,
     )
+
+
+def grid_points(situation: Situation) -> list[Point]:
+    """What comes of each candidate for C beside the batch that keeps the token objectives."""
+    return _points(situation, calm_seqs(situation)[0])
+
+
+def _points(situation: Situation, seqs: int) -> list[Point]:
+    return [point_at(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
 
 
 def _widest(situation: Situation) -> Choice:
@@ -224,7 +233,7 @@ def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
 def _most_use(situation: Situation, predicted: Prediction, *, first: bool) -> float:
     """Use of the objective nearest to its margin, among those that a queue spoils (`first`) or among the others."""
     uses = (
-        _use(objective, predicted, situation.margins)
+        use(objective, predicted, situation.margins)
         for objective in situation.objectives
         if (objective.metric in _FIRST) is first
     )
@@ -243,8 +252,18 @@ def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle
     share = min(1.0, fed / (chunk * max(1.0, demand.output / 2)))
     tpot = share * full + (1.0 - share) * idle
     return Prediction(
-        ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot, capacity=situation.capacity(seqs)
+        ttft=ttft,
+        tpot=tpot,
+        gap=full,
+        e2e=ttft + demand.output * tpot,
+        capacity=situation.capacity(seqs),
+        rate=rate,
     )
+
+
+def mean_backlog(demand: Demand, rate: float) -> float:
+    """Prompts' worth of work that a request finds before it in the mean, prompts being computed at `rate`."""
+    return _queueing(demand, rate) * rate / demand.uncached
 
 
 def _queueing(demand: Demand, rate: float) -> float:
@@ -265,7 +284,7 @@ def _slot_wait(situation: Situation, seqs: int) -> float:
     return queue + (TAIL / (sustained - demand.arrivals) if demand.arrivals > BUSY * sustained else 0.0)
 
 
-def _use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
+def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
     """Predicted share of what the objective allows; 1 is at the margin."""
     if objective.metric is Metric.TIME_TO_FIRST_TOKEN:
         return predicted.ttft / (objective.seconds * margins.first_token)
@@ -286,11 +305,11 @@ def _drain(situation: Situation) -> Choice:
 
 
 def _use_of(choice: Choice, objective: Objective, situation: Situation) -> float:
-    return _use(objective, choice.predicted, situation.margins)
+    return use(objective, choice.predicted, situation.margins)
 
 
 def _binding(point: Point, objectives: tuple[Objective, ...], seqs_binding: str) -> str:
     """The objective nearest to its threshold; what bound the batch if no objective is near."""
     if not objectives or (seqs_binding and point.use < 0.5):
         return seqs_binding
-    return max(objectives, key=lambda objective: _use(objective, point.predicted, Margins())).name
+    return max(objectives, key=lambda objective: use(objective, point.predicted, Margins())).name

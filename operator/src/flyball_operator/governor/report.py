@@ -1,10 +1,11 @@
-"""What the brain says in status: its three conditions and how each objective is met.
+"""What the brain says in status: its conditions and how each objective is met.
 
 Figures are quantised: attained to a tenth of a percent, budgets to five, so that noise writes no status. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Final, Literal
 
 from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, ObjectiveStatus
+from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Outcome, Unobserved
 from flyball_operator.governor.spec import Objective
@@ -27,7 +29,7 @@ class Reason(StrEnum):
     APPLIED = "Applied"
     """Tuned: every engine core of every Ready pod runs under the law's limits."""
     LEARNING = "Learning"
-    """Tuned is False: start values, until the step-time model is trusted."""
+    """Tuned is False: start values, until the step-time model is trusted. CapacitySufficient is Unknown until then."""
     DISABLED = "Disabled"
     """Tuned is False: mode Disabled runs at the upper bounds."""
     RECOMMEND_ONLY = "RecommendOnly"
@@ -51,11 +53,17 @@ class Reason(StrEnum):
     VIOLATED = "Violated"
     """ObjectivesMet is False."""
     NO_OBJECTIVES = "NoObjectives"
-    """ObjectivesMet is Unknown: the spec names none."""
+    """ObjectivesMet and CapacitySufficient are Unknown: the spec names none."""
     NO_REQUESTS = "NoRequests"
-    """ObjectivesMet is Unknown: nothing was counted in the window."""
+    """ObjectivesMet is Unknown: nothing was counted in the window. CapacitySufficient: none ever came."""
     NOT_OBSERVED = "NotObserved"
-    """ObjectivesMet is Unknown: the counts could not be read."""
+    """ObjectivesMet is Unknown: the counts could not be read. CapacitySufficient: the signals could not."""
+    SUFFICIENT = "Sufficient"
+    """CapacitySufficient: the pods carry what arrives, at the objectives."""
+    OVERLOADED = "Overloaded"
+    """CapacitySufficient is False: more arrives than the pods carry at the objectives."""
+    INFEASIBLE = "Infeasible"
+    """CapacitySufficient is False: even an idle engine cannot keep some objective."""
 
 
 Event = tuple[Literal["Normal", "Warning"], str]
@@ -168,10 +176,62 @@ def _row(objective: Objective, outcome: Outcome | None, window: str) -> Objectiv
     )
 
 
+def capacity_verdict(
+    balance: Balance | None, *, objectives: Sequence[Objective], metrics: Verdict, known: Verdict | None, lengths: bool
+) -> Verdict:
+    """Whether the pods carry what arrives.
+
+    `metrics`: whether it can be observed; `lengths`: whether requests ever came. `known` is what status says already, None if that is of no use: it holds until there is better knowledge.
+    """
+    if not objectives:
+        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+    if metrics.reason == Reason.NO_READY_PODS:
+        return metrics
+    if metrics.status == "False":
+        return Verdict("Unknown", Reason.NOT_OBSERVED, "the load cannot be observed")
+    if balance is not None and balance.settled:
+        return _carried_verdict(balance)
+    learning = Verdict("Unknown", Reason.LEARNING, "what the pods carry is not known yet")
+    return known or (learning if lengths else Verdict("Unknown", Reason.NO_REQUESTS, "no request came yet"))
+
+
+def _carried_verdict(balance: Balance) -> Verdict:
+    arrive, carry = figure(balance.shown_arrivals), figure(balance.capacity)
+    if balance.carried.reachable:
+        kept = ", ".join(f"{name}, but {rounded_up(seconds)}" for name, seconds in balance.carried.reachable)
+        return Verdict("False", Reason.INFEASIBLE, f"even an idle engine cannot keep {kept}")
+    if not balance.overloaded:
+        return Verdict("True", Reason.SUFFICIENT, f"carries {carry} requests/s at the objectives, {arrive} arrive")
+    load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
+    remedy = f"{_pods(balance.advised)} would do"
+    return Verdict("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}")
+
+
+def _pods(number: int) -> str:
+    return "1 pod" if number == 1 else f"{number} pods"
+
+
+def _carry(number: int) -> str:
+    return "carries" if number == 1 else "carry"
+
+
+def figure(value: float) -> str:
+    """A figure to two digits."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def rounded_up(seconds: float) -> str:
+    """A duration to two digits, never less than it is."""
+    unit = 10.0 ** (math.floor(math.log10(max(seconds, 1e-6))) - 1)
+    return format_duration(float(f"{math.ceil(seconds / unit - 1e-9) * unit:.3g}"))
+
+
 #: Events of a condition that turned "True" or "False".
 _TURNS: Final[Mapping[ConditionType, Mapping[str, Event]]] = {
     ConditionType.METRICS_AVAILABLE: {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")},
     ConditionType.OBJECTIVES_MET: {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")},
+    # Of False the reason is told.
+    ConditionType.CAPACITY_SUFFICIENT: {"True": ("Normal", "CapacitySufficient")},
 }
 _FAILURES: Final = (Reason.PUSH_FAILED, Reason.UNREACHABLE, Reason.UNGOVERNED, Reason.UNSUPPORTED, Reason.FENCED)
 
@@ -182,7 +242,11 @@ def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict)
         return None
     if kind is ConditionType.TUNED:
         return ("Warning", verdict.reason) if verdict.reason in _FAILURES else None
+    if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
+        return ("Warning", f"Capacity{verdict.reason}")
     turned = before is None or before[0] != verdict.status
+    if kind is ConditionType.CAPACITY_SUFFICIENT and (before is None or before[0] != "False"):
+        return None
     return _TURNS[kind].get(verdict.status) if turned else None
 
 

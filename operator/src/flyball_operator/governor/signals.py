@@ -104,9 +104,10 @@ class StepWindow:
 class Load:
     """Requests of a window, and the queue at its end, summed over all cores seen.
 
-    `arrivals`: requests per second. `finished`: requests that finished in the window; `prompt_tokens`, `cached_tokens`
-    and `generated_tokens` are theirs. `running`, `waiting`: requests now. `kv_usage`: fraction, the fullest core's.
-    `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running requests hold.
+    `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
+    finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
+    `waiting`: requests now. `kv_usage`: fraction, the fullest core's. `kv_tokens`: what one core's KV cache can
+    hold. `held_tokens`: KV tokens that running requests hold.
     """
 
     arrivals: float
@@ -119,6 +120,7 @@ class Load:
     kv_usage: float
     kv_tokens: float
     held_tokens: float
+    refused: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class Signals:
     """All that one tick knows of one service.
 
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
-    the figures are taken over. `cores`: engine cores seen. `outcomes`: by objective id. `goodput`: requests that met
-    all objectives.
+    the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one. `outcomes`:
+    by objective id. `goodput`: requests that met all objectives.
     """
 
     at: float
@@ -151,6 +153,7 @@ class Signals:
     load: Load | Unobserved
     outcomes: Mapping[str, Outcome]
     goodput: Outcome | None
+    pods: int | None = None
 
 
 Observation = Signals | Unobserved

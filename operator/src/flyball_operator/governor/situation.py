@@ -68,13 +68,17 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Seconds expected of each metric under the chosen limits, and requests per second the batch sustains."""
+    """Seconds expected of each metric under the chosen limits, and requests per second the batch sustains.
+
+    `rate`: prompt tokens per second that full steps compute beside the batch.
+    """
 
     ttft: float
     tpot: float
     gap: float
     e2e: float
     capacity: float
+    rate: float
 
 
 @dataclass(frozen=True, kw_only=True)

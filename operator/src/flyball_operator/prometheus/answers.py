@@ -119,6 +119,7 @@ def load_of(by_name: Mapping[str, float], window: int) -> Load | Unobserved:
         kv_usage=by_name.get("kv_usage", 0.0),
         kv_tokens=by_name.get("kv_tokens", 0.0),
         held_tokens=by_name.get("held_tokens", 0.0),
+        refused=max(0.0, by_name.get("shed", 0.0)) / window,
     )
 
 
@@ -153,6 +154,7 @@ def signals_of(
         age_seconds=max(0.0, by_name["age"]),
         window_seconds=float(window),
         cores=int(by_name["cores"]),
+        pods=int(scraped),
         steps=step_window(steps, window),
         load=load_of(by_name, window),
         outcomes=single,

@@ -60,6 +60,7 @@ def load(window: int) -> str:
             "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS)),
             "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS)),
             "ended": _increase(MetricName.REQUESTS, window, extra='outcome!="refused"'),
+            "shed": _increase(MetricName.ADMISSIONS, window, extra='decision="refused"'),
             "finished": _increase(MetricName.REQUESTS, window, extra='outcome="finished"'),
             "prompt_tokens": _increase(MetricName.PROMPT_TOKENS, window),
             "cached_tokens": _increase(MetricName.CACHED_PROMPT_TOKENS, window),

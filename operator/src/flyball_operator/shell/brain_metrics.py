@@ -6,6 +6,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.governor import Decision
 from flyball_operator.governor.identify import Fit
 from flyball_operator.governor.policy import Policy
@@ -85,6 +86,18 @@ class BrainMetrics:
         self._trusted = Gauge(
             "flyball_operator_model_trusted", "1 if decisions rest on the step-time model", _SERVICE, registry=registry
         )
+        self._capacity = Gauge(
+            "flyball_operator_capacity_requests_per_second",
+            "Requests per second that the pods carry at the objectives; no series while that is not known",
+            _SERVICE,
+            registry=registry,
+        )
+        self._replicas = Gauge(
+            "flyball_operator_desired_replicas",
+            "Replicas that the load needs at the objectives; no series while that is not known",
+            _SERVICE,
+            registry=registry,
+        )
         self._per_service = (
             self._failures,
             self._decisions,
@@ -97,6 +110,8 @@ class BrainMetrics:
             self._margin,
             self._error,
             self._trusted,
+            self._capacity,
+            self._replicas,
         )
 
     def failed(self, namespace: str, service: str) -> None:
@@ -116,16 +131,15 @@ class BrainMetrics:
         for knob, value in policy.limits.given().items():
             self._limit.labels(namespace, service, knob.value).set(value)
         shed = policy.shed
-        told = {
-            self._budget: policy.budget,
-            self._deadline: shed.ttft_deadline_seconds if shed is not None else None,
-            self._margin: shed.margin if shed is not None else None,
-        }
-        for gauge, figure in told.items():
-            if figure is None:
-                gauge.remove_by_labels({"namespace": namespace, "service": service})
-            else:
-                gauge.labels(namespace, service).set(figure)
+        _set(self._budget, namespace, service, policy.budget)
+        _set(self._deadline, namespace, service, shed.ttft_deadline_seconds if shed is not None else None)
+        _set(self._margin, namespace, service, shed.margin if shed is not None else None)
+
+    def capacity(self, namespace: str, service: str, balance: Balance | None) -> None:
+        """What the pods carry, and how many of them the load needs."""
+        known = balance if balance is not None and balance.settled else None
+        _set(self._capacity, namespace, service, known.replicas * known.rate if known is not None else None)
+        _set(self._replicas, namespace, service, known.advised if known is not None else None)
 
     def pushed(self, namespace: str, service: str, *, seconds: float, longest_step: float) -> None:
         """A pod acknowledged a setpoint."""
@@ -141,3 +155,11 @@ class BrainMetrics:
         """Drop the series of a service that is gone."""
         for metric in self._per_service:
             metric.remove_by_labels({"namespace": namespace, "service": service})
+
+
+def _set(gauge: Gauge, namespace: str, service: str, figure: float | None) -> None:
+    """Show a figure, or no series where there is none."""
+    if figure is None:
+        gauge.remove_by_labels({"namespace": namespace, "service": service})
+    else:
+        gauge.labels(namespace, service).set(figure)

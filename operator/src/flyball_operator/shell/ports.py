@@ -67,6 +67,7 @@ class BrainStatusWriter(Protocol):
         tuning: TuningStatus,
         objectives: Sequence[ObjectiveStatus],
         objectives_met: str,
+        desired_replicas: int | None,
         conditions: Sequence[Condition],
     ) -> None:
         """Write the brain's whole part; what is left out is erased."""

@@ -17,6 +17,7 @@ from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceSer
 from flyball_operator.engines.client import Acknowledged, EngineClient
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.governor import record, report
+from flyball_operator.governor.capacity import asked
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, learn_steps
 from flyball_operator.governor.journal import Journal, is_change
 from flyball_operator.governor.policy import Policy
@@ -67,7 +68,8 @@ class Seat:
         self._service = service
         self._spec = tuning_spec(service.spec)
         tuning = service.status.tuning
-        self._state: State = record.resumed(tuning, self._spec)
+        self._state: State = replace(record.resumed(tuning, self._spec), advised=service.status.desired_replicas)
+        self._capacity = _capacity_known(service)
         self._journal = Journal(tuning.decisions)
         self._binding = tuning.binding_objective
         self._intent_epoch, self._generation = tuning.epoch, tuning.generation
@@ -93,7 +95,9 @@ class Seat:
 
     def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
         """Take note of the service and its pods as they are now."""
-        self._service, self._spec = service, tuning_spec(service.spec)
+        before, self._service, self._spec = self._spec, service, tuning_spec(service.spec)
+        if asked(before) != asked(self._spec):
+            self._capacity = ("", None)
         self._crew.muster(pods)
 
     async def close(self) -> None:
@@ -145,10 +149,18 @@ class Seat:
         before = self._state
         self._state, decision = decide(before, observation, self._spec, now)
         self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
+        self._note_capacity()
         if decision.choice is not None:
             self._binding = decision.choice.binding
         self._observe(observation)
         await self._conclude(decision, before)
+
+    def _note_capacity(self) -> None:
+        """From a settled balance on that is what is known; what status said before was of an earlier one."""
+        balance = self._state.balance
+        if balance is not None and balance.settled:
+            self._capacity = (report.figure(balance.capacity), None)
+        self._tools.metrics.capacity(*self.labels, balance)
 
     def _note_counts(self, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """Keep the last counts for as long as it takes to call it an outage: they are over minutes."""
@@ -266,10 +278,18 @@ class Seat:
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
         _, _, met = report.objectives_status(self._spec.objectives, self._attainment, window=_WINDOW)
+        metrics = self._judge_metrics(ready)
         return {
-            ConditionType.METRICS_AVAILABLE: self._judge_metrics(ready),
+            ConditionType.METRICS_AVAILABLE: metrics,
             ConditionType.TUNED: report.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
+            ConditionType.CAPACITY_SUFFICIENT: report.capacity_verdict(
+                self._state.balance,
+                objectives=self._spec.objectives,
+                metrics=metrics,
+                known=self._capacity[1],
+                lengths=self._state.lengths is not None,
+            ),
         }
 
     def _judge_metrics(self, ready: int) -> Verdict:
@@ -309,7 +329,12 @@ class Seat:
         generation = self._service.metadata.generation
         conditions: list[Condition] = [verdict.condition(kind, generation) for kind, verdict in verdicts.items()]
         await self._tools.writer.write(
-            self._service, tuning=self._tuning(), objectives=rows, objectives_met=met, conditions=conditions
+            self._service,
+            tuning=self._tuning(),
+            objectives=rows,
+            objectives_met=met,
+            desired_replicas=self._state.advised if self._spec.objectives else None,
+            conditions=conditions,
         )
 
     def _tuning(self) -> TuningStatus:
@@ -324,6 +349,7 @@ class Seat:
             model=record.model_status(self._state.learner),
             margins=record.margins_status(self._state.margins),
             binding_objective=self._binding[:63],
+            capacity=self._capacity[0],
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
             decisions=self._journal.decisions,
         )
@@ -344,6 +370,14 @@ class Seat:
 Verdicts = dict[ConditionType, Verdict]
 _NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 _FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader; this one stopped acting"),)
+
+
+def _capacity_known(service: InferenceService) -> tuple[str, Verdict | None]:
+    """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
+    for found in service.status.conditions:
+        if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:
+            return service.status.tuning.capacity, Verdict(found.status, found.reason, found.message)
+    return "", None
 
 
 def _content(setpoint: Setpoint) -> tuple[object, object]:

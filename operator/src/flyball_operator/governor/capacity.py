@@ -1,0 +1,275 @@
+"""Capacity: what engines carry at the objectives, and how many of them the load needs.
+
+What one core carries is the largest rate of arrivals at which the law itself predicts every objective to be kept, with
+the lengths of now. The tail of the wait for a place is in that prediction; of the wait behind other prompts only the
+mean is. So a rate is judged with the queue that one request in a hundred meets: that tail is the headroom, and there is
+no other. First tokens are held to the threshold itself, since the margin stands for that same scatter.
+
+The number of replicas is advice: nothing here scales. Pure; seconds, tokens and requests per second, Unix seconds where
+a time is meant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flyball_operator.governor.law import TAIL, choose, grid_points, mean_backlog, token_budget, use
+from flyball_operator.governor.shed import choose_gated
+from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
+from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
+
+#: A rate is found to this share.
+EXACT: Final = 0.02
+#: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
+WEIGHED_SECONDS: Final = 15.0
+MEMORY_SECONDS: Final = 60.0
+#: Windows in a row in which even an idle engine fails the objectives, before that is said.
+FAILING_WINDOWS: Final = 4
+#: An overload ends below this share of the capacity.
+RELIEVED: Final = 0.9
+#: One replica fewer must carry the load with this much to spare, for so long.
+SPARE: Final = 1.2
+FEWER_SECONDS: Final = 300.0
+#: What people are shown stays while it is right within this share, so that noise writes no status.
+SHOWN_WITHIN: Final = 0.1
+#: More replicas are never advised.
+MOST_REPLICAS: Final = 10_000
+#: A decode that lasts beyond any batch.
+_ENDLESS: Final = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What one core carries: requests per second, and the objective nearest to its threshold there.
+
+    `reachable`: where the objectives cannot be kept even by an idle engine, those that fail, and the thresholds in
+    seconds that together with the other objectives can be.
+    """
+
+    rate: float
+    binding: str = ""
+    reachable: tuple[tuple[str, float], ...] = ()
+
+
+#: What of a spec decides what is carried: objectives, bounds, and whether requests are refused.
+Asked = tuple[tuple[Objective, ...], Envelope, bool]
+
+
+def asked(spec: TuningSpec) -> Asked:
+    """What of a spec decides what is carried."""
+    return spec.objectives, spec.envelope, spec.sheds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """The load of a service against what its engines carry, over the last minutes; bounded.
+
+    `rate`: what one replica carries, and `arrivals` of the service, in requests per second, refused ones too; both are
+    smoothed. `shown_rate` and `shown_arrivals` are the same for people, moved only when they are no longer right.
+    `failing`: windows in a row in which even an idle engine could not keep the objectives. `advised`: replicas.
+    `roomy`: most of what a fall of that would have needed since `fewer_since`.
+    """
+
+    asked: Asked
+    since: float
+    at: float
+    carried: Carried
+    arrivals: float
+    replicas: int
+    rate: float
+    shown_rate: float
+    shown_arrivals: float
+    failing: int = 0
+    overloaded: bool = False
+    advised: int = 1
+    fewer_since: float = math.inf
+    roomy: int = 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether a minute was seen: before, chance says too much."""
+        return self.at - self.since >= MEMORY_SECONDS - 0.5
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that all replicas carry, as shown."""
+        return self.replicas * self.shown_rate
+
+
+def carried(situation: Situation, *, gated: bool) -> Carried:
+    """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused."""
+    if not _Held.at(situation, 0.0, gated=gated).kept:
+        return Carried(rate=0.0, reachable=_reachable(situation))
+    low, high = 0.0, max(situation.demand.arrivals, EXACT)
+    best = _Held.at(situation, low, gated=gated)
+    while (held := _Held.at(situation, high, gated=gated)).kept:
+        best, low, high = held, high, 2.0 * high
+    while high - low > EXACT * high:
+        middle = (low + high) / 2
+        held = _Held.at(situation, middle, gated=gated)
+        best, low, high = (held, middle, high) if held.kept else (best, low, middle)
+    return Carried(rate=low, binding=best.binding)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Whether every objective is kept at a rate, and the one nearest to its threshold."""
+
+    kept: bool
+    binding: str = ""
+
+    @classmethod
+    def at(cls, situation: Situation, arrivals: float, *, gated: bool) -> _Held:
+        steady = _steady(situation, arrivals)
+        calm = _chosen(steady, gated=gated)
+        if calm.predicted.capacity < arrivals or steady.demand.running > calm.seqs:
+            return cls(False)
+        waiting = TAIL * mean_backlog(steady.demand, calm.predicted.rate)
+        # Without a gate a queue by chance sets off a drain, which costs token objectives: it must end with that queue.
+        tail = replace(steady, demand=replace(steady.demand, waiting=waiting), draining=not gated)
+        choice = _chosen(tail, gated=gated)
+        uses = {o.name: _most_use(o, choice.predicted, tail) for o in situation.objectives}
+        binding = max(uses, key=uses.__getitem__)
+        return cls(uses[binding] <= 1.0 and choice.regime is not Regime.DRAINING, binding)
+
+
+def _chosen(situation: Situation, *, gated: bool) -> Choice:
+    return choose_gated(situation) if gated else choose(situation)
+
+
+def _thresholds(margins: Margins) -> Margins:
+    """Token objectives at their margin, first tokens at the threshold: their tail is predicted."""
+    return replace(margins, first_token=1.0)
+
+
+def _most_use(objective: Objective, predicted: Prediction, steady: Situation) -> float:
+    """Share of what an objective allows that is used: by what is predicted, or by the mean step of the batch."""
+    at_threshold = replace(steady, margins=_thresholds(steady.margins))
+    budget = token_budget(objective, at_threshold)
+    mean = 0.0 if budget is None else steady.balanced_step(steady.demand.running) / budget
+    return max(mean, use(objective, predicted, at_threshold.margins))
+
+
+def _steady(situation: Situation, arrivals: float) -> Situation:
+    """The same mix at another rate, with nobody waiting and the batch that the rate implies."""
+    running = _batch(situation, arrivals)
+    demand: Demand = replace(situation.demand, arrivals=arrivals, waiting=0.0, running=running, decodes=running)
+    return replace(situation, demand=demand, draining=False)
+
+
+def _batch(situation: Situation, arrivals: float) -> float:
+    """Decodes that run in the mean: Little's law, arrivals · output · balanced step; endless past what is sustained."""
+    tokens, decodes = arrivals * situation.demand.output, 0.0
+    for _ in range(100):
+        more = tokens * situation.balanced_step(decodes)
+        if more > _ENDLESS:
+            break
+        if more - decodes <= EXACT * more:
+            return more
+        decodes = more
+    return _ENDLESS
+
+
+def _reachable(situation: Situation) -> tuple[tuple[str, float], ...]:
+    """The thresholds that the limits of an idle engine which come nearest to all objectives can keep."""
+    idle, margins = _steady(situation, 0.0), _thresholds(situation.margins)
+    points = [
+        {o.name: (use(o, point.predicted, margins), o.seconds) for o in situation.objectives}
+        for point in grid_points(idle)
+    ]
+    best = min(points, key=lambda uses: max(share for share, _ in uses.values()))
+    failing = tuple((name, share * seconds) for name, (share, seconds) in best.items() if share > 1.0)
+    nearest = max(best, key=lambda name: best[name][0])
+    # Behind a gate each step is held to its time, and that may fail where limits alone would not: only just.
+    return failing or ((nearest, best[nearest][1] * (1.0 + EXACT)),)
+
+
+def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
+    """Whether the load is to be weighed again."""
+    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < WEIGHED_SECONDS - 0.5
+
+
+def weighed(
+    before: Balance | None,
+    found: Carried,
+    *,
+    arrivals: float,
+    cores: int,
+    pods: int,
+    spec: TuningSpec,
+    now: float,
+    advised: int | None = None,
+) -> Balance:
+    """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
+
+    `advised`: what was advised last, if no balance tells.
+    """
+    replicas = max(1, pods)
+    rate = found.rate * cores / replicas
+    if before is None or before.asked != asked(spec) or now < before.at:
+        last = before.advised if before is not None else advised
+        return Balance(
+            asked=asked(spec),
+            since=now,
+            at=now,
+            carried=found,
+            failing=1 if found.reachable else 0,
+            arrivals=arrivals,
+            replicas=replicas,
+            rate=rate,
+            shown_rate=rate,
+            shown_arrivals=arrivals,
+            overloaded=arrivals > replicas * rate,
+            advised=max(last or replicas, _needed(arrivals, rate)),
+        )
+    share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
+    arrivals = before.arrivals + share * (arrivals - before.arrivals)
+    failing = before.failing + 1 if found.reachable else 0
+    # A window of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
+    if found.reachable:
+        found, rate = (before.carried, before.rate) if failing < FAILING_WINDOWS else (found, 0.0)
+    elif before.rate > 0.0:
+        rate = before.rate + share * (rate - before.rate)
+    over = arrivals > replicas * rate * (RELIEVED if before.overloaded else 1.0)
+    # Figures that were right within a tenth may not say why it turned.
+    turned = over != before.overloaded
+    moved = replace(
+        before,
+        at=now,
+        carried=found,
+        failing=failing,
+        arrivals=arrivals,
+        replicas=replicas,
+        rate=rate,
+        shown_rate=rate if turned else _shown(before.shown_rate, rate),
+        shown_arrivals=arrivals if turned else _shown(before.shown_arrivals, arrivals),
+        overloaded=over,
+    )
+    return _advised(moved)
+
+
+def _advised(balance: Balance) -> Balance:
+    """The advice: up at once, down when fewer would have carried the load with room for all of some minutes."""
+    if balance.rate <= 0.0:
+        return replace(balance, fewer_since=math.inf)
+    needed = _needed(balance.arrivals, balance.rate)
+    roomy = _needed(SPARE * balance.arrivals, balance.rate)
+    if needed > balance.advised or roomy >= balance.advised:
+        return replace(balance, advised=max(needed, balance.advised), fewer_since=math.inf)
+    if balance.fewer_since > balance.at:
+        return replace(balance, fewer_since=balance.at, roomy=roomy)
+    roomy = max(roomy, balance.roomy)
+    if balance.at - balance.fewer_since < FEWER_SECONDS - 0.5:
+        return replace(balance, roomy=roomy)
+    return replace(balance, advised=roomy, fewer_since=math.inf)
+
+
+def _needed(arrivals: float, rate: float) -> int:
+    """Replicas that carry so many arrivals; one where none would."""
+    return min(MOST_REPLICAS, max(1, math.ceil(arrivals / rate))) if rate > 0.0 else 1
+
+
+def _shown(before: float, now: float) -> float:
+    return before if abs(now - before) <= SHOWN_WITHIN * before else now
