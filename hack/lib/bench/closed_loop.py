@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.plays import NEVER_EXPIRES, model_spec
+from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
@@ -21,6 +22,7 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.virtual import Event
 from flyball_operator.api.v1alpha1 import Overload
+from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.governor import decide, start
 from flyball_operator.governor.policy import NO_BUDGET
 from flyball_operator.governor.signals import (
@@ -52,6 +54,7 @@ class _Sample:
     cells: Cells
     counts: LedgerCounts
     queued: int
+    refused: int
 
 
 class Brain:
@@ -76,6 +79,11 @@ class Brain:
         self._generation = 0
         self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
+    @property
+    def balance(self) -> Balance | None:
+        """The load against what the engine carries, None until there is a model."""
+        return self._state.balance
+
     def events(self, seconds: float) -> list[Event]:
         """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
         first = Event(0.0, self._push)
@@ -84,8 +92,9 @@ class Brain:
 
     def _scrape(self, core: Core) -> None:
         queued = len(core.scheduler.running) + len(core.scheduler.waiting)
+        refused = sum(core.gate.counts[reason] for reason in REFUSALS)
         self._samples.append(
-            _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued)
+            _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued, refused)
         )
 
     def _decide(self, core: Core) -> None:
@@ -154,6 +163,7 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
         kv_usage=scheduler.used_blocks() / scheduler.capacity,
         kv_tokens=scheduler.capacity * BLOCK_TOKENS,
         held_tokens=scheduler.held_tokens(),
+        refused=(after.refused - before.refused) / seconds,
     )
     ids = [objective.id for objective in tuning.objectives]
     return Signals(

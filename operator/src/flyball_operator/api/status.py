@@ -188,8 +188,7 @@ class TuningStatus(Model):
 
 
 class InferenceServiceStatus(Model):
-    """What is. Hands own everything but what is the brain's: `objectives`, `objectivesMet`, `desiredReplicas`, `tuning`
-    and their conditions."""
+    """What is. Hands own everything but `objectives`, `tuning`, `desiredReplicas` and their conditions: the brain's."""
 
     observed_generation: Number = 0
     """Generation of the spec that the hands last acted on."""

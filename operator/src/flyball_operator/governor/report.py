@@ -181,7 +181,8 @@ def capacity_verdict(
 ) -> Verdict:
     """Whether the pods carry what arrives.
 
-    `metrics`: whether it can be observed; `lengths`: whether requests ever came. `known` is what status says already, None if that is of no use: it holds until there is better knowledge.
+    `metrics`: whether it can be observed; `lengths`: whether requests ever came. `known` is what status says already,
+    None if that is of no use: it holds until there is better knowledge.
     """
     if not objectives:
         return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
