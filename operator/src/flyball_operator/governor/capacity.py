@@ -22,6 +22,8 @@ from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
 
 #: A rate is found to this share.
 EXACT: Final = 0.02
+#: Thresholds that cannot be kept are loosened by this until they can.
+LOOSENED: Final = 1.02
 #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
 WEIGHED_SECONDS: Final = 15.0
 MEMORY_SECONDS: Final = 60.0
@@ -101,7 +103,7 @@ class Balance:
 def carried(situation: Situation, *, gated: bool) -> Carried:
     """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused."""
     if not _Held.at(situation, 0.0, gated=gated).kept:
-        return Carried(rate=0.0, reachable=_reachable(situation))
+        return Carried(rate=0.0, reachable=_reachable(situation, gated=gated))
     low, high = 0.0, max(situation.demand.arrivals, EXACT)
     best = _Held.at(situation, low, gated=gated)
     while (held := _Held.at(situation, high, gated=gated)).kept:
@@ -172,18 +174,22 @@ def _batch(situation: Situation, arrivals: float) -> float:
     return _ENDLESS
 
 
-def _reachable(situation: Situation) -> tuple[tuple[str, float], ...]:
-    """The thresholds that the limits of an idle engine which come nearest to all objectives can keep."""
+def _reachable(situation: Situation, *, gated: bool) -> tuple[tuple[str, float], ...]:
+    """The thresholds that an idle engine can keep in place of those that it cannot, together with the others.
+
+    First those of the limits that come nearest to all objectives. Behind a gate each step is held to its time, which
+    leaves first tokens less: then these are loosened until the law keeps them.
+    """
     idle, margins = _steady(situation, 0.0), _thresholds(situation.margins)
-    points = [
-        {o.name: (use(o, point.predicted, margins), o.seconds) for o in situation.objectives}
-        for point in grid_points(idle)
-    ]
-    best = min(points, key=lambda uses: max(share for share, _ in uses.values()))
-    failing = tuple((name, share * seconds) for name, (share, seconds) in best.items() if share > 1.0)
-    nearest = max(best, key=lambda name: best[name][0])
-    # Behind a gate each step is held to its time, and that may fail where limits alone would not: only just.
-    return failing or ((nearest, best[nearest][1] * (1.0 + EXACT)),)
+    points = [{o.name: use(o, point.predicted, margins) for o in situation.objectives} for point in grid_points(idle)]
+    nearest = min(points, key=lambda uses: max(uses.values()))
+    failing = {name: share for name, share in nearest.items() if share > 1.0}
+    failing = failing or {max(nearest, key=nearest.__getitem__): 1.0}
+    for by in (LOOSENED**number for number in range(100)):
+        held = tuple(replace(o, seconds=o.seconds * by * failing.get(o.name, 1.0 / by)) for o in situation.objectives)
+        if _Held.at(replace(situation, objectives=held), 0.0, gated=gated).kept:
+            break
+    return tuple((o.name, o.seconds) for o in held if o.name in failing)
 
 
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:

@@ -1,0 +1,284 @@
+"""What engines carry at the objectives, and how many of them a load needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyball_operator.api.v1alpha1 import ConditionType, Overload
+from flyball_operator.governor import report
+from flyball_operator.governor.capacity import (
+    EXACT,
+    FAILING_WINDOWS,
+    FEWER_SECONDS,
+    WEIGHED_SECONDS,
+    Balance,
+    Carried,
+    carried,
+    weighed,
+)
+from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.report import Reason, Verdict
+from flyball_operator.governor.signals import Missing, Unobserved
+from flyball_operator.governor.spec import TuningSpec
+from support.plant import A100, H100
+from support.tuning import E2E, GAP, TPOT, TTFT, signals, situation, tuning
+
+SPEC = tuning(TTFT, TPOT)
+LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}
+GATED = pytest.mark.parametrize("gated", [False, True], ids=["queue", "shed"])
+SCRAPED = Verdict("True", Reason.SCRAPED, "")
+
+
+# What one core carries.
+
+
+@GATED
+def test_looser_objectives_let_more_be_carried(gated: bool) -> None:
+    rates = [
+        carried(situation(TTFT, replace(TPOT, seconds=seconds)), gated=gated).rate for seconds in (0.04, 0.06, 0.12)
+    ]
+    assert 0 < rates[0] < rates[1] < rates[2]
+
+
+@GATED
+def test_longer_prompts_and_slower_devices_let_less_be_carried(gated: bool) -> None:
+    short, long = (carried(situation(TTFT, TPOT, **lengths), gated=gated).rate for lengths in ({}, LONG))
+    assert long < short / 2
+    slow, fast = (carried(situation(TTFT, TPOT, model=model), gated=gated).rate for model in (A100, H100))
+    assert slow < fast
+
+
+@GATED
+def test_the_load_of_now_does_not_change_what_is_carried(gated: bool) -> None:
+    calm = carried(situation(TTFT, TPOT), gated=gated).rate
+    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, running=100.0, decodes=90.0)
+    assert carried(crowded, gated=gated).rate == pytest.approx(calm, rel=2 * EXACT)
+
+
+@GATED
+def test_memory_bounds_what_is_carried(gated: bool) -> None:
+    roomy, short = (carried(situation(TTFT, kv_tokens=kv), gated=gated).rate for kv in (100_000.0, 1_000.0))
+    assert short < roomy
+
+
+def test_a_token_objective_alone_is_carried_as_far_as_the_batch_that_keeps_it() -> None:
+    here = situation(TPOT)
+    found = carried(here, gated=False)
+    assert found.binding == "tpot"
+    batch = found.rate * here.demand.output * TPOT.seconds
+    assert here.balanced_step(0.7 * batch) < TPOT.seconds * here.margins.token
+
+
+@GATED
+def test_an_objective_that_an_idle_engine_cannot_keep_is_named_with_what_it_can(gated: bool) -> None:
+    tight = replace(TTFT, seconds=0.01)
+    found = carried(situation(tight, TPOT), gated=gated)
+    assert found.rate == 0
+    ((name, seconds),) = found.reachable
+    assert name == "ttft"
+    assert carried(situation(replace(tight, seconds=1.01 * seconds), TPOT), gated=gated).rate > 0
+    assert carried(situation(replace(tight, seconds=0.9 * seconds), TPOT), gated=gated).rate == 0
+
+
+def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_are_named() -> None:
+    first, gap = replace(TTFT, seconds=0.3), replace(GAP, seconds=0.03)
+    found = carried(situation(first, gap, **LONG), gated=False)
+    reachable = dict(found.reachable)
+    assert reachable
+    together = [replace(o, seconds=1.01 * reachable.get(o.name, o.seconds)) for o in (first, gap)]
+    assert not carried(situation(*together, **LONG), gated=False).reachable
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ttft=st.floats(0.2, 10.0),
+    tpot=st.floats(0.01, 0.5),
+    looser=st.floats(1.1, 4.0),
+    prompt=st.floats(10.0, 3000.0),
+    output=st.floats(2.0, 500.0),
+)
+def test_a_looser_objective_never_lets_less_be_carried_behind_a_gate(
+    ttft: float, tpot: float, looser: float, prompt: float, output: float
+) -> None:
+    lengths = {"prompt": prompt, "uncached": prompt, "attention": prompt / 2, "output": output}
+    first, token = replace(TTFT, seconds=ttft), replace(TPOT, seconds=tpot)
+    tight, loose = (
+        carried(situation(one, token, ratio=prompt / output, **lengths), gated=True).rate
+        for one in (first, replace(first, seconds=looser * ttft))
+    )
+    assert loose >= tight * (1 - 2 * EXACT)
+
+
+# The load against it.
+
+
+def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = WEIGHED_SECONDS) -> Balance:
+    """What is known after so many windows of arrivals."""
+    found, now = None, 1000.0
+    for arrivals in loads:
+        found = then(found, arrivals, now=now, rate=rate, pods=pods)
+        now += seconds
+    assert found is not None
+    return found
+
+
+def then(
+    before: Balance | None, arrivals: float, *, now: float | None = None, rate: float = 5.0, pods: int = 2
+) -> Balance:
+    """One window later."""
+    found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
+    at = now if now is not None else (before.at if before is not None else 0.0) + WEIGHED_SECONDS
+    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at)
+
+
+def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0, pods: int = 2) -> Balance:
+    for _ in range(int(count)):
+        before = then(before, arrivals, rate=rate, pods=pods)
+    return before
+
+
+def verdict(found: Balance | None, **changed: object) -> Verdict:
+    asked = {"objectives": SPEC.objectives, "metrics": SCRAPED, "known": None, "lengths": True} | changed
+    return report.capacity_verdict(found, **asked)  # type: ignore[arg-type]
+
+
+def test_a_pod_of_several_cores_carries_what_they_do() -> None:
+    one = weighed(None, Carried(rate=5.0), arrivals=12.0, cores=4, pods=2, spec=SPEC, now=0.0)
+    assert (one.rate, one.capacity, one.advised) == (10.0, 20.0, 2)
+
+
+def test_an_overload_asks_for_more_at_once_and_says_what_binds() -> None:
+    over = windows(balance(*[4.0] * 10), 12, 14.0)
+    assert over.overloaded
+    assert over.advised == 3
+    said = verdict(over)
+    assert (said.status, said.reason) == ("False", Reason.OVERLOADED)
+    assert said.message == "13 requests/s arrive, 2 pods carry 10 at the objectives: tpot binds; 3 pods would do"
+
+
+def test_a_burst_is_no_overload() -> None:
+    assert not windows(balance(*[6.0] * 10), 1, 20.0).overloaded
+
+
+def test_an_overload_does_not_end_at_its_edge() -> None:
+    over = windows(balance(*[6.0] * 10), 20, 11.0)
+    assert windows(over, 20, 9.6).overloaded
+    assert not windows(over, 20, 8.0).overloaded
+
+
+def test_fewer_are_advised_only_after_minutes_with_room() -> None:
+    calm = balance(*[4.0] * 5, pods=3)
+    assert calm.advised == 3
+    assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS - 6, 4.0, pods=3).advised == 3
+    assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS + 1, 4.0, pods=3).advised == 1
+    tight = windows(balance(*[9.0] * 5, pods=3), 100, 9.0, pods=3)
+    assert tight.advised == 3, "two would carry it, but with too little to spare"
+
+
+def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:
+    found, advised = balance(10.1, pods=3), set()
+    for number in range(400):
+        found = then(found, 10.1 if number % 8 < 4 else 9.5, pods=3)
+        advised.add(found.advised)
+    assert advised == {3}
+
+
+def test_what_the_busiest_of_those_minutes_needed_is_still_advised() -> None:
+    found = balance(*[2.0] * 3, pods=6)
+    for number in range(60):
+        found = then(found, 12.0 if number % 10 == 5 else 2.0, pods=6)
+    assert 1 < found.advised < 6
+
+
+def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
+    calm = balance(*[4.0] * 10)
+    chance = windows(calm, FAILING_WINDOWS - 1, 4.0, rate=0.0)
+    assert verdict(chance).reason == Reason.SUFFICIENT
+    lasting = windows(calm, FAILING_WINDOWS, 4.0, rate=0.0)
+    said = verdict(lasting)
+    assert (said.status, said.reason) == ("False", Reason.INFEASIBLE)
+    assert said.message == "even an idle engine cannot keep ttft, but 330ms"
+    assert lasting.advised == calm.advised, "no number of pods would do"
+    assert verdict(windows(lasting, 1, 4.0)).reason == Reason.SUFFICIENT
+
+
+def test_noise_changes_no_word() -> None:
+    said = {verdict(windows(balance(*[7.0] * 6), number, 7.0 + 0.2 * (number % 3))).message for number in range(20)}
+    assert said == {"carries 10 requests/s at the objectives, 7 arrive"}
+
+
+def test_what_cannot_be_known_is_said() -> None:
+    away = Verdict("False", Missing.UNREACHABLE.value, "away")
+    idle = Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    found = balance(*[4.0] * 10)
+    assert verdict(found, objectives=()).reason == Reason.NO_OBJECTIVES
+    assert verdict(found, metrics=away).reason == Reason.NOT_OBSERVED
+    assert verdict(found, metrics=idle).reason == Reason.NO_READY_PODS
+    assert verdict(balance(4.0)).reason == Reason.LEARNING
+    assert verdict(None, lengths=False).reason == Reason.NO_REQUESTS
+    known = Verdict("False", Reason.OVERLOADED, "as an earlier leader saw it")
+    assert verdict(balance(4.0), known=known) == known
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "event"),
+    [
+        (None, ("True", Reason.SUFFICIENT), None),
+        (("Unknown", Reason.LEARNING), ("True", Reason.SUFFICIENT), None),
+        (("True", Reason.SUFFICIENT), ("False", Reason.OVERLOADED), ("Warning", "CapacityOverloaded")),
+        (("False", Reason.OVERLOADED), ("False", Reason.OVERLOADED), None),
+        (("False", Reason.OVERLOADED), ("False", Reason.INFEASIBLE), ("Warning", "CapacityInfeasible")),
+        (("False", Reason.OVERLOADED), ("True", Reason.SUFFICIENT), ("Normal", "CapacitySufficient")),
+        (("False", Reason.OVERLOADED), ("Unknown", Reason.NOT_OBSERVED), None),
+    ],
+)
+def test_events_tell_of_turns(
+    before: tuple[str, str] | None, now: tuple[str, str], event: tuple[str, str] | None
+) -> None:
+    assert report.event(ConditionType.CAPACITY_SUFFICIENT, before, Verdict(*now, "")) == event
+
+
+# In the governor.
+
+
+def ticks(state: State, count: int, spec: TuningSpec = SPEC, *, begin: float = 100.0, **load: float) -> State:
+    for number in range(count):
+        now = begin + 5.0 * number
+        state, _ = decide(state, signals(now, **load), spec, now)
+    return state
+
+
+def test_what_is_refused_counts_as_load() -> None:
+    shed = replace(SPEC, overload=Overload.SHED)
+    calm, refusing = (ticks(start(shed), 20, shed, refused=refused).balance for refused in (0.0, 100.0))
+    assert calm is not None
+    assert refusing is not None
+    assert not calm.overloaded
+    assert refusing.overloaded
+    assert refusing.carried.rate == pytest.approx(calm.carried.rate, rel=2 * EXACT)
+
+
+def test_nobody_asked_for_objectives_so_nothing_is_carried_at_them() -> None:
+    nothing = tuning()
+    assert ticks(start(nothing), 20, nothing).balance is None
+
+
+def test_an_edit_of_the_objectives_starts_anew_and_keeps_the_advice() -> None:
+    before = ticks(start(SPEC), 20)
+    edited = tuning(TTFT, E2E)
+    after, _ = decide(before, signals(205.0), edited, 205.0)
+    assert before.balance is not None
+    assert after.balance is not None
+    assert before.balance.settled
+    assert not after.balance.settled
+    assert after.advised == before.advised
+
+
+def test_in_the_dark_what_was_known_stays() -> None:
+    before = ticks(start(SPEC), 20)
+    after, _ = decide(before, Unobserved(Missing.UNREACHABLE, "away"), SPEC, 400.0)
+    assert after.balance == before.balance
