@@ -1,4 +1,4 @@
-"""One service whose pods carry its load, or not: what status, events and autoscalers are told, and what they are not."""
+"""One service whose pods carry its load, or not: what status, events and autoscalers are told."""
 
 from __future__ import annotations
 
