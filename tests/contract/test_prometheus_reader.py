@@ -95,6 +95,21 @@ async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -
         assert found.cores == 1
 
 
+async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+
+    def refused(seen: Observation) -> bool:
+        pod.engine.gate.queue_full()
+        return isinstance(seen, Signals) and isinstance(seen.load, Load) and seen.load.refused > 0
+
+    async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
+        pod.load([Phase(3600, 4, 100, 16)], seed=1)
+        found = await read_until(reader, refused)
+        assert isinstance(found, Signals)
+        assert found.pods == 1
+
+
 async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> None:
     world = World()
     pod = world.engine()

@@ -69,6 +69,7 @@ class PlantEngine:
         self.governed = governed
         self.unsupported: Mapping[AnyKnob, str] = unsupported or {}
         self.ungated: str | None = None
+        self.gate = Gate(lambda: None)
         self.queue: QueueLimits | None = None
         self.plant = Plant(CPU, (), limits=START, seed=seed)
         self.applied: Generation | None = None
@@ -179,7 +180,7 @@ class ServedEngine:
             timeout=2.0,
         )
         registry = CollectorRegistry()
-        registry.register(EngineCollector(service, self.engine.counts, Gate(lambda: None)))
+        registry.register(EngineCollector(service, self.engine.counts, self.engine.gate))
         self._service = service
         self._serving = asyncio.create_task(serve(build_app(service, registry), bind(self.ip, self.port)))
 
