@@ -22,6 +22,8 @@ from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
 
 #: A rate is found to this share.
 EXACT: Final = 0.02
+#: Requests per second that no core carries, whatever a model says.
+FASTEST: Final = 1e6
 #: Thresholds that cannot be kept are loosened by this until they can.
 LOOSENED: Final = 1.02
 #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
@@ -106,7 +108,7 @@ def carried(situation: Situation, *, gated: bool) -> Carried:
         return Carried(rate=0.0, reachable=_reachable(situation, gated=gated))
     low, high = 0.0, max(situation.demand.arrivals, EXACT)
     best = _Held.at(situation, low, gated=gated)
-    while (held := _Held.at(situation, high, gated=gated)).kept:
+    while high < FASTEST and (held := _Held.at(situation, high, gated=gated)).kept:
         best, low, high = held, high, 2.0 * high
     while high - low > EXACT * high:
         middle = (low + high) / 2

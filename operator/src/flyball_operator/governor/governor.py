@@ -167,7 +167,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
     """Hold the load against what the engines carry. Without a model that stays as it was known."""
     if not spec.objectives:
         return replace(state, balance=None)
-    if not capacity.due(state.balance, spec, now):
+    if signals.cores < 1 or not capacity.due(state.balance, spec, now):
         return state
     model, demand, before = state.learner.model, _demand(state, load, signals.cores), state.balance
     if model is not None and demand is not None:
