@@ -23,14 +23,21 @@ from flyball_operator.governor.capacity import (
 from flyball_operator.governor.governor import State, decide, start
 from flyball_operator.governor.report import Reason, Verdict
 from flyball_operator.governor.signals import Missing, Unobserved
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.governor.situation import Situation
+from flyball_operator.governor.spec import Objective, TuningSpec
 from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, signals, situation, tuning
+from support.tuning import E2E, GAP, TPOT, TTFT, demand, signals, situation, tuning
 
 SPEC = tuning(TTFT, TPOT)
 LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}
 GATED = pytest.mark.parametrize("gated", [False, True], ids=["queue", "shed"])
 SCRAPED = Verdict("True", Reason.SCRAPED, "")
+
+
+def mixed(*objectives: Objective, **lengths: float) -> Situation:
+    """A calm situation with other lengths."""
+    calm = situation(*objectives)
+    return replace(calm, demand=demand(**lengths))
 
 
 # What one core carries.
@@ -46,7 +53,7 @@ def test_looser_objectives_let_more_be_carried(gated: bool) -> None:
 
 @GATED
 def test_longer_prompts_and_slower_devices_let_less_be_carried(gated: bool) -> None:
-    short, long = (carried(situation(TTFT, TPOT, **lengths), gated=gated).rate for lengths in ({}, LONG))
+    short, long = (carried(mixed(TTFT, TPOT, **lengths), gated=gated).rate for lengths in ({}, LONG))
     assert long < short / 2
     slow, fast = (carried(situation(TTFT, TPOT, model=model), gated=gated).rate for model in (A100, H100))
     assert slow < fast
@@ -86,11 +93,11 @@ def test_an_objective_that_an_idle_engine_cannot_keep_is_named_with_what_it_can(
 
 def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_are_named() -> None:
     first, gap = replace(TTFT, seconds=0.3), replace(GAP, seconds=0.03)
-    found = carried(situation(first, gap, **LONG), gated=False)
+    found = carried(mixed(first, gap, **LONG), gated=False)
     reachable = dict(found.reachable)
     assert reachable
     together = [replace(o, seconds=1.01 * reachable.get(o.name, o.seconds)) for o in (first, gap)]
-    assert not carried(situation(*together, **LONG), gated=False).reachable
+    assert not carried(mixed(*together, **LONG), gated=False).reachable
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,7 +114,7 @@ def test_a_looser_objective_never_lets_less_be_carried_behind_a_gate(
     lengths = {"prompt": prompt, "uncached": prompt, "attention": prompt / 2, "output": output}
     first, token = replace(TTFT, seconds=ttft), replace(TPOT, seconds=tpot)
     tight, loose = (
-        carried(situation(one, token, ratio=prompt / output, **lengths), gated=True).rate
+        carried(mixed(one, token, ratio=prompt / output, **lengths), gated=True).rate
         for one in (first, replace(first, seconds=looser * ttft))
     )
     assert loose >= tight * (1 - 2 * EXACT)
@@ -245,10 +252,10 @@ def test_events_tell_of_turns(
 # In the governor.
 
 
-def ticks(state: State, count: int, spec: TuningSpec = SPEC, *, begin: float = 100.0, **load: float) -> State:
+def ticks(state: State, count: int, spec: TuningSpec = SPEC, *, begin: float = 100.0, refused: float = 0.0) -> State:
     for number in range(count):
         now = begin + 5.0 * number
-        state, _ = decide(state, signals(now, **load), spec, now)
+        state, _ = decide(state, signals(now, refused=refused), spec, now)
     return state
 
 
