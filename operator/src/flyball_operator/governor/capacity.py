@@ -102,19 +102,37 @@ class Balance:
         return self.replicas * self.shown_rate
 
 
-def carried(situation: Situation, *, gated: bool) -> Carried:
-    """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused."""
-    if not _Held.at(situation, 0.0, gated=gated).kept:
+def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
+    """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused.
+
+    `near`: requests per second that it is expected to be, as it was the last time: the search begins there.
+    """
+    kept: dict[float, _Held] = {0.0: _Held(True)}
+
+    def keeps(rate: float) -> bool:
+        held = _Held.at(situation, rate, gated=gated)
+        if held.kept:
+            kept[rate] = held
+        return held.kept
+
+    low = near or max(situation.demand.arrivals, EXACT)
+    step = 2 * EXACT * near or low
+    if keeps(low):
+        high = low + step
+        while high < FASTEST and keeps(high):
+            step *= 2
+            low, high = high, high + step
+    else:
+        low, high = max(0.0, low - step), low
+        while low > 0 and not keeps(low):
+            step *= 2
+            low, high = max(0.0, low - step), low
+    if low == 0.0 and not keeps(low):
         return Carried(rate=0.0, reachable=_reachable(situation, gated=gated))
-    low, high = 0.0, max(situation.demand.arrivals, EXACT)
-    best = _Held.at(situation, low, gated=gated)
-    while high < FASTEST and (held := _Held.at(situation, high, gated=gated)).kept:
-        best, low, high = held, high, 2.0 * high
     while high - low > EXACT * high:
         middle = (low + high) / 2
-        held = _Held.at(situation, middle, gated=gated)
-        best, low, high = (held, middle, high) if held.kept else (best, low, middle)
-    return Carried(rate=low, binding=best.binding)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return Carried(rate=low, binding=kept[low].binding)
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         return state
     model, demand, before = state.learner.model, _demand(state, load, signals.cores), state.balance
     if model is not None and demand is not None:
-        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.sheds)
+        last = before.carried.rate if before is not None else 0.0
+        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.sheds, near=last)
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
