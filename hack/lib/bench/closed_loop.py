@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from bench.fleet import cores_of
 from bench.plays import NEVER_EXPIRES, model_spec
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
@@ -92,7 +93,7 @@ class Brain:
 
     def _scrape(self, core: Core) -> None:
         queued = len(core.scheduler.running) + len(core.scheduler.waiting)
-        refused = sum(core.gate.counts[reason] for reason in REFUSALS)
+        refused = sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS)
         self._samples.append(
             _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued, refused)
         )
