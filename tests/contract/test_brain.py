@@ -374,7 +374,7 @@ async def test_budget_and_deadline_reach_the_engine_and_go_when_the_user_says_so
             await until("open", lambda: pod.engine.history[-1].shed is None and pod.engine.history[-1].step is None)
 
 
-async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_the_rest() -> None:
+async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_limits() -> None:
     def ungated() -> PlantEngine:
         engine = PlantEngine()
         engine.ungated = "this vLLM has another way to its prompts"
@@ -385,5 +385,5 @@ async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_the_rest(
     world.serve(inference_service(**SHEDDING), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
         await until("it says so", lambda: world.condition(TUNED) == ("False", "KnobUnsupported"))
-        await until("the budget moves", lambda: any(one.step for one in pod.engine.history))
-        assert all(setpoint.shed is None for setpoint in pod.engine.history)
+        await until("it is told limits", lambda: any(one.limits.given() for one in pod.engine.history))
+        assert all((one.step, one.shed) == (None, None) for one in pod.engine.history)

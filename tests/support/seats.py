@@ -13,11 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.contract import (
     AnyKnob,
+    BatchingKnob,
     Ceilings,
     Clamp,
     ClampReason,
     CoreState,
     Generation,
+    Knob,
     Limits,
     ReadBack,
     Setpoint,
@@ -49,6 +51,8 @@ class Engines:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
         self.ungated = ungated
+        #: Pods whose engines run as plain vLLM: they count requests against objectives, and can do nothing else.
+        self.plain: set[str] = set()
         self.writes = 0
         self.trips: Counter[str] = Counter()
         self._tripped: dict[str, tuple[int, int]] = {}
@@ -92,21 +96,33 @@ class Engines:
             service="s1",
             plugin_version="1",
             engine_version="1",
-            governed=True,
+            governed=address.key not in self.plain,
             accepted=held,
-            cores=(core,),
-            unsupported=self.unsupported,
-            ungated=self.ungated,
+            cores=() if address.key in self.plain else (core,),
+            unsupported=self._unsupported(address.key),
+            ungated=self._ungated(address.key),
         )
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         try:
-            judge(held=None, offered=setpoint, service="s1", unsupported=self.unsupported, ungated=self.ungated)
+            judge(
+                held=None,
+                offered=setpoint,
+                service="s1",
+                unsupported=self._unsupported(address.key),
+                ungated=self._ungated(address.key),
+            )
         except Refused as refused:
             raise RefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)
+
+    def _unsupported(self, uid: str) -> dict[AnyKnob, str]:
+        return dict.fromkeys((*Knob, *BatchingKnob), "plain vLLM") if uid in self.plain else self.unsupported
+
+    def _ungated(self, uid: str) -> str | None:
+        return "plain vLLM" if uid in self.plain else self.ungated
 
     def _clamped(self, uid: str) -> tuple[Clamp, ...]:
         held, start = self.held[uid], START.given()

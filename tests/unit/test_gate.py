@@ -82,16 +82,22 @@ def test_predictions_that_refuse_everything_are_tried_now_and_then() -> None:
     stalled.expect(1000, Reason.LATE, now=3 * PROBE_SECONDS - 1)
 
 
-def test_nothing_is_tried_while_anything_runs() -> None:
-    busy = GatedCores(replace(IDLE, bias=3.0, running=1, decodes=1))
+def test_nothing_is_tried_while_a_prompt_is_processed_or_no_place_is_free() -> None:
+    busy = GatedCores(replace(IDLE, bias=3.0, places=0))
     busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
-    busy.publish(running=0, decodes=0, backlog=Work(requests=1))
+    busy.publish(places=IDLE.places, backlog=Work(requests=1))
     busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
     busy.publish(backlog=Work())
     coming = busy.gate.reserve(Arrival(10), now=10 * PROBE_SECONDS)
     busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
     busy.gate.release(coming)
     busy.expect(1000, Reason.PROBE, now=10 * PROBE_SECONDS)
+
+
+def test_decodes_that_run_on_and_on_keep_nobody_out_for_ever() -> None:
+    decoding = GatedCores(replace(IDLE, bias=3.0, running=1, decodes=1))
+    decoding.expect(1000, Reason.LATE, now=PROBE_SECONDS - 1)
+    decoding.expect(1000, Reason.PROBE, now=PROBE_SECONDS)
 
 
 def test_a_deadline_that_is_new_is_given_its_time() -> None:
@@ -213,7 +219,7 @@ def test_a_core_that_cannot_be_seen_refuses_nobody() -> None:
 
 
 def test_a_policy_that_nobody_renews_expires() -> None:
-    cores = GatedCores(replace(IDLE, running=1), policy=a_policy(expires_seconds=60.0))
+    cores = GatedCores(replace(IDLE, backlog=Work(requests=1)), policy=a_policy(expires_seconds=60.0))
     cores.expect(10**6, Reason.LATE, now=59)
     cores.expect(10**6, Reason.NO_DEADLINE, now=60)
 

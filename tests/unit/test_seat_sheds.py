@@ -125,15 +125,32 @@ async def test_disabled_sends_neither() -> None:
 
 
 @in_virtual_time
-async def test_an_engine_that_cannot_refuse_is_told_the_rest_and_named() -> None:
+async def test_an_engine_that_cannot_refuse_is_named_and_its_queue_drained() -> None:
     desk = Desk(engines=Engines("pod-1", ungated="no such method in this vLLM"))
     desk.sheds()
     await told(desk)
-    assert desk.held().shed is None
-    assert desk.held().step is not None
+    assert (desk.held().step, desk.held().shed) == (None, None), "no gate stands before the queue"
+    assert desk.held().limits.given()
     assert shown(desk).first_token_deadline is None
     assert desk.condition(TUNED) == ("False", "KnobUnsupported")
     assert desk.message(TUNED) == "overload Shed: no such method in this vLLM"
+
+
+@in_virtual_time
+async def test_one_engine_that_becomes_plain_vllm_takes_nothing_from_the_others() -> None:
+    desk = Desk(engines=Engines("pod-1", "pod-2"))
+    desk.sheds()
+    seat = await told(desk)
+    before = desk.held("pod-1")
+    desk.engines.plain.add("pod-2")
+    desk.engines.held["pod-2"] = None
+    for _ in range(80):
+        await desk.tick(seat, signals(now()))
+    assert (desk.held("pod-1").step, desk.held("pod-1").shed) == (before.step, before.shed)
+    assert desk.held("pod-1").limits == before.limits
+    assert desk.held("pod-2").objectives == before.objectives, "its requests are counted still"
+    assert desk.held("pod-2").limits == Limits()
+    assert desk.condition(TUNED) == ("False", "EngineUngoverned")
 
 
 @in_virtual_time

@@ -9,12 +9,20 @@ import pytest
 from flyball_engine.contract import Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor import guard
-from flyball_operator.governor.governor import GATED_MARGINS, Decision, State, decide, start
-from flyball_operator.governor.guard import Hold
+from flyball_operator.governor.governor import Decision, State, decide, start
+from flyball_operator.governor.guard import TOKEN_MARGIN, Hold
 from flyball_operator.governor.identify import Doubt, Fit, Learner
 from flyball_operator.governor.law import GAP_SHARE
-from flyball_operator.governor.policy import MODEL_MOVED, NO_BUDGET, Policy, difference, model_spec, settled
-from flyball_operator.governor.shed import LEAST_FIRST_SHARE, choose_gated
+from flyball_operator.governor.policy import (
+    MODEL_MOVED,
+    NO_BUDGET,
+    Policy,
+    asked_deadline,
+    difference,
+    model_spec,
+    settled,
+)
+from flyball_operator.governor.shed import GATED_MARGINS, LEAST_FIRST_SHARE, choose_gated
 from flyball_operator.governor.signals import Missing, Observation, StepWindow, Unobserved
 from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
@@ -81,10 +89,43 @@ def test_a_step_may_take_what_the_tightest_token_objective_leaves(
 
 
 def test_a_token_objective_that_leaves_prompts_no_room_bounds_no_step() -> None:
-    choice = choose_gated(situation(TTFT, replace(TPOT, seconds=0.01)))
+    choice = choose_gated(situation(TTFT, replace(TPOT, seconds=0.009)))
     assert choice.budget is None, "every request would be refused"
     assert choice.regime is Regime.TOKEN_BOUND
     assert choice.binding == "tpot"
+
+
+def test_violations_do_not_trim_a_budget_until_its_objective_is_given_up() -> None:
+    tight = situation(TTFT, replace(TPOT, seconds=0.01))
+    trimmed = choose_gated(replace(tight, margins=replace(GATED_MARGINS, token=TOKEN_MARGIN[0])))
+    assert trimmed.regime is Regime.SHEDDING
+    assert trimmed.budget == choose_gated(replace(tight, margins=GATED_MARGINS)).budget
+
+
+@pytest.mark.parametrize(
+    ("objectives", "present", "asked"),
+    [
+        ((TTFT, TPOT), TTFT.seconds, None),
+        ((TTFT, TPOT), 3 * TTFT.seconds, TTFT.seconds),
+        ((TTFT, TPOT), TTFT.seconds / 3, TTFT.seconds),
+        ((TTFT, E2E), TTFT.seconds / 3, None),
+        ((TTFT, E2E), 3 * TTFT.seconds, TTFT.seconds),
+        ((E2E, TPOT), 0.1, None),
+    ],
+)
+def test_an_edited_first_token_objective_is_the_deadline_at_once(
+    objectives: tuple[Objective, ...], present: float, asked: float | None
+) -> None:
+    assert asked_deadline(present, objectives) == asked
+
+
+def test_an_edited_deadline_reaches_the_gate_though_nothing_is_observed() -> None:
+    spec = SHED
+    shed = Shed(ttft_deadline_seconds=0.25, margin=0.8)
+    before = replace(start(spec), policy=replace(start(spec).policy, shed=shed))
+    after, decision = decide(before, Unobserved(Missing.NOT_SCRAPED, ""), spec, now=0.0)
+    assert after.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=0.8)
+    assert decision.changed
 
 
 def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_take() -> None:

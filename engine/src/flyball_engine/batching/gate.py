@@ -9,8 +9,9 @@ prediction is made of what the engine core published last, of what was sent to i
 with steps as full as budget and limits allow beside the running decodes, each token of a prompt at its share of the
 prompts' attention, and places that become free as answers of mean length end. Of a prompt only what the prefix cache
 lacks is work: where it is not known what that holds, the share is assumed that it held lately.
-Without a model that is trusted the gate is silent: everything is let in. And an idle engine that has been let nothing
-for a while is let one request, whatever is predicted: what is wrong with a prediction shows only while steps are made.
+Without a model that is trusted the gate is silent: everything is let in. And an engine that has no prompt to process
+and has been let nothing for a while is let one request, whatever is predicted: what is wrong with a prediction shows
+only in steps with a prompt.
 
 Pure: imports only the standard library, the contract, the step-time model and the reflex.
 """
@@ -34,7 +35,7 @@ _FINISHED_WEIGHT: Final = 0.02
 _LEAST_FINISHED: Final = 5
 #: Requests sent that no core has received yet; older ones are not looked at.
 _MOST_ON_WAY: Final = 4096
-#: An idle engine is let a request that it is predicted to answer late, if it was let none for so long.
+#: An engine without a prompt to process is let one that is predicted to be late, if it was let none for so long.
 PROBE_SECONDS: Final = 30.0
 #: A reservation that neither reached the engine nor was given back by then is forgotten.
 RESERVATION_SECONDS: Final = 10.0
@@ -50,7 +51,7 @@ class Reason(StrEnum):
     NO_MODEL = "no_model"
     """Let in: there is no step-time model, or none that is trusted."""
     PROBE = "probe"
-    """Let in though predicted to be late: the engine is idle, and was let nothing for `PROBE_SECONDS`."""
+    """Let in though predicted to be late: the engine has no prompt to process, and was let nothing for long."""
     UNOBSERVED = "unobserved"
     """Let in: what the engine core does could not be read."""
     LATE = "late"
@@ -245,11 +246,12 @@ class Gate:
         )
 
     def _is_starved(self, loads: list[CoreLoad], now: float) -> bool:
-        """Whether nothing runs nor comes, because nothing was let in for long.
+        """Whether no prompt is processed nor comes, because nothing was let in for long, though there is a place.
 
-        A bias from a stall, or a model from other steps, would refuse everything for ever: only steps correct them.
+        A bias from a stall, or a model from other steps, would refuse everything for ever: only steps with a prompt
+        correct them, and decodes that run on are none.
         """
-        idle = not self._reserved and all(load.running == 0 and load.backlog.requests == 0 for load in loads)
+        idle = not self._reserved and all(load.backlog.requests == 0 and load.places > 0 for load in loads)
         return idle and now - self._let_in_at >= PROBE_SECONDS
 
     def _policy(self, now: float) -> _Policy | Reason:

@@ -157,14 +157,14 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 def _read_back(body: bytes) -> ReadBack:
     try:
-        return ReadBack.model_validate_json(body)
+        return ReadBack.model_validate_json(body, extra="ignore")
     except ValidationError as error:
         raise BadAnswerError(f"no read-back: {error.error_count()} fields are wrong, first: {_first(error)}") from error
 
 
 def _refusal(status: int, body: bytes) -> EngineError:
     try:
-        refused = ErrorBody.model_validate_json(body)
+        refused = ErrorBody.model_validate_json(body, extra="ignore")
     except ValidationError:
         return BadAnswerError(f"HTTP {status} without a reason of the contract")
     if refused.error is Refusal.UNKNOWN:

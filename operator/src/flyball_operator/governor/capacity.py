@@ -63,7 +63,7 @@ Asked = tuple[tuple[Objective, ...], Envelope, bool]
 
 def asked(spec: TuningSpec) -> Asked:
     """What of a spec decides what is carried."""
-    return spec.objectives, spec.envelope, spec.sheds
+    return spec.objectives, spec.envelope, spec.refuses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ def weighed(
             shown_rate=rate,
             shown_arrivals=arrivals,
             overloaded=arrivals > replicas * rate,
-            advised=max(last or replicas, _needed(arrivals, rate)),
+            advised=last or replicas,
         )
     share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
@@ -277,8 +277,11 @@ def weighed(
 
 
 def _advised(balance: Balance) -> Balance:
-    """The advice: up at once, down when fewer would have carried the load with room for all of some minutes."""
-    if balance.rate <= 0.0:
+    """The advice: up at once, down when fewer would have carried the load with room for all of some minutes.
+
+    What one window says, the first after a start or an edit, is no advice to a scaler.
+    """
+    if balance.rate <= 0.0 or not balance.settled:
         return replace(balance, fewer_since=math.inf)
     needed = _needed(balance.arrivals, balance.rate)
     roomy = _needed(SPARE * balance.arrivals, balance.rate)

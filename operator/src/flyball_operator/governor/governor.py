@@ -18,8 +18,8 @@ from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose
-from flyball_operator.governor.policy import Policy, settled
-from flyball_operator.governor.shed import choose_gated
+from flyball_operator.governor.policy import Policy, asked_deadline, settled
+from flyball_operator.governor.shed import GATED_MARGINS, choose_gated
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, TuningSpec
@@ -28,8 +28,6 @@ from flyball_operator.governor.spec import Envelope, TuningSpec
 LENGTH_MEMORY: Final = 150.0
 #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
 STALE_SECONDS: Final = 20.0
-#: Where margins begin behind a gate.
-GATED_MARGINS: Final = Margins(token=guard.TOKEN_MARGIN[1], first_token=guard.FIRST_TOKEN_MARGIN[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +113,12 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
     if state.policy.shed is not None and not spec.sheds:
         # Margins found behind a gate say nothing of a queue.
         moved = replace(state, policy=state.policy.ungated, margins=Margins(), regime=Regime.BALANCED, trial=None)
-        return moved, _decision(state, moved, now, None, "overload is Queue: no request is refused any more")
+        return moved, _decision(state, moved, now, None, "no request is refused any more")
+    shed = state.policy.shed
+    if shed is not None and (deadline := asked_deadline(shed.ttft_deadline_seconds, spec.objectives)) is not None:
+        edited = shed.model_copy(update={"ttft_deadline_seconds": deadline})
+        moved = replace(state, policy=replace(state.policy, shed=edited))
+        return moved, _decision(state, moved, now, None, "the first-token objective changed, and the deadline with it")
     blind = blind_spot(observation, STALE_SECONDS)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
@@ -172,7 +175,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
     model, demand, before = state.learner.model, _demand(state, load, signals.cores), state.balance
     if model is not None and demand is not None:
         last = before.carried.rate if before is not None else 0.0
-        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.sheds, near=last)
+        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.refuses, near=last)
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
@@ -195,7 +198,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return _roll_back(state, spec.envelope, now)
     if now < state.held_until:
         return state, _decision(state, state, now, Hold.ROLLED_BACK, "holding after a change was undone")
-    if load.running + load.waiting + load.arrivals <= 0:
+    if load.running + load.waiting + load.arrivals + load.refused <= 0:
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals.cores)
     if model is None or demand is None or state.learner.fit is None:

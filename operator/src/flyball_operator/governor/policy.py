@@ -8,13 +8,15 @@ goes on with the same. Pure.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from flyball_engine.contract import Limits, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.governor.situation import Choice, Margins
+from flyball_operator.governor.spec import Objective
 
 #: Stands for no budget: no step takes so long. A gate needs a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
@@ -71,6 +73,18 @@ def settled(present: Policy, limits: Limits, choice: Choice, model: StepModel, m
         shed=Shed(ttft_deadline_seconds=_rounded(choice.deadline), margin=round(margins.first_token, 2)),
     )
     return present if limits == present.limits and not _moved(present, wanted) else wanted
+
+
+def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | None:
+    """The deadline that an edited first-token objective asks for in place of the present one, None if that may stay.
+
+    One that an end-to-end objective gave may be earlier than any first-token objective.
+    """
+    given = [_rounded(o.seconds) for o in objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
+    others = any(o.metric is Metric.END_TO_END_LATENCY for o in objectives)
+    if not given or present == min(given) or (others and present < min(given)):
+        return None
+    return min(given)
 
 
 def model_spec(model: StepModel) -> ModelSpec:

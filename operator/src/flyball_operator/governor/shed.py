@@ -14,10 +14,13 @@ from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.governor.guard import FIRST_TOKEN_MARGIN, TOKEN_MARGIN
 from flyball_operator.governor.law import KEEP, calm_seqs, has_token_objective, kv_seqs, point_at, token_budget
-from flyball_operator.governor.situation import Choice, Regime, Situation
+from flyball_operator.governor.situation import Choice, Margins, Regime, Situation
 from flyball_operator.governor.spec import Objective
 
+#: Where margins begin behind a gate.
+GATED_MARGINS: Final = Margins(token=TOKEN_MARGIN[1], first_token=FIRST_TOKEN_MARGIN[1])
 #: The engine holds each step within its time, so that the batch may pass what is balanced in the mean by what it
 #: scatters: found in simulation, where without room requests that the gate let in waited for a place.
 SEQS_ROOM: Final = 1.3
@@ -29,6 +32,10 @@ LEAST_FIRST_SHARE: Final = 0.25
 def choose_gated(situation: Situation) -> Choice:
     """What one core shall do. Some objective must bound the first token, else see `law.choose`."""
     held = _feasible(situation)
+    wide = replace(situation, margins=replace(situation.margins, token=GATED_MARGINS.token))
+    if len(at_most := _feasible(wide)) > len(held):
+        # Violations must not trim a budget until it leaves prompts no room, and the objective is given up for good.
+        situation, held = wide, at_most
     calm = replace(situation, objectives=held)
     seqs, binding = calm_seqs(calm)
     budgets = [budget for objective in held if (budget := token_budget(objective, calm)) is not None]

@@ -75,6 +75,11 @@ class TuningSpec:
     overload: Overload = Overload.QUEUE
 
     @property
+    def refuses(self) -> bool:
+        """Whether requests are refused indeed: in the other modes nothing of the law's is sent."""
+        return self.sheds and self.mode is Mode.AUTO
+
+    @property
     def sheds(self) -> bool:
         """Whether requests are to be refused: asked for, and some objective says by when."""
         return self.overload is Overload.SHED and any(o.metric in DEADLINES for o in self.objectives)

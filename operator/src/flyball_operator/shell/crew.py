@@ -97,16 +97,25 @@ class Crew:
         }
 
     def unsupported(self) -> dict[AnyKnob, str]:
-        """Knobs that some pod cannot move live, and why."""
+        """Knobs that some governed pod cannot move live, and why."""
         found: dict[AnyKnob, str] = {}
-        for read_back in self.read_backs().values():
+        for read_back in self._governed():
             found.update(read_back.unsupported)
         return found
 
+    def _governed(self) -> list[ReadBack]:
+        """What the pods say whose engines are governed. One that is not is told less, the others are not."""
+        return [read_back for read_back in self.read_backs().values() if read_back.governed]
+
     def ungated(self) -> str | None:
-        """Why some pod cannot refuse requests by a deadline, None if all can."""
-        reasons = (read_back.ungated for read_back in self.read_backs().values())
+        """Why some governed pod cannot refuse requests by a deadline, None if all can."""
+        reasons = (read_back.ungated for read_back in self._governed())
         return next((reason for reason in reasons if reason is not None), None)
+
+    @property
+    def gates(self) -> bool:
+        """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
+        return self.ungated() is None and Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported()
 
     def able(self, policy: Policy) -> Policy:
         """The policy without what some pod cannot do: it would refuse the whole."""
@@ -212,7 +221,11 @@ class Crew:
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         member = self._members.get(address.key)
-        answer = await self.client.timed(address, lambda there: self.client.write(there, setpoint))
+        told = setpoint
+        if member is not None and member.read_back is not None and not member.read_back.governed:
+            # It would refuse the whole; what is counted of its requests it can be told.
+            told = setpoint.model_copy(update={"limits": Limits(), "step": None, "shed": None})
+        answer = await self.client.timed(address, lambda there: self.client.write(there, told))
         self._heard(address.key, member, answer)
         if member is None:
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import CONTROL_PORT, Limits, Setpoint
-from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, Mode, TuningStatus
+from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, Mode, Overload, TuningStatus
 from flyball_operator.engines.client import Acknowledged, EngineClient
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.governor import record, report
@@ -33,7 +33,7 @@ from flyball_operator.governor.signals import (
     blind_spot,
     steps_between,
 )
-from flyball_operator.governor.spec import tuning_spec
+from flyball_operator.governor.spec import TuningSpec, tuning_spec
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.crew import Crew
 from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, EventType, Leadership
@@ -120,6 +120,11 @@ class Seat:
         newest, live = self._crew.newest(), self._setpoint
         return live is not None and ((newest is not None and newest.order() > live.order()) or self._crew.conflicted)
 
+    @property
+    def _decided_by(self) -> TuningSpec:
+        """The spec, but that where some engine cannot refuse requests a queue is drained, and not left to grow."""
+        return self._spec if self._crew.gates else replace(self._spec, overload=Overload.QUEUE)
+
     def _learn_from_read_backs(self, observation: Observation, now: float) -> None:
         """While Prometheus has no steps for us, take them from the read-backs: limits hold, the model stays fresh."""
         if isinstance(observation, Signals) and isinstance(observation.steps, StepWindow):
@@ -136,7 +141,7 @@ class Seat:
         await self._crew.keep(self._setpoint)
         if self._followed != self._spec:
             before = self._state
-            self._state, decision = decide(before, _NOT_ASKED, self._spec, self._tools.wall())
+            self._state, decision = decide(before, _NOT_ASKED, self._decided_by, self._tools.wall())
             await self._conclude(decision, before)
 
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
@@ -147,7 +152,7 @@ class Seat:
         now = self._tools.wall()
         self._learn_from_read_backs(observation, now)
         before = self._state
-        self._state, decision = decide(before, observation, self._spec, now)
+        self._state, decision = decide(before, observation, self._decided_by, now)
         self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
         self._note_capacity()
         if decision.choice is not None:
@@ -204,6 +209,7 @@ class Seat:
         if policy is not None:
             # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
             self._setpoint = self._numbered(policy)
+            self._tools.metrics.policy(*self.labels, Policy.of(self._setpoint))
             if self._may_act:
                 await self._crew.push(self._setpoint)
 
@@ -273,7 +279,7 @@ class Seat:
             applied_pods=self._crew.applied(live) if live is not None else 0,
             trusted=self._state.learner.model is not None,
             limits=report.shown(Policy.of(live)) if live is not None else "no limits",
-            problems=_FENCED if self._fenced else self._crew.problems(sheds=self._spec.sheds),
+            problems=_FENCED if self._fenced else self._crew.problems(sheds=self._spec.refuses),
             learning="start values until the step-time model is trusted"
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
