@@ -19,6 +19,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
+from flyball_engine.knobs import LARGEST_COEFFICIENT as LARGEST_COEFFICIENT
 from flyball_engine.knobs import AnyKnob as AnyKnob
 from flyball_engine.knobs import Batching as Batching
 from flyball_engine.knobs import BatchingKnob as BatchingKnob

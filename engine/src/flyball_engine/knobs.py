@@ -7,10 +7,13 @@ flag names. Every model forbids unknown fields.
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from flyball_engine.model import StepModel
 
 #: The longest a request may be kept back so that others can join it, in seconds.
 LONGEST_DELAY_SECONDS: Final = 60.0
@@ -24,7 +27,9 @@ class Frozen(BaseModel):
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Coefficient = Annotated[float, Field(ge=0, le=60)]
+#: Of the step-time model, in seconds.
+LARGEST_COEFFICIENT: Final = 60
+Coefficient = Annotated[float, Field(ge=0, le=LARGEST_COEFFICIENT)]
 NotNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Delay = Annotated[float, Field(ge=0, le=LONGEST_DELAY_SECONDS)]
 
@@ -96,6 +101,10 @@ class ModelSpec(Frozen):
     beta: Coefficient
     g: Coefficient
     kappa: Positive
+
+    def step_model(self) -> StepModel:
+        """The model that the coefficients are of."""
+        return StepModel(**{field.name: getattr(self, field.name) for field in fields(StepModel)})
 
 
 class StepBudget(Frozen):

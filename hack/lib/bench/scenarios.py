@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -27,7 +28,7 @@ PHASE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(ABC):
     """A preset and objectives in seconds; its load is a subclass's.
 
     `context`: tokens that a decode reads in the mean.
@@ -40,18 +41,18 @@ class Case:
     context: int = 1200
 
     @property
+    @abstractmethod
     def seconds(self) -> float:
         """Of arrivals."""
-        raise NotImplementedError
 
     @property
     def identity(self) -> str:
         """What results are kept under."""
         return self.name
 
+    @abstractmethod
     def requests(self, seed: int) -> list[Request]:
         """The same for every policy."""
-        raise NotImplementedError
 
     def core(self, seed: int) -> Core:
         """The engine."""

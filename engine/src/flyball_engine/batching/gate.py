@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from flyball_engine.batching.reflex import step_model
 from flyball_engine.contract import Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 
@@ -170,7 +169,7 @@ class Gate:
             self._let_in_at = now
         self._setpoint = setpoint
         step = setpoint.step
-        self._pace = _Pace(step, step_model(step)) if step is not None and step.model.trusted else None
+        self._pace = _Pace(step, step.model.step_model()) if step is not None and step.model.trusted else None
         self._expires = now + setpoint.expires_seconds
 
     def predicts(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from flyball_engine.batching.step_statistics import Step
@@ -119,7 +119,7 @@ class Reflex:
     def set_budget(self, budget: StepBudget | None) -> None:
         """The budget from the next step on; None leaves steps to the limits."""
         self._budget = budget
-        self._model = None if budget is None else step_model(budget)
+        self._model = None if budget is None else budget.model.step_model()
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took `seconds`: move the bias of its kind by its share of the difference."""
@@ -159,12 +159,6 @@ def _room(model: StepModel, seconds: float, queue: Queue, chunk: int) -> Room:
     if begun > 1 or queue.decodes_behind:
         return _levelled(model, seconds, queue, chunk)
     return Room(tokens=queue.decode_tokens + max(fitting, chunk), threshold=0)
-
-
-def step_model(budget: StepBudget) -> StepModel:
-    """The model that a setpoint carries."""
-    spec = budget.model
-    return StepModel(**{field.name: getattr(spec, field.name) for field in fields(StepModel)})
 
 
 def _fit(model: StepModel, seconds: float, queue: Queue) -> int:

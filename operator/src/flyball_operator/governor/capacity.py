@@ -107,7 +107,7 @@ def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
 
     `near`: requests per second that it is expected to be, as it was the last time: the search begins there.
     """
-    kept: dict[float, _Held] = {0.0: _Held(True)}
+    kept: dict[float, _Held] = {}
 
     def keeps(rate: float) -> bool:
         held = _Held.at(situation, rate, gated=gated)

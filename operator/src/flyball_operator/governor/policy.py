@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from flyball_engine.contract import Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.governor.situation import Choice, Margins
@@ -20,8 +20,6 @@ from flyball_operator.governor.spec import Objective
 
 #: Stands for no budget: no step takes so long. A gate needs a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: The contract's largest coefficient, in seconds.
-LARGEST_COEFFICIENT: Final = 60.0
 #: A model is sent anew when the time of some step moved by this share; a budget by this; a margin by so much.
 MODEL_MOVED: Final = 0.05
 BUDGET_MOVED: Final = 0.05
@@ -95,11 +93,6 @@ def model_spec(model: StepModel) -> ModelSpec:
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 
 
-def step_model(spec: ModelSpec) -> StepModel:
-    """The model that engines were given."""
-    return StepModel(**spec.model_dump(exclude={"id", "trusted"}))
-
-
 def _moved(present: Policy, wanted: Policy) -> bool:
     step, shed, new_step, new_shed = present.step, present.shed, wanted.step, wanted.shed
     if step is None or shed is None or new_step is None or new_shed is None:
@@ -108,7 +101,7 @@ def _moved(present: Policy, wanted: Policy) -> bool:
         shed.ttft_deadline_seconds != new_shed.ttft_deadline_seconds
         or abs(new_shed.margin - shed.margin) >= MARGIN_MOVED - 1e-9
         or abs(new_step.seconds - step.seconds) > BUDGET_MOVED * step.seconds
-        or difference(step_model(step.model), step_model(new_step.model)) > MODEL_MOVED
+        or difference(step.model.step_model(), new_step.model.step_model()) > MODEL_MOVED
     )
 
 

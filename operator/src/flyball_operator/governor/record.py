@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from flyball_engine.contract import Limits, ModelSpec, Shed, StepBudget
+from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
@@ -22,7 +22,7 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.governor.governor import State, start
 from flyball_operator.governor.guard import FIRST_TOKEN_MARGIN, TOKEN_MARGIN
 from flyball_operator.governor.identify import Learner, resume
-from flyball_operator.governor.policy import LARGEST_COEFFICIENT, NO_BUDGET, Policy, model_spec
+from flyball_operator.governor.policy import NO_BUDGET, Policy, model_spec
 from flyball_operator.governor.signals import Signals, StepWindow
 from flyball_operator.governor.situation import Choice, Margins
 from flyball_operator.governor.spec import Objective, TuningSpec
