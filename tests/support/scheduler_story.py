@@ -17,9 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flyball_engine.batching import governed
@@ -31,6 +29,7 @@ from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
 from support.any_setpoint import any_setpoint
 from support.live_objects import misjudged
+from support.model_runner import output_of, request_of
 from support.prefix_judge import PrefixJudge
 from support.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
 from support.story_batches import BatchTally
@@ -78,13 +77,11 @@ class Engine:
         most = self.random.randint(1, self.story.longest)
         if self.random.random() < self.story.unnamed:
             most = 1024 - length
-        params = SamplingParams(max_tokens=most, ignore_eos=True)
-        params.update_from_generation_config({}, 1)
         name = f"r{self.added}"
         self.added += 1
         priority = self.random.randint(0, 3)
-        request = Request(
-            name, prompt, params, None, arrival_time=float(self.added), priority=priority, block_hasher=self.hasher
+        request = request_of(
+            name, prompt, output=most, arrival=float(self.added), priority=priority, block_hasher=self.hasher
         )
         if self.random.random() < self.story.grammars:
             wait_for_grammar(request)
@@ -216,14 +213,7 @@ class Engine:
         self.now += 0.002 + 0.0001 * output.total_num_scheduled_tokens
         names = list(output.num_scheduled_tokens)
         sampled = [self._say(name, step["ends"][name]) for name in names]
-        self.scheduler.update_from_output(
-            output,
-            ModelRunnerOutput(
-                req_ids=names,
-                req_id_to_index={name: index for index, name in enumerate(names)},
-                sampled_token_ids=sampled,
-            ),
-        )
+        self.scheduler.update_from_output(output, output_of(names, sampled))
         if step["tokens"]:
             seconds = self.now - max(began, self.updated)
             row = self.tally.sums[step["row"]]

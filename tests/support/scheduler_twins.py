@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from vllm import SamplingParams
-from vllm.v1 import request as vllm_request
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, batch_counts
@@ -28,6 +26,7 @@ from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Plan, Scheduler
 from flyball_engine.vllm.plugin import failure, register
 from support import scheduler_story, story_scheduler
+from support.model_runner import request_of
 from support.story import Story
 
 MODEL_LEN = 1024
@@ -89,14 +88,10 @@ class Real(scheduler_story.Engine):
     """vLLM's own, with prompts that are told from outside."""
 
     def put(self, number: int, *, prompt: int, output: int, priority: int) -> None:
-        params = SamplingParams(max_tokens=output, ignore_eos=True)
-        params.update_from_generation_config({}, 1)
         tokens = [self.random.randrange(2000, 9000) for _ in range(prompt)]
         self.rules.added(f"r{number}", self.now)
         self.scheduler.add_request(
-            vllm_request.Request(
-                f"r{number}", tokens, params, None, arrival_time=float(number), priority=priority, block_hasher=None
-            )
+            request_of(f"r{number}", tokens, output=output, arrival=float(number), priority=priority, block_hasher=None)
         )
 
     def served(self) -> dict[str, int]:

@@ -58,11 +58,18 @@ def test_only_a_newer_setpoint_is_a_new_one() -> None:
 def test_limits_are_held_anew_only_when_something_changed() -> None:
     governed = a_governed()
     held = governed.held(IDLE)
-    assert governed.held(RunningBatch(decodes=0)) is held
-    assert governed.held(CROWDED) is not held
-    held = governed.held(IDLE)
+    assert governed.held(CROWDED) is held, "what is safe for it is the same"
     governed.apply(setpoint(1), 0.0)
     assert governed.held(IDLE) is not held, "what was asked may be another, though the limits are the same"
+
+
+def test_limits_raised_for_a_batch_follow_it_down() -> None:
+    governed = a_governed()
+    governed.apply(setpoint(1, limits={"max_num_active_seqs": 4, "max_num_scheduled_tokens": 16}), 0.0)
+    calm = governed.held(IDLE)
+    assert [governed.held(RunningBatch(decodes=n)).limits.tokens for n in (20, 18, 16, 3)] == [20, 18, 16, 16]
+    assert governed.held(RunningBatch(decodes=16)) is governed.held(IDLE)
+    assert governed.held(IDLE).limits == calm.limits
 
 
 def test_a_knob_that_cannot_be_moved_is_not_shown() -> None:

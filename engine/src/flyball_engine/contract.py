@@ -263,7 +263,7 @@ class ReadBack(Frozen):
 
     `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
     in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
-    `ungated` says why requests cannot be refused by a deadline, None if they can.
+    `ungated` says why requests cannot be refused by a deadline, None if they can; whoever does not say it cannot.
     `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
     """
 
@@ -275,7 +275,7 @@ class ReadBack(Frozen):
     cores: tuple[CoreState, ...]
     unknown: tuple[int, ...] = ()
     unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
-    ungated: str | None = None
+    ungated: str | None = "the plugin does not say that it can"
     queue: QueueLimits | None = None
 
     def confirmed(self, generation: Generation) -> bool:

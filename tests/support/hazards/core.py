@@ -11,16 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vllm import SamplingParams
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.engine.core import EngineCoreProc
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
 
 from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.governor import Governor
+from support.model_runner import output_of, request_of
 from support.story import Story
 from support.story_scheduler import BLOCK, make_config, make_scheduler
 
@@ -67,13 +65,11 @@ class Core:
 
     def add(self, *, prompt: int = 8, output: int = 1000, tokens: list[int] | None = None, **fields: Any) -> str:
         """One more request, whose prompt is like no other's unless its `tokens` are given; its name."""
-        params = SamplingParams(max_tokens=output, ignore_eos=True)
-        params.update_from_generation_config({}, 1)
         name = f"r{self._added}"
         self._added += 1
         own = [2000 + (self._added * 1000 + index) % 6000 for index in range(prompt)]
-        self.requests[name] = Request(
-            name, tokens or own, params, None, arrival_time=float(self._added), block_hasher=self._hasher, **fields
+        self.requests[name] = request_of(
+            name, tokens or own, output=output, arrival=float(self._added), block_hasher=self._hasher, **fields
         )
         self.scheduler.add_request(self.requests[name])
         return name
@@ -96,10 +92,7 @@ class Core:
         output = self.in_flight.popleft()
         names = list(output.num_scheduled_tokens)
         said: list[list[int]] = [[] if self.scheduler.requests[name].is_prefill_chunk else [5] for name in names]
-        result = ModelRunnerOutput(
-            req_ids=names, req_id_to_index={name: at for at, name in enumerate(names)}, sampled_token_ids=said
-        )
-        return self.scheduler.update_from_output(output, result)
+        return self.scheduler.update_from_output(output, output_of(names, said))
 
     def step(self, *, seconds: float = 0.01) -> dict[str, int]:
         """Plan a step and end it; the tokens of each request that had some in it."""

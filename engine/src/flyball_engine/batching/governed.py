@@ -20,6 +20,7 @@ from flyball_engine.batching.limits import (
     Sizes,
     Wanted,
     active_limit,
+    batch_floor,
     depth_limit,
     step_threshold,
     threshold_limit,
@@ -42,11 +43,18 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """The `limits` that are safe for a `batch`; `limited` has the reason for each that is not what was wanted."""
+    """The `limits` that are safe for a batch; `limited` has the reason for each that is not what was wanted.
 
-    batch: RunningBatch
+    `batch`: the one they were found for, None where they are safe for every batch whose floor is no higher than them.
+    """
+
+    batch: RunningBatch | None
     limits: Wanted
     limited: Mapping[Knob, Limited]
+
+    def hold_for(self, batch: RunningBatch, sizes: Sizes) -> bool:
+        """Whether they are what this batch would be given, too."""
+        return self.batch == batch if self.batch is not None else batch_floor(batch, sizes) <= self.limits.tokens
 
 
 class Governed:
@@ -121,9 +129,9 @@ class Governed:
         return True
 
     def held(self, batch: RunningBatch) -> Held:
-        """The limits for a batch; the same object as long as neither the setpoint nor the batch is another."""
+        """The limits for a batch; the same object as long as neither the setpoint nor what is safe is another."""
         held = self._held
-        if held is None or held.batch != batch:
+        if held is None or not held.hold_for(batch, self.sizes):
             held = self._held = _hold(self._wanted, batch, self.sizes)
         return held
 
@@ -225,7 +233,7 @@ def _hold(wanted: Wanted, batch: RunningBatch, sizes: Sizes) -> Held:
     threshold = threshold_limit(wanted.threshold, sizes)
     depth = depth_limit(wanted.depth, sizes)
     return Held(
-        batch,
+        batch if tokens.reason is ClampReason.DECODES else None,
         Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value, depth=depth.value),
         {
             Knob.MAX_NUM_ACTIVE_SEQS: active,

@@ -90,7 +90,7 @@ def token_limit(wanted: int, *, active: int, batch: RunningBatch, sizes: Sizes) 
     if wanted > ceiling:
         return Limited(ceiling, ClampReason.CEILING)
     floor = min(ceiling, _standing_floor(active, sizes))
-    needed = min(ceiling, _batch_floor(batch, sizes))
+    needed = min(ceiling, batch_floor(batch, sizes))
     if wanted >= max(floor, needed):
         return Limited(wanted)
     return Limited(needed, ClampReason.DECODES) if needed > floor else Limited(floor, ClampReason.FLOOR)
@@ -102,7 +102,8 @@ def _standing_floor(active: int, sizes: Sizes) -> int:
     return decodes + sizes.indivisible if sizes.indivisible else max(decodes, sizes.least_chunk)
 
 
-def _batch_floor(batch: RunningBatch, sizes: Sizes) -> int:
+def batch_floor(batch: RunningBatch, sizes: Sizes) -> int:
+    """Tokens a step must have so that every running request advances."""
     return sizes.tokens_per_decode * batch.decodes + sizes.least_chunk * len(batch.prefills)
 
 

@@ -83,40 +83,36 @@ class StepStatistics:
         Steps finish in the order they were scheduled in.
         """
         began, self._updated = self._updated, now
-        while self._in_flight and any(entry[0] == key for entry in self._in_flight):
-            name, scheduled, step = self._in_flight.popleft()
-            if name == key:
-                seconds = now - max(began, scheduled)
-                self.repeated(
-                    step,
-                    steps=1,
-                    seconds=seconds,
-                    seconds_squared=seconds * seconds,
-                    kv_tokens=step.kv_tokens,
-                    longest=seconds,
-                )
-                return step, seconds
-        return None
+        in_flight = self._in_flight
+        # In flight is one step, or two: those that were scheduled before and never finished are dropped.
+        while in_flight and in_flight[0][0] != key and any(entry[0] == key for entry in in_flight):
+            in_flight.popleft()
+        if not in_flight or in_flight[0][0] != key:
+            return None
+        _, scheduled, step = in_flight.popleft()
+        seconds = now - max(began, scheduled)
+        self._add(step, 1, seconds, seconds * seconds, step.kv_tokens)
+        self._longest = max(self._longest, seconds)
+        return step, seconds
 
     def repeated(
         self, step: Step, *, steps: int, seconds: float, seconds_squared: float, kv_tokens: float, longest: float
     ) -> None:
         """Steps that differ from `step` only in KV tokens and time: how many, the sums of these, the longest."""
         self._longest = max(self._longest, longest)
-        start = row(step)
-        added = (
-            steps,
-            seconds,
-            seconds_squared,
-            steps * step.tokens,
-            steps * step.prefill_tokens,
-            steps * step.decodes,
-            kv_tokens,
-            steps * step.prefill_attention,
-        )
-        sums = self.sums
-        for index, value in enumerate(added, start):
-            sums[index] += value
+        self._add(step, steps, seconds, seconds_squared, kv_tokens)
+
+    def _add(self, step: Step, steps: int, seconds: float, seconds_squared: float, kv_tokens: float) -> None:
+        """To the row of steps like this, field by field in the order of `STEP_FIELDS`."""
+        sums, start = self.sums, row(step)
+        sums[start] += steps
+        sums[start + 1] += seconds
+        sums[start + 2] += seconds_squared
+        sums[start + 3] += steps * step.tokens
+        sums[start + 4] += steps * step.prefill_tokens
+        sums[start + 5] += steps * step.decodes
+        sums[start + 6] += kv_tokens
+        sums[start + 7] += steps * step.prefill_attention
 
 
 def row(step: Step) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Standing still for so long counts, and only over so many steps: one long step, or a paused engine, is no hang. With
 #: the time between two checks, start values are back within 5 s; later only where 20 steps take longer than that.
@@ -21,10 +21,11 @@ PATIENCE_STEPS: Final = 20
 #: meanwhile although nothing is wrong with it.
 PATIENCE_WITH_CONNECTOR_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.5
+#: Steps whose requests are remembered unmerged at most.
+_MOST_UNMERGED: Final = 64
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """A moment, in seconds and in steps."""
 
     seconds: float
@@ -47,12 +48,16 @@ class Watchdog:
         self._steps = steps
         self._step = 0
         self._served: dict[str, _Mark] = {}
+        # Steps since the last check: most requests are in all of them, and only the last counts.
+        self._since: list[tuple[Iterable[str], _Mark]] = []
         self._queue_still: _Mark | None = None
         self._checked = float("-inf")
 
     def served(self, requests: Iterable[str], *, now: float) -> None:
         """These requests got tokens in a step that ended at `now`."""
-        self._served.update(dict.fromkeys(requests, _Mark(now, self._step)))
+        self._since.append((requests, _Mark(now, self._step)))
+        if len(self._since) >= _MOST_UNMERGED:
+            self._merge()
 
     def stepped(
         self, *, running: int, waiting: int, scheduled: int, names: Callable[[], Iterable[str]], now: float
@@ -69,12 +74,19 @@ class Watchdog:
         if now - self._checked < _CHECK_SECONDS:
             return None
         self._checked = now
+        self._merge()
         return self._stalled_queue(now) or self._stalled_request(names(), now)
 
     def reset(self) -> None:
         """Forget everything seen: after a return to start values all requests get their full patience anew."""
         self._served.clear()
+        self._since.clear()
         self._queue_still = None
+
+    def _merge(self) -> None:
+        for requests, mark in self._since:
+            self._served.update(dict.fromkeys(requests, mark))
+        self._since.clear()
 
     def _stalled_queue(self, now: float) -> Stall | None:
         mark = self._queue_still

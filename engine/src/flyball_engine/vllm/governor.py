@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from flyball_engine.batching.backlog import Backlog
 from flyball_engine.batching.batch_metrics import BatchMetrics
+from flyball_engine.batching.gate import Work
 from flyball_engine.batching.governed import Governed, Held
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
@@ -29,6 +30,7 @@ from flyball_engine.vllm.surface import Surface
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
+_NO_WORK = Work()
 
 
 def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
@@ -71,7 +73,9 @@ class Governor:
         self._clock = clock
         self.engine = surface.engine
         self.governing = True
+        self._shown: Generation | None = None
         self._held: Held | None = None
+        self._had_prompts = False
         self._gate: int | None = None
         self._backlog = Backlog()
         self.cached = cached_blocks(scheduler, folder=folder, engine=surface.engine)
@@ -79,6 +83,7 @@ class Governor:
         self._joining = 0
         self._active, self._room = surface.start.active, surface.start.tokens
         self._prefilling: list[Any] = []
+        self._leaves_prompts = False
         unsupported = {**surface.unsupported, **self._admission.unsupported}
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums)
@@ -123,6 +128,7 @@ class Governor:
     def after_schedule(self, output: Any) -> None:
         """Note what the step processes, watch for a stall, publish."""
         self._statistics.scheduled(id(output), self._composition(output), now=self._began)
+        self._leaves_prompts = bool(self._surface.prefilling())
         self._admission.joined(self._surface.running[self._joining :])
         self._count_requests(output)
         self._watch(output)
@@ -180,7 +186,7 @@ class Governor:
 
     def _hold_limits(self, *, planning: bool = False) -> None:
         """Write the limits that are safe for the batch; if `planning`, also what holds for the next step alone."""
-        self._prefilling = self._surface.prefilling()
+        self._prefilling = self._begun()
         batch = self._surface.batch(self._prefilling)
         held, stood = self._governed.held(batch), self._held
         if held is not stood:
@@ -191,15 +197,21 @@ class Governor:
         if planning and self._admission.holds:
             prefilling = len(self._prefilling)
             self._gate = self._admission.gate(active=held.limits.active, prefilling=prefilling, now=self._began)
-        # The limits depend on nothing else: they may stand as they were written.
-        if held is not stood or self._gate != before or self._governed.reflex.holds:
-            self._write(held)
+        had, self._had_prompts = self._had_prompts, bool(batch.prefills)
+        # What is written depends on the batch by its prompts alone, and on nothing else that changes by itself.
+        by_batch = had or self._had_prompts or self._surface.drains_by_slots or self._governed.reflex.holds
+        if held is not stood or self._gate != before or by_batch:
+            self._write(held, batch)
 
-    def _write(self, held: Held) -> None:
-        step = self._governed.limits(held.batch, lambda: self._queue(held.batch))
+    def _write(self, held: Held, batch: RunningBatch) -> None:
+        step = self._governed.limits(batch, lambda: self._queue(batch))
         active = held.limits.active if self._gate is None else self._gate
         self._room = step.tokens
         self._surface.write(replace(held.limits, active=active, tokens=step.tokens), step_threshold=step.threshold)
+
+    def _begun(self) -> list[Any]:
+        """The running requests whose prompt is not yet processed. Only a step leaves such, so most need no look."""
+        return self._surface.prefilling() if self._leaves_prompts else []
 
     def _queue(self, batch: RunningBatch) -> Queue:
         """What the next step may serve, as far as its time depends on it."""
@@ -263,7 +275,7 @@ class Governor:
         Where data-parallel ranks prefill in the same step, the first waits for that step too, for as many as there are
         in between: longer than the watchdog's patience, if the interval is.
         """
-        prefilling = self._surface.prefilling()
+        prefilling = self._begun()
         waiting = {id(request) for request in (prefilling if self._surface.defers_prefills else prefilling[1:])}
         return [request.request_id for request in self._surface.running if id(request) not in waiting]
 
@@ -273,8 +285,7 @@ class Governor:
             return
         stall = self._governed.watch(
             running=len(self._surface.running),
-            # A batch that gathers stands still by intent.
-            waiting=0 if self._admission.gathers(self._began) else self._surface.waiting_for_capacity(),
+            waiting=0 if output.total_num_scheduled_tokens else self._kept_waiting(),
             tokens=output.total_num_scheduled_tokens,
             names=self._due,
             now=self._began,
@@ -287,6 +298,10 @@ class Governor:
         # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
         self._hold_limits()
 
+    def _kept_waiting(self) -> int:
+        """Requests that should join. A batch that gathers stands still by intent."""
+        return 0 if self._admission.gathers(self._began) else self._surface.waiting_for_capacity()
+
     def _expire_if_due(self, now: float) -> None:
         if self._governed.expire_if_due(now):
             _log.warning("Flyball: the setpoint expired; start values hold until the next one")
@@ -297,8 +312,10 @@ class Governor:
         self._state.set_admission(self._admission.strategy, self._admission.policy)
 
     def _publish(self) -> None:
-        numbers, governed = self._state.numbers, self._governed
-        self._state.set_generation(governed.applied)
+        numbers, governed, now = self._state.numbers, self._governed, self._clock()
+        if governed.applied is not self._shown:
+            self._shown = governed.applied
+            self._state.set_generation(governed.applied)
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
         numbers[Slot.EXPIRIES] = governed.expiries
         numbers[Slot.RUNNING] = len(self._surface.running)
@@ -307,7 +324,6 @@ class Governor:
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
-        now = self._clock()
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
         if self._backlog.due(now):
             self._count_backlog(now)
@@ -315,9 +331,10 @@ class Governor:
 
     def _count_backlog(self, began: float) -> None:
         numbers, surface = self._state.numbers, self._surface
-        prefilling = surface.prefilling()
+        prefilling = self._begun()
         numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
         cached = self.cached if self.cached is not None and self.cached.knows else None
-        backlog = surface.backlog(prefilling, None if cached is None else cached.cached_tokens)
+        nothing = not prefilling and not numbers[Slot.WAITING]
+        backlog = _NO_WORK if nothing else surface.backlog(prefilling, None if cached is None else cached.cached_tokens)
         self._state.set_backlog(backlog, knows_prefixes=cached is not None, received=self._backlog.requests)
         self._backlog.counted(began=began, ended=self._clock())

@@ -93,6 +93,11 @@ class Surface:
         return self._adaptive
 
     @property
+    def drains_by_slots(self) -> bool:
+        """Whether the limit that is written follows what runs over it down: vLLM has none beside its slots."""
+        return self._ratchet
+
+    @property
     def running(self) -> list[Any]:
         """The running requests, in the order vLLM serves them."""
         running: list[Any] = self._scheduler.running
