@@ -12,7 +12,8 @@ import pytest
 from flyball_engine.contract import Metric
 from flyball_operator.governor.signals import Load, Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.reader import PrometheusError, PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
+from flyball_operator.prometheus.reader import PrometheusReader
 from support.brains import PATIENCE, World
 from support.engines import ServedEngine, objective, serving
 from support.plant import CPU, Phase
@@ -34,7 +35,12 @@ async def scraping(
     """Prometheus over targets, and a reader of it."""
     with ExitStack() as stack:
         running = stack.enter_context(prometheus(folder, targets, scrape=scrape))
-        yield running, stack.enter_context(closing(PrometheusReader(running.url, timeout=2.0, least_window=WINDOW)))
+        yield (
+            running,
+            stack.enter_context(
+                closing(PrometheusReader(PrometheusClient(running.url, timeout=2.0), timeout=2.0, least_window=WINDOW))
+            ),
+        )
 
 
 async def read_until(
@@ -95,6 +101,38 @@ async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -
         assert found.cores == 1
 
 
+async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
+    world = World()
+    pod = world.engine()
+    async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
+        pod.load([Phase(3600, 4, 100, 16)], seed=1)
+        seen = await read_until(reader, complete)
+        assert isinstance(seen, Signals)
+        await read_until(reader, lambda later: isinstance(later, Signals) and later.at >= seen.at + 5)
+        then = reader.read_at(seen.at, {CHAT: 1})[CHAT]
+        assert isinstance(then, Signals)
+        assert then.at == pytest.approx(seen.at, abs=1e-3)
+        assert then.age_seconds < 5, "by the clock of then"
+        assert isinstance(then.load, Load)
+        assert then.load.generated_tokens == pytest.approx(seen.load.generated_tokens, rel=0.5)  # type: ignore[union-attr]
+        assert reader.ran_at(seen.at)[CHAT]["max_num_active_seqs"] == (128, 128)
+        assert _reason(reader.read_at(seen.at - 3600, {CHAT: 1})[CHAT]) is Missing.NOT_SCRAPED
+        assert reader.ran_at(seen.at - 3600) == {}
+
+
+async def test_who_asks_for_one_service_is_told_of_no_other(tmp_path: Path) -> None:
+    world = World()
+    ours, other = world.engine("chat-0"), world.engine("code-0", "uid-2")
+    async with serving(ours, other), scraping(tmp_path, target(ours), target(other)) as (running, reader):
+        both = {CHAT: 1, ("team", "uid-2"): 1}
+        await read_until(reader, lambda seen: isinstance(seen, Signals), both)
+        await read_until(reader, lambda seen: isinstance(seen, Signals), dict(reversed(both.items())))
+        with closing(PrometheusReader(PrometheusClient(running.url, timeout=2.0), only=CHAT)) as alone:
+            found = await alone.read(both)
+        assert isinstance(found[CHAT], Signals)
+        assert _reason(found["team", "uid-2"]) is Missing.NOT_SCRAPED
+
+
 async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path) -> None:
     world = World()
     pod = world.engine()
@@ -118,6 +156,9 @@ async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> Non
         answers = await reader.read({("team", "uid-7"): 1, CHAT: 4})
         assert _reason(answers["team", "uid-7"]) is Missing.NOT_SCRAPED
         assert _reason(answers[CHAT]) is Missing.PARTIAL, "one pod of four does not speak for all"
+        half = (await reader.read({CHAT: 2}))[CHAT]
+        assert isinstance(half, Signals)
+        assert (half.pods, half.unseen) == (1, 1)
 
 
 async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ class Prometheus:
         self._process = process
         self._config = config
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def freeze(self) -> None:
         """It stops answering, with its connections open."""
         self._process.send_signal(signal.SIGSTOP)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final
+from dataclasses import fields
+from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from flyball_engine.contract import StepKind
 from flyball_operator.governor.signals import (
@@ -20,7 +21,7 @@ from flyball_operator.governor.signals import (
     Sums,
     Unobserved,
 )
-from flyball_operator.prometheus.queries import FIELD, NAMESPACE, UID
+from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
 
 #: A service's namespace and UID, from target labels.
 Identity = tuple[str, str]
@@ -30,20 +31,22 @@ class BadAnswerError(Exception):
     """An answer does not have the form of an instant vector."""
 
 
-class _Sample(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Sample(TypedDict):
     metric: dict[str, str]
     value: tuple[float, Annotated[str, Field(max_length=64)]]
 
 
 _VECTOR: Final = TypeAdapter(list[_Sample])
 _STEP_FIELDS: Final = frozenset(f.name for f in fields(Sums))
+#: Sums that are above zero wherever there was a step.
+_OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One figure of one service: its labels, its value, and the Unix time it was evaluated for."""
+class Figure(NamedTuple):
+    """One figure of one service: its labels, its value, and the Unix time it was evaluated for.
+
+    A tuple, and samples are no models: there are some hundred of each service in a tick.
+    """
 
     labels: Mapping[str, str]
     value: float
@@ -51,6 +54,8 @@ class Figure:
 
 
 Figures = Mapping[Identity, list[Figure]]
+#: The least and the most of each limit over a service's engine cores, by its name.
+Ran = Mapping[str, tuple[float, float]]
 
 
 def figures(answer: Any) -> Figures:
@@ -61,10 +66,10 @@ def figures(answer: Any) -> Figures:
         raise BadAnswerError(f"not an instant vector: {error.error_count()} errors") from error
     found: dict[Identity, list[Figure]] = {}
     for sample in samples:
-        value = _number(sample.value[1])
-        if value is not None and UID in sample.metric:
-            identity = (sample.metric.get(NAMESPACE, ""), sample.metric[UID])
-            found.setdefault(identity, []).append(Figure(sample.metric, value, sample.value[0]))
+        labels, (at, text) = sample["metric"], sample["value"]
+        value = _number(text)
+        if value is not None and UID in labels:
+            found.setdefault((labels.get(NAMESPACE, ""), labels[UID]), []).append(Figure(labels, value, at))
     return found
 
 
@@ -77,23 +82,30 @@ def _number(text: str) -> float | None:
 
 
 def step_window(found: list[Figure], window: int) -> StepWindow | Unobserved:
-    """The steps of a window, or why they are not known."""
-    cells: dict[CellKey, dict[str, float]] = {}
-    for figure in found:
-        key = _cell(figure.labels)
-        if key is not None and figure.labels.get(FIELD) in _STEP_FIELDS:
-            cells.setdefault(key, {})[figure.labels[FIELD]] = max(0.0, figure.value)
-    whole = {key: Sums(**sums) for key, sums in cells.items() if len(sums) == len(_STEP_FIELDS)}
-    if not whole:
+    """The steps of a window, or why they are not known. A sum that is not there is zero: see `queries.steps`."""
+    seen, cells = False, dict[tuple[str, str], dict[str, float]]()
+    for labels, value, _ in found:
+        field = labels.get(FIELD, "")
+        seen |= field == CELLS
+        if field in _STEP_FIELDS:
+            cells.setdefault((labels.get("bucket", ""), labels.get("kind", "")), {})[field] = max(0.0, value)
+    if not seen:
         return Unobserved(Missing.TOO_FEW_SAMPLES, f"no step statistics in the last {window} s")
+    whole = [
+        (key, Sums(**sums))
+        for labels_of_cell, sums in cells.items()
+        if sums.keys() >= _OF_ANY_STEP and (key := _cell(*labels_of_cell)) is not None
+    ]
+    # In an order of their own: sums over cells shall not differ in their last digit by the order of Prometheus' series.
+    whole.sort(key=lambda cell: (cell[0].bucket, cell[0].kind))
     end = found[0].at
-    return StepWindow(start=end - window, end=end, cells={key: sums for key, sums in whole.items() if sums.steps > 0})
+    return StepWindow(start=end - window, end=end, cells=dict(whole))
 
 
-def _cell(labels: Mapping[str, str]) -> CellKey | None:
+def _cell(bucket: str, kind: str) -> CellKey | None:
     try:
-        return CellKey(int(labels["bucket"]), StepKind(labels["kind"]))
-    except (KeyError, ValueError):
+        return CellKey(int(bucket), StepKind(kind))
+    except ValueError:
         return None
 
 
@@ -138,6 +150,15 @@ def _outcomes(counts: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
     return {name: Outcome(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
 
 
+def ran_of(found: list[Figure]) -> Ran:
+    """The limits in effect, where both the least and the most are known."""
+    by_field: dict[str, dict[str, float]] = {"least": {}, "most": {}}
+    for figure in found:
+        by_field.get(figure.labels.get(FIELD, ""), {})[figure.labels.get("knob", "")] = figure.value
+    least, most = by_field["least"], by_field["most"]
+    return {knob: (least[knob], most[knob]) for knob in sorted(least.keys() & most.keys())}
+
+
 def signals_of(
     *, steps: list[Figure], load: list[Figure], outcomes: list[Figure], window: int, pods: int
 ) -> Signals | Unobserved:
@@ -155,6 +176,7 @@ def signals_of(
         window_seconds=float(window),
         cores=int(by_name["cores"]),
         pods=int(scraped),
+        unseen=max(0, pods - int(scraped)),
         steps=step_window(steps, window),
         load=load_of(by_name, window),
         outcomes=single,

@@ -8,6 +8,7 @@ Prometheus' extrapolation cancels.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from flyball_engine.contract import STEP_FIELDS, MetricName
@@ -17,20 +18,31 @@ NAMESPACE: Final = "namespace"
 #: The pod label as Prometheus spells it.
 UID: Final = LABEL_SERVICE_UID.replace(".", "_").replace("/", "_").replace("-", "_")
 FIELD: Final = "field"
+#: The field of the number of cells.
+CELLS: Final = "cells"
 
 _TARGETS: Final = f'container="{CONTAINER_ENGINE}",port="{PORT_CONTROL}",{UID}!=""'
 
 
-def _selected(metric: str, extra: str = "") -> str:
-    return f"{metric}{{{_TARGETS}{',' + extra if extra else ''}}}"
+def targets(only: tuple[str, str] | None = None) -> str:
+    """The matchers of control ports: of all services, or of one by namespace and UID."""
+    if only is None:
+        return _TARGETS
+    # PromQL's strings have JSON's escapes.
+    namespace, uid = (json.dumps(value, ensure_ascii=False) for value in only)
+    return f"{_TARGETS},{NAMESPACE}={namespace},{UID}={uid}"
+
+
+def _selected(metric: str, targets: str, extra: str = "") -> str:
+    return f"{metric}{{{targets}{',' + extra if extra else ''}}}"
 
 
 def _aggregate(function: str, expression: str, *labels: str) -> str:
     return f"{function} by ({', '.join((NAMESPACE, UID, *labels))}) ({expression})"
 
 
-def _increase(metric: str, window: int, *labels: str, extra: str = "") -> str:
-    return _aggregate("sum", f"increase({_selected(metric, extra)}[{window}s])", *labels)
+def _increase(metric: str, window: int, targets: str, *labels: str, extra: str = "") -> str:
+    return _aggregate("sum", f"increase({_selected(metric, targets, extra)}[{window}s])", *labels)
 
 
 def _named(field: str, expression: str) -> str:
@@ -41,14 +53,20 @@ def _together(figures: dict[str, str]) -> str:
     return " or ".join(_named(field, expression) for field, expression in figures.items())
 
 
-def steps(window: int) -> str:
-    """Sums over the steps of a window in seconds, by bucket and kind; `field` is that of `contract.StepSums`."""
-    return _together({field: _increase(metric, window, "bucket", "kind") for field, metric in STEP_FIELDS.items()})
+def steps(window: int, targets: str = _TARGETS) -> str:
+    """Sums over the steps of a window in seconds, by bucket and kind; `field` is that of `contract.StepSums`.
+
+    Only what is above zero: of an engine's 42 cells most are idle, and each has eight sums. `cells` counts all of them,
+    which tells an idle service from one that is not seen.
+    """
+    sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
+    moved = {field: f"{increase} > 0" for field, increase in sums.items()}
+    return _together({CELLS: _aggregate("count", sums["steps"]), **moved})
 
 
-def load(window: int) -> str:
+def load(window: int, targets: str = _TARGETS) -> str:
     """Queue, lengths and the state of the scrapes; `field` names the figure."""
-    running, waiting = _selected(MetricName.RUNNING), _selected(MetricName.WAITING)
+    running, waiting, up = (_selected(name, targets) for name in (MetricName.RUNNING, MetricName.WAITING, "up"))
     return _together(
         {
             "cores": _aggregate("count", running),
@@ -56,30 +74,36 @@ def load(window: int) -> str:
             "waiting": _aggregate("sum", waiting),
             "grown": f"{_aggregate('sum', f'delta({running}[{window}s])')}"
             f" + {_aggregate('sum', f'delta({waiting}[{window}s])')}",
-            "kv_usage": _aggregate("max", _selected(MetricName.KV_CACHE_USAGE)),
-            "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS)),
-            "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS)),
-            "ended": _increase(MetricName.REQUESTS, window, extra='outcome!="refused"'),
-            "shed": _increase(MetricName.ADMISSIONS, window, extra='decision="refused"'),
-            "finished": _increase(MetricName.REQUESTS, window, extra='outcome="finished"'),
-            "prompt_tokens": _increase(MetricName.PROMPT_TOKENS, window),
-            "cached_tokens": _increase(MetricName.CACHED_PROMPT_TOKENS, window),
-            "generated_tokens": _increase(MetricName.GENERATED_TOKENS, window),
+            "kv_usage": _aggregate("max", _selected(MetricName.KV_CACHE_USAGE, targets)),
+            "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS, targets)),
+            "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS, targets)),
+            "ended": _increase(MetricName.REQUESTS, window, targets, extra='outcome!="refused"'),
+            "shed": _increase(MetricName.ADMISSIONS, window, targets, extra='decision="refused"'),
+            "finished": _increase(MetricName.REQUESTS, window, targets, extra='outcome="finished"'),
+            "prompt_tokens": _increase(MetricName.PROMPT_TOKENS, window, targets),
+            "cached_tokens": _increase(MetricName.CACHED_PROMPT_TOKENS, window, targets),
+            "generated_tokens": _increase(MetricName.GENERATED_TOKENS, window, targets),
             "age": _aggregate("max", f"time() - timestamp({running})"),
-            "pods": _aggregate("count", f"{_selected('up')} == 1"),
-            "interval": _aggregate("max", _scrape_interval()),
+            "pods": _aggregate("count", f"{up} == 1"),
+            "interval": _aggregate("max", _scrape_interval(up)),
         }
     )
 
 
-def _scrape_interval() -> str:
+def _scrape_interval(up: str) -> str:
     """Seconds between the scrapes of each target over two minutes, from 5 s on: NaN before the second scrape."""
-    times = f"timestamp({_selected('up')})[2m:5s]"
+    times = f"timestamp({up})[2m:5s]"
     return f"(max_over_time({times}) - min_over_time({times})) / changes({times})"
 
 
-def outcomes(window: int) -> str:
+def outcomes(window: int, targets: str = _TARGETS) -> str:
     """Requests by objective and outcome in a window; `field` tells single objectives from all together."""
-    single = _increase(MetricName.OBJECTIVE_REQUESTS, window, "objective", "outcome")
-    together = _increase(MetricName.ALL_OBJECTIVES_REQUESTS, window, "objectives", "outcome")
+    single = _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome")
+    together = _increase(MetricName.ALL_OBJECTIVES_REQUESTS, window, targets, "objectives", "outcome")
     return _together({"objective": single, "all": together})
+
+
+def ran(targets: str = _TARGETS) -> str:
+    """The limits in effect in engine cores by the label `knob`, `field` says whether the least or the most of them."""
+    limit = _selected(MetricName.LIMIT, targets)
+    return _together({"least": _aggregate("min", limit, "knob"), "most": _aggregate("max", limit, "knob")})

@@ -1,7 +1,8 @@
-"""Asks Prometheus once per tick for all services.
+"""Asks Prometheus once per tick for all services, or once for each time of the past that is asked for.
 
-`prometheus-api-client` is synchronous, so its calls run in a small pool of threads of their own: a Prometheus that
-hangs holds those threads, never the event loop, and while they are held no further call is made.
+`prometheus-api-client` is synchronous, so the calls of a tick run in a small pool of threads of their own: a Prometheus
+that hangs holds those threads, never the event loop, and while they are held no further call is made. Who asks for the
+past waits for each answer in the thread that asks.
 """
 
 from __future__ import annotations
@@ -12,14 +13,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import requests
-from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from urllib3.util.retry import Retry
-
 from flyball_operator.governor.signals import Missing, Observation, Outcome, Unobserved
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadAnswerError, Figures, Identity
+from flyball_operator.prometheus.answers import BadAnswerError, Figures, Identity, Ran
+from flyball_operator.prometheus.client import PrometheusError, Source
 
 #: Least seconds of a window: three scrapes at the usual 5 s.
 LEAST_WINDOW: Final = 15
@@ -28,48 +25,63 @@ SCRAPES_PER_WINDOW: Final = 3
 LARGEST_WINDOW: Final = 300
 #: What attainment is reported over.
 ATTAINMENT_WINDOW: Final = 300
-#: Series of one answer: 1000 services with 42 cells of 8 figures.
-MAX_SERIES: Final = 400_000
-
-
-class PrometheusError(Exception):
-    """Prometheus could not be asked. `missing` says in which way."""
-
-    def __init__(self, missing: Missing, detail: str) -> None:
-        super().__init__(detail)
-        self.missing = missing
+#: Seconds for a whole read of a tick.
+TIMEOUT: Final = 4.0
 
 
 class PrometheusReader:
-    """Reads signals. `timeout` is for a whole read, `least_window` the shortest window, in seconds."""
+    """Reads signals. `timeout` is for a whole read, `least_window` the shortest window, in seconds.
 
-    def __init__(self, url: str, *, timeout: float = 4.0, least_window: int = LEAST_WINDOW) -> None:
+    `only`: ask for this service alone, where it is known that no other matters.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        timeout: float = TIMEOUT,
+        least_window: int = LEAST_WINDOW,
+        only: Identity | None = None,
+    ) -> None:
+        self._source = source
         self._timeout = timeout
-        self._url = url.rstrip("/")
-        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
-        # such, and not as a connection that failed.
-        retry = Retry(total=0, read=False)
-        self._client = PrometheusConnect(url=self._url, retry=retry, timeout=timeout)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
         self._busy: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
+        self._targets = queries.targets(only)
         self.window = least_window
 
     def close(self) -> None:
         """Let go of the threads; calls in flight end by their own timeout."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        self._source.close()
 
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         """Signals of each service given; `pods` says how many ready pods each has."""
-        window = self.window
+        texts = self._texts()
         try:
-            steps, load, outcomes = await self._ask(
-                queries.steps(window), queries.load(window), queries.outcomes(window)
-            )
+            found = await self._ask(*texts)
         except PrometheusError as error:
             return {identity: Unobserved(error.missing, str(error)) for identity in pods}
-        self.window = _window(load, self._least_window)
+        return self._signals(found, pods)
+
+    def read_at(self, at: float, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        """Signals as they were at a Unix time. Raises `PrometheusError`."""
+        return self._signals([self._query(text, at) for text in self._texts()], pods)
+
+    def ran_at(self, at: float) -> Mapping[Identity, Ran]:
+        """What engines ran under at a Unix time, by their own gauges. Raises `PrometheusError`."""
+        found = self._query(queries.ran(self._targets), at)
+        return {identity: answers.ran_of(group) for identity, group in found.items()}
+
+    def _texts(self) -> tuple[str, ...]:
+        """The queries of a tick, in the order `_signals` takes their answers."""
+        ask = (queries.steps, queries.load, queries.outcomes)
+        return tuple(query(self.window, self._targets) for query in ask)
+
+    def _signals(self, found: list[Figures], pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        steps, load, outcomes = found
+        window, self.window = self.window, _window(load, self._least_window)
         return {
             identity: answers.signals_of(
                 steps=steps.get(identity, []),
@@ -84,7 +96,7 @@ class PrometheusReader:
     async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
         """Outcomes by objective id over `ATTAINMENT_WINDOW`, for every service that has any."""
         try:
-            (found,) = await self._ask(queries.outcomes(ATTAINMENT_WINDOW))
+            (found,) = await self._ask(queries.outcomes(ATTAINMENT_WINDOW, self._targets))
         except PrometheusError as error:
             return Unobserved(error.missing, str(error))
         return {identity: answers.outcomes_of(group)[0] for identity, group in found.items()}
@@ -107,17 +119,11 @@ class PrometheusReader:
         if not call.cancelled():
             call.exception()  # retrieved, so that a call nobody waited for any more leaves no warning
 
-    def _query(self, text: str) -> Figures:
-        """One query, in a thread of the pool. Raises `PrometheusError`."""
+    def _query(self, text: str, at: float | None = None) -> Figures:
+        """One query, in the thread that asks. Raises `PrometheusError`."""
         try:
-            return answers.figures(self._client.custom_query(text, params={"limit": MAX_SERIES}))
-        except requests.Timeout as error:
-            raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s") from error
-        except requests.ConnectionError as error:
-            raise PrometheusError(Missing.UNREACHABLE, f"{self._url} cannot be reached") from error
-        except (requests.RequestException, PrometheusApiClientException) as error:
-            raise PrometheusError(Missing.UNREACHABLE, f"{self._url}: {str(error)[:200]}") from error
-        except (BadAnswerError, KeyError, TypeError, ValueError) as error:
+            return answers.figures(self._source.query(text, at))
+        except BadAnswerError as error:
             raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
 
 

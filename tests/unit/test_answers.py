@@ -1,0 +1,103 @@
+"""What is made of Prometheus' answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import StepKind
+from flyball_operator.governor.signals import CellKey, Missing, StepWindow, Sums, Unobserved
+from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, step_window
+from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
+
+CHAT = ("team", "uid-1")
+
+
+def figure(field: str, value: float, **labels: str) -> Figure:
+    return Figure({FIELD: field, **labels}, value, 100.0)
+
+
+def cell(bucket: str = "64", kind: str = "decode", **sums: float) -> list[Figure]:
+    return [figure(field, value, bucket=bucket, kind=kind) for field, value in sums.items()]
+
+
+def decodes(bucket: str = "64") -> list[Figure]:
+    """A cell without prompts, as Prometheus tells it: of sums that are zero nothing."""
+    return cell(bucket, steps=10, seconds=0.2, seconds_squared=0.004, tokens=480, decodes=480, kv_tokens=9600)
+
+
+SEEN = figure(CELLS, 42)
+
+
+class TestSteps:
+    def test_a_sum_that_is_not_told_is_zero(self) -> None:
+        found = step_window([*decodes(), SEEN], 15)
+        assert isinstance(found, StepWindow)
+        sums = Sums(steps=10, seconds=0.2, seconds_squared=0.004, tokens=480, decodes=480, kv_tokens=9600)
+        assert found == StepWindow(start=85.0, end=100.0, cells={CellKey(64, StepKind.DECODE): sums})
+
+    def test_no_steps_are_not_unknown_steps(self) -> None:
+        idle = step_window([SEEN], 15)
+        assert isinstance(idle, StepWindow)
+        assert idle.cells == {}
+        unseen = step_window([], 15)
+        assert isinstance(unseen, Unobserved)
+        assert unseen.reason is Missing.TOO_FEW_SAMPLES
+
+    def test_a_cell_without_time_or_tokens_is_left_out(self) -> None:
+        found = step_window([*cell("128", "mixed", steps=3, prefill_tokens=100), *decodes(), SEEN], 15)
+        assert isinstance(found, StepWindow)
+        assert list(found.cells) == [CellKey(64, StepKind.DECODE)]
+
+    @pytest.mark.parametrize("labels", [{"bucket": "many", "kind": "decode"}, {"bucket": "64", "kind": "other"}])
+    def test_a_cell_that_is_none_is_left_out(self, labels: dict[str, str]) -> None:
+        wrong = [figure(name, 1.0, **labels) for name in ("steps", "seconds", "seconds_squared", "tokens")]
+        found = step_window([*wrong, SEEN], 15)
+        assert isinstance(found, StepWindow)
+        assert found.cells == {}
+
+    def test_their_order_is_not_that_of_the_series(self) -> None:
+        one, other = [*decodes("128"), *decodes("2"), SEEN], [SEEN, *reversed(decodes("2")), *decodes("128")]
+        found = [step_window(series, 15) for series in (one, other)]
+        assert [list(window.cells) for window in found if isinstance(window, StepWindow)] == [
+            [CellKey(2, StepKind.DECODE), CellKey(128, StepKind.DECODE)]
+        ] * 2
+
+
+class TestVectors:
+    def sample(self, value: object = "1.5", **labels: Any) -> dict[str, Any]:
+        return {"metric": {NAMESPACE: "team", UID: "uid-1", **labels}, "value": [100.0, value]}
+
+    def test_figures_are_by_service(self) -> None:
+        assert figures([self.sample(field="running")]) == {
+            CHAT: [Figure({NAMESPACE: "team", UID: "uid-1", "field": "running"}, 1.5, 100.0)]
+        }
+
+    @pytest.mark.parametrize("value", ["NaN", "+Inf", "much"])
+    def test_what_is_no_number_is_not_there(self, value: str) -> None:
+        assert figures([self.sample(value)]) == {}
+
+    @pytest.mark.parametrize("value", [1.5, None, "1" * 65])
+    def test_what_is_no_vector_is_refused(self, value: object) -> None:
+        with pytest.raises(BadAnswerError, match="not an instant vector"):
+            figures([self.sample(value)])
+
+    @pytest.mark.parametrize(
+        "answer", [None, {}, [1], [{"metric": {"a": 1}, "value": [1, "1"]}], [{"value": [1, "1"]}]]
+    )
+    def test_another_form_is_refused(self, answer: object) -> None:
+        with pytest.raises(BadAnswerError):
+            figures(answer)
+
+
+def test_limits_that_ran_are_known_where_the_least_and_the_most_are() -> None:
+    least, most = figure("least", 64, knob="max_num_active_seqs"), figure("most", 128, knob="max_num_active_seqs")
+    assert ran_of([least, most, figure("least", 1, knob="other"), figure("odd", 1)]) == {
+        "max_num_active_seqs": (64, 128)
+    }
+
+
+def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
+    asked = targets(("team", 'uid"} or up{a="\\'))
+    assert asked.endswith('="uid\\"} or up{a=\\"\\\\"')
