@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,6 +165,20 @@ def test_what_is_not_observed_moves_nothing(spec: TuningSpec, history: list[Obse
     after, decision = decide(last, unknown, spec, 1000.0)
     assert after == last
     assert not decision.changed
+
+
+@SOME
+@given(specs, histories(), st.sampled_from([math.nan, math.inf, -math.inf]), st.data())
+def test_a_figure_that_is_no_number_moves_nothing_either(
+    spec: TuningSpec, history: list[Observation], figure: float, data: st.DataObject
+) -> None:
+    last, seen = play(spec, history)[-1], data.draw(observations(1000.0).filter(lambda one: isinstance(one, Signals)))
+    assert isinstance(seen, Signals)
+    load = data.draw(loads)
+    name = data.draw(st.sampled_from([f.name for f in fields(Load)]))
+    after, decision = decide(last, replace(seen, load=replace(load, **{name: figure})), spec, 1000.0)
+    assert after == last
+    assert decision.trigger == f"{name} is below zero, infinite or no number"
 
 
 @SOME

@@ -14,6 +14,7 @@ from flyball_operator.governor.capacity import (
     EXACT,
     FAILING_WINDOWS,
     FEWER_SECONDS,
+    MOST_GROWTH,
     WEIGHED_SECONDS,
     Balance,
     Carried,
@@ -134,12 +135,18 @@ def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = WE
 
 
 def then(
-    before: Balance | None, arrivals: float, *, now: float | None = None, rate: float = 5.0, pods: int = 2
+    before: Balance | None,
+    arrivals: float,
+    *,
+    now: float | None = None,
+    rate: float = 5.0,
+    pods: int = 2,
+    unseen: int = 0,
 ) -> Balance:
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
     at = now if now is not None else (before.at if before is not None else 0.0) + WEIGHED_SECONDS
-    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at)
+    return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at, unseen=unseen)
 
 
 def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0, pods: int = 2) -> Balance:
@@ -211,6 +218,30 @@ def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
     assert said.message == "even an idle engine cannot keep ttft, but 330ms"
     assert lasting.advised == calm.advised, "no number of pods would do"
     assert verdict(windows(lasting, 1, 4.0)).reason == Reason.SUFFICIENT
+
+
+def test_while_some_pods_are_not_scraped_no_fewer_are_advised_and_that_is_said() -> None:
+    whole = windows(balance(*[18.0] * 10, pods=4), 12, 18.0, pods=4)
+    assert whole.advised == 4
+    half, minutes = whole, int(2 * FEWER_SECONDS / WEIGHED_SECONDS)
+    for _ in range(minutes):
+        half = then(half, 9.0, pods=2, unseen=2)
+    assert half.advised == 4
+    assert verdict(half).message.endswith("; 2 of 4 Ready pods are scraped: until all are no fewer are advised")
+    for _ in range(12):
+        half = then(half, 30.0, pods=2, unseen=2)
+    assert half.advised == 6, "what is seen may need more"
+    again = windows(half, 2 * minutes, 9.0, pods=4)
+    assert again.advised == 3
+    assert "scraped" not in verdict(again).message
+
+
+def test_hardly_any_capacity_asks_for_no_thousand_pods_and_says_so() -> None:
+    over = windows(balance(*[4.0] * 10, rate=0.01), 12, 4.0, rate=0.01)
+    assert over.advised == 2 * MOST_GROWTH
+    assert verdict(over).message.endswith("8 pods would not do, more than 4 times what runs is not advised")
+    scaled = windows(over, 12, 4.0, rate=5.0, pods=8)
+    assert verdict(scaled).status == "True"
 
 
 def test_noise_changes_no_word() -> None:

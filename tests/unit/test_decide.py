@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
-from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
 from flyball_operator.governor.guard import Hold
 from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.signals import Missing, Observation, Unobserved, blind_spot
+from flyball_operator.governor.signals import Load, Missing, Observation, Outcome, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.spec import Envelope, Span, TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
@@ -38,6 +39,47 @@ def test_it_starts_where_the_pods_do() -> None:
     assert start(AUTO).limits == limits(128, 2048)
 
 
+@pytest.mark.parametrize(("envelope", "first"), [((128, 8192), 512), ((512, 8192), 1024), ((128, 256), 256)])
+def test_where_a_gate_will_stand_its_first_steps_are_short(envelope: tuple[int, int], first: int) -> None:
+    seqs, tokens = envelope
+    spec = tuning(TTFT, TPOT, overload=Overload.SHED, envelope=Envelope(Span(4, seqs), Span(128, tokens)))
+    assert start(spec).limits == limits(seqs, first)
+    # Nothing is gained by that where no token has an objective, and nothing is sent in the other modes.
+    for other in (replace(spec, objectives=(TTFT,)), replace(spec, mode=Mode.RECOMMEND)):
+        assert start(other).limits == limits(seqs, tokens)
+
+
+@pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0])
+def test_figures_that_cannot_be_are_not_acted_on(absurd: float) -> None:
+    before = tuned()
+    for seen in (
+        signals(500.0, arrivals=absurd),
+        signals(500.0, window=step_window(start=485, end=500, slower=absurd)),
+        replace(signals(500.0), outcomes={TPOT.id: outcome(absurd, 0)}),
+    ):
+        after, decision = ticks(before, seen, now=500.0)
+        assert (after, decision.hold) == (before, Hold.NOT_OBSERVED)
+
+
+def test_a_window_of_few_arrivals_says_little_and_one_of_many_all() -> None:
+    usual = signals(100.0, arrivals=0.4)
+    few, _ = ticks(start(AUTO), usual, signals(115.0, arrivals=0.8), now=100.0)
+    many, _ = ticks(start(AUTO), usual, signals(115.0, arrivals=8.0), now=100.0)
+    assert few.seen.arrivals == pytest.approx(0.4 + 0.4 * 12 / 60)
+    assert many.seen.arrivals == 8.0
+
+
+def test_requests_of_overlapping_windows_count_once() -> None:
+    longer = 60 * 80.0
+    first, _ = ticks(start(AUTO), signals(100.0))
+    second, _ = ticks(first, signals(105.0, generated_tokens=longer), now=105.0)
+    third, _ = ticks(second, signals(115.0, generated_tokens=longer), now=115.0)
+    assert first.seen.lengths is not None
+    assert third.seen.lengths is not None
+    assert second.seen.lengths == first.seen.lengths
+    assert third.seen.lengths.output == pytest.approx(40 + (80 - 40) * 60 / 150)
+
+
 @pytest.mark.parametrize("reason", list(Missing))
 def test_what_was_not_observed_is_not_acted_on(reason: Missing) -> None:
     before = tuned()
@@ -57,6 +99,31 @@ def test_stale_samples_are_not_acted_on() -> None:
     after, decision = ticks(before, signals(500.0, age=60.0, waiting=500.0), now=500.0)
     assert after == before
     assert decision.hold is Hold.NOT_OBSERVED
+
+
+@pytest.mark.parametrize("figure", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("field", ["arrivals", "running", "kv_usage", "generated_tokens"])
+def test_a_figure_that_is_no_number_is_not_acted_on_and_named(field: str, figure: float) -> None:
+    state, seen = start(AUTO), signals(100.0)
+    assert isinstance(seen.load, Load)
+    after, decision = decide(state, replace(seen, load=replace(seen.load, **{field: figure})), AUTO, 100.0)
+    assert decision.hold is Hold.NOT_OBSERVED
+    assert decision.trigger == f"{field} is below zero, infinite or no number"
+    assert after == state
+
+
+def test_nor_is_one_of_the_steps_or_of_the_counts() -> None:
+    seen = signals(100.0)
+    assert isinstance(seen.steps, StepWindow)
+    key, sums = next(iter(seen.steps.cells.items()))
+    cells = {**seen.steps.cells, key: replace(sums, seconds=math.nan)}
+    for changed, field in (
+        (replace(seen, steps=replace(seen.steps, cells=cells)), "steps.seconds"),
+        (replace(seen, outcomes={"tpot": Outcome(math.inf, 0.0)}), "tpot.met"),
+        (replace(seen, goodput=Outcome(1.0, math.nan)), "goodput.violated"),
+    ):
+        _, decision = decide(start(AUTO), changed, AUTO, 100.0)
+        assert (decision.hold, decision.trigger) == (Hold.NOT_OBSERVED, f"{field} is below zero, infinite or no number")
 
 
 def test_counters_without_two_scrapes_are_not_acted_on() -> None:

@@ -194,6 +194,7 @@ def test_a_fault_in_what_restores_the_start_values_ends_no_step_either(
 
     fill(core, 3, output=3)
     monkeypatch.setattr(core.governor._surface, "write", unable)
+    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     while core.scheduler.requests:
         core.step()
     assert "could not be restored" in caplog.text

@@ -17,8 +17,10 @@ def wish(seqs: int, tokens: int, regime: Regime = Regime.BALANCED) -> Choice:
     return Choice(seqs=seqs, tokens=tokens, regime=regime, binding="tpot", predicted=NOTHING)
 
 
-def restrained(current: tuple[int, int], choice: Choice, *, reach: int = 2048, cooled: bool = True) -> tuple[int, int]:
-    moved, _ = guard.restrain(limits(*current), choice, ENVELOPE, reach=reach, cooled=cooled)
+def restrained(
+    current: tuple[int, int], choice: Choice, *, reach: int = 2048, cooled: bool = True, used: float = 128
+) -> tuple[int, int]:
+    moved, _ = guard.restrain(limits(*current), choice, ENVELOPE, reach=reach, cooled=cooled, used=used)
     return moved.max_num_active_seqs or 0, moved.max_num_scheduled_tokens or 0
 
 
@@ -27,19 +29,31 @@ def test_the_batch_moves_by_bounded_steps_and_the_token_limit_jumps() -> None:
     assert restrained((10, 256), wish(128, 2048)) == (23, 2048)
 
 
+def test_places_that_nobody_has_or_waits_for_are_given_up_at_once() -> None:
+    assert restrained((100, 256), wish(10, 256), used=3) == (14, 256)
+    assert restrained((100, 256), wish(30, 256), used=3) == (30, 256)
+    assert restrained((100, 256), wish(10, 256), used=90) == (70, 256)
+
+
+def test_a_single_place_and_a_neighbour_in_the_law_s_grid_are_no_change() -> None:
+    assert restrained((5, 512), wish(6, 608)) == (5, 512)
+    assert restrained((5, 512), wish(4, 424)) == (5, 512)
+    assert restrained((5, 512), wish(7, 720)) == (7, 720)
+
+
 def test_a_draining_batch_is_not_held_back() -> None:
     assert restrained((10, 256), wish(128, 856, Regime.DRAINING)) == (128, 856)
 
 
 @pytest.mark.parametrize(("seqs", "tokens"), [(95, 500), (105, 520), (100, 550)])
 def test_small_changes_are_not_worth_it(seqs: int, tokens: int) -> None:
-    moved, hold = guard.restrain(limits(100, 512), wish(seqs, tokens), ENVELOPE, reach=2048, cooled=True)
+    moved, hold = guard.restrain(limits(100, 512), wish(seqs, tokens), ENVELOPE, reach=2048, cooled=True, used=128)
     assert moved == limits(100, 512)
     assert hold is Hold.GOOD_ENOUGH
 
 
 def test_a_batch_that_just_rose_does_not_fall() -> None:
-    moved, hold = guard.restrain(limits(100, 512), wish(50, 512), ENVELOPE, reach=2048, cooled=False)
+    moved, hold = guard.restrain(limits(100, 512), wish(50, 512), ENVELOPE, reach=2048, cooled=False, used=128)
     assert (moved, hold) == (limits(100, 512), Hold.COOLING_DOWN)
 
 

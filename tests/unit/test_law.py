@@ -55,6 +55,21 @@ def test_a_load_beyond_capacity_is_drained_not_protected() -> None:
     assert choice.binding == "ttft"
 
 
+def test_what_keeps_tokens_and_is_nearly_as_fast_is_not_given_up_for_a_drain() -> None:
+    wide = situation(replace(TTFT, seconds=4.0), TPOT, model=H100, envelope=Envelope(Span(4, 256), Span(128, 8192)))
+    big = demand(kv_tokens=430_000.0)
+    # Attention makes large steps of long prompts slow: the largest computes them little faster than a middle one.
+    long = replace(big, prompt=24_000.0, uncached=24_000.0, output=30.0, ratio=800.0, attention=12_000.0, held=25_000.0)
+    few = replace(long, waiting=6.0, running=3.0, decodes=1.5, arrivals=0.4)
+    chosen = choose(replace(wide, demand=few))
+    assert chosen.tokens < 2048
+    assert chosen.predicted.tpot <= TPOT.seconds
+    # Short prompts are computed much faster by large steps than beside a full batch in small ones.
+    short = replace(big, prompt=1000.0, uncached=1000.0, ratio=25.0)
+    many = replace(short, waiting=200.0, running=150.0, decodes=150.0, arrivals=30.0)
+    assert choose(replace(wide, objectives=(TTFT, replace(TPOT, seconds=0.02)), demand=many)).tokens == 8192
+
+
 def test_a_drain_ends_with_room_not_at_the_edge() -> None:
     edge = situation(TTFT, TPOT, waiting=45.0)
     assert choose(edge).regime is Regime.BALANCED

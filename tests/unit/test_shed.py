@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from flyball_engine.contract import Shed
-from flyball_operator.api.v1alpha1 import Mode, Overload
+from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.governor import guard
+from flyball_operator.governor.canary import Canary, Ended, undecided, undone
 from flyball_operator.governor.governor import Decision, State, decide, start
-from flyball_operator.governor.guard import TOKEN_MARGIN, Hold
+from flyball_operator.governor.guard import ROLLBACK_HOLD, TOKEN_MARGIN, Hold
 from flyball_operator.governor.identify import Doubt, Fit, Learner
 from flyball_operator.governor.law import GAP_SHARE
 from flyball_operator.governor.policy import (
@@ -22,10 +24,12 @@ from flyball_operator.governor.policy import (
     model_spec,
     settled,
 )
+from flyball_operator.governor.record import resumed, setpoint_status
 from flyball_operator.governor.shed import GATED_MARGINS, LEAST_FIRST_SHARE, choose_gated
 from flyball_operator.governor.signals import Missing, Observation, StepWindow, Unobserved
 from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.governor.standstill import FALL_BACK_HOLD, Proven, fall_back
 from support.plant import CPU
 from support.tuning import E2E, GAP, TPOT, TTFT, limits, outcome, signals, situation, step_window, tuning
 
@@ -163,13 +167,20 @@ def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
     overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0)
     first, later = ticks(start(SHED), overload, signals(115.0))
     assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=guard.FIRST_TOKEN_MARGIN[1])
-    assert first.policy.limits == limits(128, 2048)
+    assert start(SHED).limits == limits(128, 512)
+    assert first.policy.limits == limits(128, 2048), "the budget holds the steps now"
     assert first.policy.budget == pytest.approx(CPU.seconds(decodes=40, prefill_tokens=900) / 2, rel=0.1), (
         "half steps tell what of a full one is fixed"
     )
     assert "AlikeSteps" in first.trigger
     assert first.trigger.endswith("what would miss ttft is refused")
     assert later.policy.limits != first.policy.limits
+
+
+def test_an_overload_is_refused_before_any_request_came_to_its_end() -> None:
+    overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0, finished=0.0)
+    (decision,) = ticks(start(SHED), overload)
+    assert decision.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=guard.FIRST_TOKEN_MARGIN[1])
 
 
 def test_where_all_wait_full_steps_alone_decide_nothing() -> None:
@@ -185,11 +196,25 @@ def test_steps_alike_that_are_badly_explained_foretell_nothing() -> None:
     assert not replace(fit, doubt=Doubt.FEW_STEPS).foretells
 
 
-def test_a_budget_is_not_given_up_for_a_worse_model() -> None:
-    before = at_rest()
+def test_a_model_is_not_given_up_for_a_worse_one() -> None:
+    before = replace(at_rest(), explore_at=405.0)
     contradicted = replace(before, learner=Learner(until=before.learner.until))
     (decision,) = ticks(contradicted, signals(400.0, window=full_steps(400.0)), now=400.0)
     assert decision.policy == before.policy
+
+
+def test_while_full_steps_alone_are_seen_every_other_window_s_are_half_as_long() -> None:
+    overload = [
+        signals(100.0 + 5 * n, window=full_steps(100.0 + 5 * n), waiting=200.0, running=40.0, arrivals=20.0)
+        for n in range(12)
+    ]
+    first, *others = ticks(start(SHED), *overload)
+    full = first.policy.budget
+    assert full is not None
+    sent = [(number, decision.policy.budget) for number, decision in enumerate(others, start=1) if decision.changed]
+    assert [number for number, _ in sent] == [3, 6, 9], "a window spans three decisions"
+    assert [budget for _, budget in sent] == pytest.approx([full / 2, full, full / 2])
+    assert {decision.policy.shed for decision in others} == {first.policy.shed}
 
 
 def test_with_a_model_budget_deadline_and_margin_are_sent_together() -> None:
@@ -310,3 +335,49 @@ def test_a_recommendation_shows_the_gate_and_learns_nothing_of_it() -> None:
 def test_a_choice_without_a_deadline_sends_limits_alone() -> None:
     open_choice: Choice = replace(CHOICE, deadline=None, budget=None)
     assert settled(PRESENT, limits(16, 2048), open_choice, CPU, MARGINS) == Policy(limits=limits(16, 2048))
+
+
+def overload_until_halved() -> tuple[State, State]:
+    """The states before and after a budget is halved for the first time."""
+    before = after = start(SHED)
+    for at in (100.0 + 5 * n for n in range(12)):
+        full = signals(at, window=full_steps(at), waiting=200.0, running=40.0, arrivals=20.0)
+        before, (after, _) = after, decide(after, full, SHED, at)
+        if after.halved:
+            return before, after
+    raise AssertionError("no budget was halved")
+
+
+def budgets_after(state: State, *, held: float = 0.0) -> list[float]:
+    """The budgets of a minute of full steps that begins so many seconds later."""
+    overload = [
+        signals(at, window=full_steps(at), waiting=200.0, running=40.0, arrivals=20.0)
+        for at in (200.0 + held + 5 * n for n in range(12))
+    ]
+    return sorted({decision.policy.budget or math.inf for decision in ticks(state, *overload, now=200.0 + held)})
+
+
+def test_no_budget_is_more_than_it_should_be_whatever_became_of_a_half_one() -> None:
+    before, half = overload_until_halved()
+    full, tried = before.policy.budget, Canary(pod="uid", name="chat-0", before=before.policy, since=0.0)
+    assert full is not None
+    decision = Decision(at=180.0, before=half.policy, policy=half.policy, hold=Hold.LEARNING, trigger="")
+    fallen, _ = fall_back(half, decision, SHED, Proven(policy=before.policy), "chat-0")
+    undecided_, (undone_, _) = undecided(before, half), undone(half, tried, Ended("it tripped"), 180.0)
+    for state, held in ((half, 0.0), (undecided_, 0.0), (undone_, ROLLBACK_HOLD), (fallen, FALL_BACK_HOLD)):
+        assert budgets_after(state, held=held) == pytest.approx([full / 2, full])
+
+
+def test_the_next_leader_goes_on_to_learn_under_a_budget_that_came_before_the_model() -> None:
+    before, _ = overload_until_halved()
+    full = before.policy.budget
+    assert full is not None
+    again = resumed(TuningStatus(setpoint=setpoint_status(before.policy)), SHED)
+    assert budgets_after(again) == pytest.approx([full / 2, full])
+
+
+def test_what_is_undone_to_half_a_budget_is_half_of_it() -> None:
+    before, half = overload_until_halved()
+    tried = Canary(pod="uid", name="chat-0", before=half.policy, since=0.0, halved=True)
+    moved, _ = undone(before, tried, Ended("it tripped"), 180.0)
+    assert max(budgets_after(moved, held=ROLLBACK_HOLD)) == pytest.approx(before.policy.budget)

@@ -38,8 +38,10 @@ SPARE: Final = 1.2
 FEWER_SECONDS: Final = 300.0
 #: What people are shown stays while it is right within this share, so that noise writes no status.
 SHOWN_WITHIN: Final = 0.1
-#: More replicas are never advised.
+#: More replicas are never advised, nor more than so many times those that run: where hardly any rate keeps the
+#: objectives more replicas do not make them feasible, and an autoscaler would follow any number.
 MOST_REPLICAS: Final = 10_000
+MOST_GROWTH: Final = 4
 #: A decode that lasts beyond any batch.
 _ENDLESS: Final = 1e6
 
@@ -73,7 +75,8 @@ class Balance:
     `rate`: what one replica carries, and `arrivals` of the service, in requests per second, refused ones too; both are
     smoothed. `shown_rate` and `shown_arrivals` are the same for people, moved only when they are no longer right.
     `failing`: windows in a row in which even an idle engine could not keep the objectives. `advised`: replicas.
-    `roomy`: most of what a fall of that would have needed since `fewer_since`.
+    `roomy`: most of what a fall of that would have needed since `fewer_since`. `short`: more would be needed. `unseen`:
+    pods that are Ready and not scraped, whose load is in none of this.
     """
 
     asked: Asked
@@ -90,6 +93,8 @@ class Balance:
     advised: int = 1
     fewer_since: float = math.inf
     roomy: int = 1
+    short: bool = False
+    unseen: int = 0
 
     @property
     def settled(self) -> bool:
@@ -217,7 +222,7 @@ def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
     return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < WEIGHED_SECONDS - 0.5
 
 
-def weighed(
+def weighed(  # noqa: PLR0913 - figures of one window, all by name
     before: Balance | None,
     found: Carried,
     *,
@@ -227,6 +232,7 @@ def weighed(
     spec: TuningSpec,
     now: float,
     advised: int | None = None,
+    unseen: int = 0,
 ) -> Balance:
     """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
 
@@ -248,7 +254,8 @@ def weighed(
             shown_rate=rate,
             shown_arrivals=arrivals,
             overloaded=arrivals > replicas * rate,
-            advised=last or replicas,
+            advised=last or replicas + unseen,
+            unseen=unseen,
         )
     share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
@@ -272,6 +279,7 @@ def weighed(
         shown_rate=rate if turned else _shown(before.shown_rate, rate),
         shown_arrivals=arrivals if turned else _shown(before.shown_arrivals, arrivals),
         overloaded=over,
+        unseen=unseen,
     )
     return _advised(moved)
 
@@ -279,13 +287,16 @@ def weighed(
 def _advised(balance: Balance) -> Balance:
     """The advice: up at once, down when fewer would have carried the load with room for all of some minutes.
 
-    What one window says, the first after a start or an edit, is no advice to a scaler.
+    Never down while some pods are not seen: half of a load may be that of half of the pods. What one window says, the
+    first after a start or an edit, is no advice to a scaler.
     """
     if balance.rate <= 0.0 or not balance.settled:
-        return replace(balance, fewer_since=math.inf)
-    needed = _needed(balance.arrivals, balance.rate)
-    roomy = _needed(SPARE * balance.arrivals, balance.rate)
-    if needed > balance.advised or roomy >= balance.advised:
+        return replace(balance, fewer_since=math.inf, short=False)
+    most = min(MOST_REPLICAS, MOST_GROWTH * (balance.replicas + balance.unseen))
+    asked_for = _needed(balance.arrivals, balance.rate)
+    needed, roomy = min(most, asked_for), _needed(SPARE * balance.arrivals, balance.rate)
+    balance = replace(balance, short=asked_for > max(needed, balance.advised))
+    if balance.unseen or needed > balance.advised or roomy >= balance.advised:
         return replace(balance, advised=max(needed, balance.advised), fewer_since=math.inf)
     if balance.fewer_since > balance.at:
         return replace(balance, fewer_since=balance.at, roomy=roomy)
@@ -297,7 +308,7 @@ def _advised(balance: Balance) -> Balance:
 
 def _needed(arrivals: float, rate: float) -> int:
     """Replicas that carry so many arrivals; one where none would."""
-    return min(MOST_REPLICAS, max(1, math.ceil(arrivals / rate))) if rate > 0.0 else 1
+    return max(1, math.ceil(min(arrivals / rate, MOST_REPLICAS + 1.0))) if rate > 0.0 else 1
 
 
 def _shown(before: float, now: float) -> float:

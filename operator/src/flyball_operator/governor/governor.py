@@ -1,8 +1,8 @@
 """The governor: signals in, a policy out, one decision per tick; the same inputs give the same decision.
 
-It always decides, in every mode: in Recommend and Disabled the decision is a shadow that is published or kept, so that
-switching to Auto starts from what the load needs now and not from the top. Nothing is decided on what was not
-observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
+It always decides, in every mode: in Recommend and Disabled, and while tuning is paused, the decision is a shadow that
+is published or kept, so that switching to Auto starts from what the load needs now and not from the top. Nothing is
+decided on what was not observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
 """
 
 from __future__ import annotations
@@ -10,42 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from flyball_engine.contract import Limits, StepKind
+from flyball_engine.contract import Limits
 from flyball_engine.model import StepModel
-from flyball_operator.api.v1alpha1 import DEADLINES, Mode
+from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.governor import capacity, guard
 from flyball_operator.governor.capacity import Balance
+from flyball_operator.governor.demand import Seen
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
-from flyball_operator.governor.law import choose
+from flyball_operator.governor.law import choose, has_token_objective
 from flyball_operator.governor.policy import Policy, asked_deadline, settled
 from flyball_operator.governor.shed import GATED_MARGINS, choose_gated
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, TuningSpec
 
-#: Requests whose lengths the running means remember.
-LENGTH_MEMORY: Final = 150.0
+#: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective: near
+#: full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several of them.
+FIRST_TOKENS: Final = 512
 #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
 STALE_SECONDS: Final = 20.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output."""
-
-    prompt: float
-    uncached: float
-    output: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mix:
-    """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step."""
-
-    ratio: float
-    attention: float
-    decodes: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +37,7 @@ class State:
     """What is remembered from tick to tick of one service; bounded.
 
     `policy`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
+    `halved`: whether its budget is half of what it should be, to learn; `explore_at`: when that may change.
     `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
     `balance`: the load against what the engines carry, None until there is a model; `advised`: the
     replicas that were advised last, whatever is known now.
@@ -61,8 +46,7 @@ class State:
     policy: Policy
     learner: Learner = field(default_factory=Learner)
     margins: Margins = field(default_factory=Margins)
-    lengths: Lengths | None = None
-    mix: Mix | None = None
+    seen: Seen = field(default_factory=Seen)
     seqs_rose_at: float = float("-inf")
     counted_until: float = float("-inf")
     trial: Trial | None = None
@@ -70,6 +54,8 @@ class State:
     last_outcome: Outcome | None = None
     regime: Regime = Regime.BALANCED
     live_since: float = float("inf")
+    halved: bool = False
+    explore_at: float = float("inf")
     balance: Balance | None = None
     advised: int | None = None
 
@@ -100,8 +86,15 @@ class Decision:
 
 
 def start(spec: TuningSpec) -> State:
-    """State of a service never tuned before: at the upper bounds, as its pods are."""
-    return State(policy=Policy(limits=spec.envelope.upper()))
+    """State of a service never tuned before: at the upper bounds, as its pods are, but for first steps to be careful.
+
+    Only behind a gate: a queue that nobody trims is drained by the largest steps.
+    """
+    limits, span = spec.envelope.upper(), spec.envelope
+    if spec.refuses and has_token_objective(spec.objectives):
+        first = span.tokens.clip(max(FIRST_TOKENS, 2 * span.seqs.most))
+        limits = guard.replace_limits(limits, seqs=span.seqs.most, tokens=first)
+    return State(policy=Policy(limits=limits))
 
 
 def decide(state: State, observation: Observation, spec: TuningSpec, now: float) -> tuple[State, Decision]:
@@ -134,7 +127,7 @@ def learn_steps(state: State, window: StepWindow) -> State:
 
 def _lived(state: State, spec: TuningSpec, at: float) -> State:
     """Note whether the law's limits are live; a shadow is not on trial."""
-    if spec.mode is not Mode.AUTO:
+    if not spec.live:
         return replace(state, live_since=float("inf"), trial=None, last_outcome=None)
     return state if state.live_since <= at else replace(state, live_since=at)
 
@@ -145,8 +138,7 @@ def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> Stat
     learnt = replace(
         state,
         learner=learn(state.learner, steps) if steps is not None else state.learner,
-        lengths=_lengths(state.lengths, load),
-        mix=_mix(state.mix, steps) if steps is not None else state.mix,
+        seen=state.seen.after(load, steps, at=signals.at, seconds=signals.window_seconds),
     )
     if signals.at - max(state.counted_until, state.live_since) < signals.window_seconds - 0.5:
         return learnt
@@ -155,13 +147,13 @@ def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> Stat
 
 def _count(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
     """Use a window's counts: judge the change on trial, trim the margins unless the queue explains the violations."""
-    output = state.lengths.output if state.lengths is not None else 1.0
+    output = state.seen.lengths.output if state.seen.lengths is not None else 1.0
     margins = state.margins
     if state.regime is not Regime.DRAINING:
         margins = guard.trim(margins, spec.objectives, dict(signals.outcomes), output)
     trial = state.trial
     if trial is not None and signals.goodput is not None and signals.at - signals.window_seconds >= trial.since:
-        ratio = state.mix.ratio if state.mix is not None else 0.0
+        ratio = state.seen.mix.ratio if state.seen.mix is not None else 0.0
         trial = guard.judge(trial, signals.goodput, arrivals=load.arrivals, ratio=ratio)
     return replace(state, margins=margins, trial=trial, counted_until=signals.at, last_outcome=signals.goodput)
 
@@ -172,7 +164,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         return replace(state, balance=None)
     if signals.cores < 1 or not capacity.due(state.balance, spec, now):
         return state
-    model, demand, before = state.learner.model, _demand(state, load, signals.cores), state.balance
+    model, demand, before = state.learner.model, _demand(state, load, signals), state.balance
     if model is not None and demand is not None:
         last = before.carried.rate if before is not None else 0.0
         found = capacity.carried(_situation(state, model, demand, spec), gated=spec.refuses, near=last)
@@ -186,6 +178,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         arrivals=load.arrivals + load.refused,
         cores=signals.cores,
         pods=signals.cores if signals.pods is None else signals.pods,
+        unseen=signals.unseen,
         spec=spec,
         now=now,
         advised=state.advised,
@@ -200,20 +193,26 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return state, _decision(state, state, now, Hold.ROLLED_BACK, "holding after a change was undone")
     if load.running + load.waiting + load.arrivals + load.refused <= 0:
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
-    model, demand = state.learner.model, _demand(state, load, signals.cores)
+    model, demand = state.learner.model, _demand(state, load, signals)
     if model is None or demand is None or state.learner.fit is None:
-        return _learn_on(state, demand, spec, now, window=signals.window_seconds)
+        first = state.seen.first_demand(load, cores=signals.cores, seconds=signals.window_seconds)
+        learnt = _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
+        return _explored(*learnt, until=now + signals.window_seconds) if now >= state.explore_at else learnt
     situation = _situation(state, model, demand, spec)
     choice = choose_gated(situation) if spec.sheds else choose(situation)
     cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
-    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=state.learner.fit.reach, cooled=cooled)
+    # Steps that are held to a time need no other bound.
+    reach = state.learner.fit.reach if choice.budget is None else spec.envelope.tokens.most
+    used = max(demand.running + demand.waiting, demand.decodes)
+    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=reach, cooled=cooled, used=used)
     moved = _moved(state, limits, load, now) if hold is None else state
     policy = settled(state.policy, limits, choice, model, situation.margins)
     if state.policy.shed is None and policy.shed is not None:
         moved = _behind_a_gate(moved, now + signals.window_seconds)
     # What a queue spoils is no verdict on the limits.
     trial = None if choice.regime is Regime.DRAINING else moved.trial
-    moved = replace(moved, policy=policy, regime=choice.regime, trial=trial)
+    later = now + signals.window_seconds
+    moved = replace(moved, policy=policy, regime=choice.regime, trial=trial, halved=False, explore_at=later)
     said = explain(choice, demand, sheds=shed_for(spec) if policy.shed is not None else "")
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
 
@@ -225,7 +224,7 @@ def _learn_on(
 
     Past capacity all steps are full, and so alike that they make no model. But a queue is made of just such steps, and
     what foretells them is enough to refuse by. It says less of smaller steps, which the engine's own bias mends; and
-    steps that are fitted to a budget are of other sizes, so that there is a model soon. The limits stay.
+    steps that are fitted to a budget are of other sizes, so that there is a model soon. S stays.
     """
     fit = state.learner.fit
     # A budget that is held rests on a better model, and the engine's own bias keeps that right.
@@ -238,11 +237,24 @@ def _learn_on(
         # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
         decodes = min(demand.decodes, fit.reach - 1.0)
         choice = replace(choice, budget=situation.step(decodes, fit.reach - decodes) / 2)
-    policy = settled(state.policy, state.limits, choice, fit.model, situation.margins)
+    # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
+    seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
+    limits = guard.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
+    policy = settled(state.policy, limits, choice, fit.model, situation.margins)
     moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
     moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
     hold = Hold.LEARNING if policy == state.policy else None
     return moved, _decision(state, moved, now, hold, f"{_learning(state)}; what would miss {shed_for(spec)} is refused")
+
+
+def _explored(state: State, decision: Decision, *, until: float) -> tuple[State, Decision]:
+    """While steps that a budget holds are still too alike for a model, every other window's are half as long."""
+    step, fit = state.policy.step, state.learner.fit
+    if decision.changed or step is None or state.policy.budget is None or fit is None or not fit.foretells:
+        return state, decision
+    halved = step.model_copy(update={"seconds": step.seconds * (2.0 if state.halved else 0.5)})
+    moved = replace(state, policy=replace(state.policy, step=halved), halved=not state.halved, explore_at=until)
+    return moved, replace(decision, policy=moved.policy, hold=None)
 
 
 def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec) -> Situation:
@@ -265,7 +277,9 @@ def _behind_a_gate(state: State, settled_at: float) -> State:
 
     Counts begin with the window after `settled_at`: what waited before the gate is worked off first.
     """
-    return replace(state, margins=GATED_MARGINS, counted_until=settled_at, trial=None, last_outcome=None)
+    return replace(
+        state, margins=GATED_MARGINS, counted_until=settled_at, explore_at=settled_at, trial=None, last_outcome=None
+    )
 
 
 def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
@@ -274,9 +288,13 @@ def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
     trial = state.trial
     if trial is not None:
         trial = replace(trial, since=now, worse=0)
-    elif state.last_outcome is not None and state.mix is not None:
+    elif state.last_outcome is not None and state.seen.mix is not None:
         trial = Trial(
-            since=now, before=state.limits, baseline=state.last_outcome, arrivals=load.arrivals, ratio=state.mix.ratio
+            since=now,
+            before=state.limits,
+            baseline=state.last_outcome,
+            arrivals=load.arrivals,
+            ratio=state.seen.mix.ratio,
         )
     return replace(state, trial=trial, seqs_rose_at=now if rose else state.seqs_rose_at)
 
@@ -291,60 +309,13 @@ def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Dec
     return moved, _decision(state, moved, now, Hold.ROLLED_BACK if before == state.policy else None, reason)
 
 
-def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
-    """Running means over finished requests; a window counts by its number of requests."""
-    if load.finished < 1:
-        return old
-    new = Lengths(
-        prompt=load.prompt_tokens / load.finished,
-        uncached=max(1.0, (load.prompt_tokens - load.cached_tokens) / load.finished),
-        output=max(1.0, load.generated_tokens / load.finished),
-    )
-    if old is None:
-        return new
-    share = min(1.0, max(0.1, load.finished / LENGTH_MEMORY))
-    return Lengths(
-        prompt=old.prompt + share * (new.prompt - old.prompt),
-        uncached=old.uncached + share * (new.uncached - old.uncached),
-        output=old.output + share * (new.output - old.output),
-    )
-
-
-def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
-    total, mixed = window.total(), window.total(StepKind.MIXED)
-    if total.steps < 1 or total.decodes <= 0:
-        return old
-    attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
-    return Mix(
-        ratio=total.prefill_tokens / total.decodes,
-        attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
-        decodes=total.decodes / total.steps,
-    )
-
-
-def _demand(state: State, load: Load, cores: int) -> Demand | None:
-    """The demand on one core, None until lengths and mix are known."""
-    if state.lengths is None or state.mix is None or cores < 1:
-        return None
-    lengths, mix = state.lengths, state.mix
-    return Demand(
-        arrivals=load.arrivals / cores,
-        prompt=lengths.prompt,
-        uncached=lengths.uncached,
-        output=lengths.output,
-        ratio=lengths.uncached / lengths.output,
-        attention=mix.attention,
-        decodes=mix.decodes,
-        running=load.running / cores,
-        waiting=load.waiting / cores,
-        kv_tokens=load.kv_tokens,
-        held=load.held_tokens / load.running if load.running > 0 else 0.0,
-    )
+def _demand(state: State, load: Load, signals: Signals) -> Demand | None:
+    return state.seen.demand(load, cores=signals.cores, seconds=signals.window_seconds)
 
 
 def _learning(state: State) -> str:
     fit = state.learner.fit
-    if fit is None or state.lengths is None or state.mix is None:
+    if fit is None or state.seen.lengths is None or state.seen.mix is None:
         return "learning the step-time model: too little traffic so far"
     return f"learning the step-time model: {fit.doubt.value if fit.doubt else 'no data'} after {fit.steps} steps"
 

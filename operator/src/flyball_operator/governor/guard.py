@@ -17,13 +17,16 @@ from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.situation import Choice, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective
 
-#: A change must be worth it: relative change of S and of C below which the limits stay.
+#: A change must be worth it: relative change of S and of C up to which the limits stay, for S one place at least. The
+#: law's candidates for C are quarter octaves: a neighbour is no change.
 SEQS_HYSTERESIS: Final = 0.10
-TOKENS_HYSTERESIS: Final = 0.10
+TOKENS_HYSTERESIS: Final = 0.20
 #: S may fall to this share, or rise by this factor and step, in one decision. C leaves nothing behind and may jump.
 SLEW_DOWN: Final = 0.7
 SLEW_UP: Final = 1.5
 SLEW_STEP: Final = 8
+#: Places beyond this multiple of those in use, and a step, are idle: S may fall there at once.
+IDLE_PLACES: Final = 2.0
 #: Seconds after a rise of S before it may fall, unless KV memory is nearly full: a batch must show what it does.
 SEQS_COOL_DOWN: Final = 15.0
 KV_URGENT: Final = 0.95
@@ -74,15 +77,19 @@ class Trial:
 
 
 def restrain(
-    current: Limits, choice: Choice, envelope: Envelope, *, reach: int, cooled: bool
+    current: Limits, choice: Choice, envelope: Envelope, *, reach: int, cooled: bool, used: float
 ) -> tuple[Limits, Hold | None]:
-    """The limits after slew and hysteresis; a reason if they are the current ones."""
+    """The limits after slew and hysteresis; a reason if they are the current ones.
+
+    `used`: places of a core that requests have or wait for.
+    """
     seqs, tokens = _given(current, envelope)
     # A draining batch jumps up: that is the direction of the start values, and every second of it is queue.
     most = envelope.seqs.most if choice.regime is Regime.DRAINING else SLEW_UP * seqs + SLEW_STEP
-    wanted = envelope.seqs.clip(min(max(choice.seqs, SLEW_DOWN * seqs), most))
+    least = min(SLEW_DOWN * seqs, IDLE_PLACES * used + SLEW_STEP)
+    wanted = envelope.seqs.clip(min(max(choice.seqs, least), most))
     held = wanted < seqs and not cooled
-    new_seqs = seqs if held or _near(wanted, seqs, SEQS_HYSTERESIS) else wanted
+    new_seqs = seqs if held or _near(wanted, seqs, max(SEQS_HYSTERESIS, 1.0 / seqs)) else wanted
     reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))
     new_tokens = tokens if _near(reachable, tokens, TOKENS_HYSTERESIS) else envelope.tokens.clip(reachable)
     if (new_seqs, new_tokens) == (seqs, tokens):

@@ -149,7 +149,7 @@ class Learner:
 def learn(learner: Learner, window: StepWindow) -> Learner:
     """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing.
 
-    Only while there is no model yet may it take the place of what it overlaps, if it makes one.
+    Only while there is no model yet may it take the place of what it overlaps, if more can be done by what it makes.
     """
     fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
     if not fresh:
@@ -160,7 +160,14 @@ def learn(learner: Learner, window: StepWindow) -> Learner:
     if learner.model is not None or window.end <= learner.until:
         return learner
     instead = _taken(_until(learner, window.start), fresh, window.end)
-    return learner if instead.model is None else instead
+    return instead if _use(instead) > _use(learner) else learner
+
+
+def _use(learner: Learner) -> int:
+    """What may be done by what was learnt: nothing, refusing, all."""
+    if learner.fit is None or not learner.fit.foretells:
+        return 0
+    return 1 if learner.model is None else 2
 
 
 def _taken(learner: Learner, fresh: Mapping[CellKey, Row], at: float) -> Learner:
@@ -310,8 +317,13 @@ def _solve(rows: Sequence[Row], prior: StepModel, kappa: int, pull: float) -> tu
 
 
 def _condition(rows: Sequence[Row], kappa: int) -> float:
-    """Condition number of the data alone, each column scaled to length one, columns never seen left out."""
+    """Condition number of the data alone, each column scaled to length one, columns never seen left out.
+
+    Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own.
+    """
     relative = _features(rows, kappa) / np.array([[row.seconds] for row in rows])
+    if all(row.mixed for row in rows):
+        relative = np.delete(relative, 1, axis=1)
     norms = np.linalg.norm(relative, axis=0)
     seen = relative[:, norms > 0] / norms[norms > 0]
     return float(np.linalg.cond(seen)) if len(rows) >= seen.shape[1] else math.inf

@@ -35,6 +35,9 @@ GAP_SHARE: Final = 0.85
 BURST_DEVIATIONS: Final = 2.0
 #: A drain ends when the queue takes this share of what an empty one leaves of the first-token objectives.
 DRAINED: Final = 0.5
+#: Draining spoils the tokens of all that run: it must compute prompts so much faster than what keeps them, this being
+#: the share of its rate that is as good. Prompts in long prefill are hardly faster in larger steps.
+AS_FAST: Final = 0.75
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
 #: Seconds that stand for a queue that only grows.
@@ -92,6 +95,8 @@ def choose(situation: Situation) -> Choice:
     elif late:
         # The margin is gone, the objective is not: as fast as token objectives allow.
         best = max(late, key=lambda point: point.rate)
+    elif points[-1].token_use > 1.0 and (as_fast := [one for one in calm if one.rate >= AS_FAST * points[-1].rate]):
+        best, regime = max(as_fast, key=lambda point: point.rate), Regime.DRAINING
     elif prompt:
         best, regime = max(prompt, key=lambda point: point.rate), Regime.TOKEN_BOUND
     else:

@@ -5,7 +5,7 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
     MarginsStatus,
     SetpointStatus,
+    SlowPodStatus,
     StepModelCoefficients,
     StepModelStatus,
     TuningStatus,
@@ -28,6 +29,7 @@ from flyball_operator.governor.situation import Choice, Margins
 from flyball_operator.governor.spec import Objective, TuningSpec
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g")
+_SLOW_PODS: Final = 8
 _LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
 
 
@@ -97,8 +99,22 @@ def margins_status(margins: Margins) -> MarginsStatus:
     return MarginsStatus(token=f"{margins.token:.2f}", first_token=f"{margins.first_token:.2f}")
 
 
-def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
-    """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too."""
+def slow_pods_status(factors: Mapping[str, float]) -> tuple[SlowPodStatus, ...]:
+    """Pods that are slower than their siblings, as many as status has room for."""
+    return tuple(SlowPodStatus(name=name, factor=f"{factor:.1f}") for name, factor in factors.items())[:_SLOW_PODS]
+
+
+def slow_pods(tuning: TuningStatus) -> list[tuple[str, float]]:
+    """The pods that status names, and their factors."""
+    return [(slow.name, factor) for slow in tuning.slow_pods if (factor := _number(slow.factor)) >= 1.0]
+
+
+def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = None) -> State:
+    """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too.
+
+    `prior`: of engines of the same kind, where nothing was learnt of these. It is where the fit begins; nothing is
+    decided on it before the first window has agreed with it.
+    """
     state = start(spec)
     policy = policy_of(tuning.recommended or tuning.setpoint)
     if policy is not None:
@@ -109,6 +125,12 @@ def resumed(tuning: TuningStatus, spec: TuningSpec) -> State:
         reach = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
         learner = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)
         state = replace(state, learner=learner)
+    elif prior is not None:
+        state = replace(state, learner=Learner(prior=prior, proven=True))
+    if model is None and state.policy.budget is not None:
+        # Steps under one budget may be too alike for a model for ever. Whether this one is half of what it should be
+        # status does not say: for one to learn by, it is small enough in either case.
+        state = replace(state, explore_at=float("-inf"))
     return replace(state, margins=_margins(tuning.margins, state.margins))
 
 

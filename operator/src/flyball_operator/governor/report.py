@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration
-from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, ObjectiveStatus
-from flyball_operator.governor.capacity import Balance
+from flyball_operator.api.v1alpha1 import BRAIN_CONDITIONS, Condition, ConditionType, Mode, ObjectiveStatus
+from flyball_operator.governor.capacity import MOST_GROWTH, Balance
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Outcome, Unobserved
 from flyball_operator.governor.spec import Objective
@@ -34,8 +35,20 @@ class Reason(StrEnum):
     """Tuned is False: mode Disabled runs at the upper bounds."""
     RECOMMEND_ONLY = "RecommendOnly"
     """Tuned is False: mode Recommend leaves live limits alone."""
+    NOT_TUNED = "NotTuned"
+    """Of all conditions of the brain: the service is not governed, or its spec is not accepted."""
+    NOT_DECIDING = "NotDeciding"
+    """Tuned is False: there are requests, and for minutes the law could not decide; the message says why."""
+    LOOP_STALLED = "LoopStalled"
+    """Tuned is Unknown: no tick of this service was completed lately; the operator's log says why."""
+    PAUSED = "Paused"
+    """Tuned is False: an annotation pauses tuning; the engines keep what they were told last."""
+    PAUSE_UNCLEAR = "PauseNotUnderstood"
+    """Tuned is False: the same, but the annotation says something else than is accepted."""
     PUSHING = "Pushing"
     """Tuned is Unknown: some pods have not confirmed the setpoint yet."""
+    ONE_POD_FIRST = "OnePodFirst"
+    """Tuned is Unknown: a policy that rests on little is tried in one pod, the others follow once it works there."""
     PUSH_FAILED = "PushFailed"
     """Tuned is False: an engine refused the setpoint, or did not confirm it."""
     UNREACHABLE = "EngineUnreachable"
@@ -44,6 +57,8 @@ class Reason(StrEnum):
     """Tuned is False: the plugin could not load in a pod, which runs as plain vLLM."""
     WATCHDOG_TRIPPED = "WatchdogTripped"
     """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
+    ADMISSION_STUCK = "AdmissionStuck"
+    """Tuned is False: requests wait in an engine with places free, and for over a minute it let none in."""
     UNSUPPORTED = "KnobUnsupported"
     """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
     FENCED = "NewerLeader"
@@ -65,6 +80,9 @@ class Reason(StrEnum):
     INFEASIBLE = "Infeasible"
     """CapacitySufficient is False: even an idle engine cannot keep some objective."""
 
+
+#: Of what others wrote so much is repeated.
+_SHOWN_LENGTH: Final = 40
 
 Event = tuple[Literal["Normal", "Warning"], str]
 
@@ -95,7 +113,11 @@ def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far the setpoint got. `problems` are (reason, message), the gravest first."""
+    """How far the setpoint got. `problems` are (reason, message), the gravest first.
+
+    `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
+    `canary`: the pod that has it alone. None where that is not so.
+    """
 
     mode: Mode
     ready_pods: int
@@ -104,18 +126,50 @@ class Progress:
     limits: str
     problems: Sequence[tuple[Reason, str]]
     learning: str
+    paused: str | None = None
+    stalled: str | None = None
+    helpless: str | None = None
+    canary: str | None = None
+
+
+def ended() -> dict[ConditionType, Verdict]:
+    """What is said of a service that is tuned no more: what was said last would stand for ever."""
+    why = "the service is not governed, or its spec is not accepted: nobody looks"
+    return {kind: Verdict("Unknown", Reason.NOT_TUNED, why) for kind in ConditionType if kind in BRAIN_CONDITIONS}
 
 
 def tuned_verdict(progress: Progress) -> Verdict:
     """Whether the engines run under the law's limits."""
+    if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
+        return _paused_verdict(progress, progress.paused)
+    if progress.stalled is not None:
+        return Verdict("Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told")
     if progress.ready_pods == 0:
         return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if progress.problems:
         reason, message = progress.problems[0]
         return Verdict("False", reason, message)
+    return _pushed_verdict(progress) or _applied_verdict(progress)
+
+
+def _paused_verdict(progress: Progress, said: str) -> Verdict:
+    stays = ", ".join([f"{progress.limits} until it is removed", *(message for _, message in progress.problems[:1])])
+    if said == names.TUNING_PAUSED:
+        return Verdict("False", Reason.PAUSED, f"annotation {names.ANNOTATION_TUNING}: {stays}")
+    wrong = f"annotation {names.ANNOTATION_TUNING} is {said[:_SHOWN_LENGTH]!r}, accepted: {names.TUNING_PAUSED}"
+    return Verdict(
+        "False", Reason.PAUSE_UNCLEAR, f"{wrong}, or none to resume; taken for {names.TUNING_PAUSED}: {stays}"
+    )
+
+
+def _pushed_verdict(progress: Progress) -> Verdict | None:
+    """Whether the setpoint is on its way; None if it has arrived."""
+    if progress.canary is not None:
+        said = f"{progress.limits} in {progress.canary} alone, the others follow once it works there"
+        return Verdict("Unknown", Reason.ONE_POD_FIRST, said)
     if progress.applied_pods < progress.ready_pods:
         return Verdict("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
-    return _applied_verdict(progress)
+    return None
 
 
 def _applied_verdict(progress: Progress) -> Verdict:
@@ -123,6 +177,9 @@ def _applied_verdict(progress: Progress) -> Verdict:
         return Verdict("False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended")
     if progress.mode is Mode.DISABLED:
         return Verdict("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
+    if progress.helpless is not None:
+        said = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
+        return Verdict("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
     if not progress.trusted:
         return Verdict("False", Reason.LEARNING, progress.learning)
     return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod")
@@ -201,11 +258,19 @@ def _carried_verdict(balance: Balance) -> Verdict:
     if balance.carried.reachable:
         kept = ", ".join(f"{name}, but {rounded_up(seconds)}" for name, seconds in balance.carried.reachable)
         return Verdict("False", Reason.INFEASIBLE, f"even an idle engine cannot keep {kept}")
+    unseen = ""
+    if balance.unseen:
+        ready = balance.replicas + balance.unseen
+        unseen = f"; {balance.replicas} of {ready} Ready pods are scraped: until all are no fewer are advised"
     if not balance.overloaded:
-        return Verdict("True", Reason.SUFFICIENT, f"carries {carry} requests/s at the objectives, {arrive} arrive")
+        return Verdict(
+            "True", Reason.SUFFICIENT, f"carries {carry} requests/s at the objectives, {arrive} arrive{unseen}"
+        )
     load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
     remedy = f"{_pods(balance.advised)} would do"
-    return Verdict("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}")
+    if balance.short:
+        remedy = f"{_pods(balance.advised)} would not do, more than {MOST_GROWTH} times what runs is not advised"
+    return Verdict("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
 
 
 def _pods(number: int) -> str:
@@ -234,7 +299,20 @@ _TURNS: Final[Mapping[ConditionType, Mapping[str, Event]]] = {
     # Of False the reason is told.
     ConditionType.CAPACITY_SUFFICIENT: {"True": ("Normal", "CapacitySufficient")},
 }
-_FAILURES: Final = (Reason.PUSH_FAILED, Reason.UNREACHABLE, Reason.UNGOVERNED, Reason.UNSUPPORTED, Reason.FENCED)
+_PAUSES: Final[Mapping[str, Event]] = {
+    Reason.PAUSED: ("Normal", "TuningPaused"),
+    Reason.PAUSE_UNCLEAR: ("Warning", "TuningPaused"),
+}
+_FAILURES: Final = (
+    Reason.PUSH_FAILED,
+    Reason.UNREACHABLE,
+    Reason.UNGOVERNED,
+    Reason.UNSUPPORTED,
+    Reason.FENCED,
+    Reason.NOT_DECIDING,
+    Reason.LOOP_STALLED,
+    Reason.ADMISSION_STUCK,
+)
 
 
 def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
@@ -242,13 +320,21 @@ def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict)
     if before == (verdict.status, verdict.reason):
         return None
     if kind is ConditionType.TUNED:
-        return ("Warning", verdict.reason) if verdict.reason in _FAILURES else None
+        return _tuned_event(before, verdict)
     if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
         return ("Warning", f"Capacity{verdict.reason}")
     turned = before is None or before[0] != verdict.status
     if kind is ConditionType.CAPACITY_SUFFICIENT and (before is None or before[0] != "False"):
         return None
     return _TURNS[kind].get(verdict.status) if turned else None
+
+
+def _tuned_event(before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+    if verdict.reason in _PAUSES:
+        return _PAUSES[verdict.reason]
+    if verdict.reason in _FAILURES:
+        return "Warning", verdict.reason
+    return ("Normal", "TuningResumed") if before is not None and before[1] in _PAUSES else None
 
 
 def shown(policy: Policy) -> str:

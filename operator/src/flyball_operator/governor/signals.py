@@ -7,9 +7,11 @@ engine cores seen; `per core` is left to who needs it. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
@@ -141,8 +143,8 @@ class Signals:
     """All that one tick knows of one service.
 
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
-    the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one. `outcomes`:
-    by objective id. `goodput`: requests that met all objectives.
+    the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
+    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `goodput`: requests that met all objectives.
     """
 
     at: float
@@ -154,6 +156,21 @@ class Signals:
     outcomes: Mapping[str, Outcome]
     goodput: Outcome | None
     pods: int | None = None
+    unseen: int = 0
+
+    @cached_property
+    def impossible(self) -> str | None:
+        """The first figure with which nothing can be reckoned, None if there is none; looked for once."""
+        parts: list[tuple[str, object]] = [("", self.load), ("goodput.", self.goodput)]
+        parts += [(f"{name}.", outcome) for name, outcome in self.outcomes.items()]
+        if isinstance(self.steps, StepWindow):
+            parts += [("steps.", sums) for sums in self.steps.cells.values()]
+        # A clock may be behind: an age below zero is one of nothing.
+        own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
+        named = [("", own), *((prefix, vars(o)) for prefix, o in parts if isinstance(o, Load | Outcome | Sums))]
+        return next(
+            (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
+        )
 
 
 Observation = Signals | Unobserved
@@ -206,6 +223,8 @@ def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | N
     """What keeps an observation from being acted on, None if nothing does."""
     if isinstance(observation, Unobserved):
         return observation
+    if (odd := observation.impossible) is not None:
+        return Unobserved(Missing.BAD_ANSWER, f"{odd} is below zero, infinite or no number")
     # A Prometheus that scrapes seldom is not away: a window spans three of its scrapes, and one may be missed.
     stale_seconds = max(stale_seconds, observation.window_seconds * 2 / 3)
     if observation.age_seconds > stale_seconds:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flyball_engine.contract import Limits, Metric, ObjectiveSpec
+from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import (
     DEADLINES,
     DEFAULT_MIN_NUM_ACTIVE_SEQS,
@@ -67,12 +69,22 @@ class Objective:
 
 @dataclass(frozen=True)
 class TuningSpec:
-    """All that decisions need of an InferenceService's spec."""
+    """All that decisions need of an InferenceService's spec.
+
+    `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
+    not be lost through a slip of the pen.
+    """
 
     mode: Mode
     envelope: Envelope
     objectives: tuple[Objective, ...]
     overload: Overload = Overload.QUEUE
+    paused: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether what the law decides is made live; else it is a shadow."""
+        return self.mode is Mode.AUTO and self.paused is None
 
     @property
     def refuses(self) -> bool:
@@ -85,15 +97,24 @@ class TuningSpec:
         return self.overload is Overload.SHED and any(o.metric in DEADLINES for o in self.objectives)
 
 
-def tuning_spec(spec: InferenceServiceSpec) -> TuningSpec:
-    """Read a spec; contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed."""
+def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | None = None) -> TuningSpec:
+    """Read a service's spec, and its annotations where it is a living one.
+
+    Contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed.
+    """
     bounds = spec.tuning.bounds
     seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, spec.batching.max_num_seqs)
     tokens = _span(
         bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
     )
     objectives = tuple(Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations) for o in spec.objectives)
-    return TuningSpec(spec.tuning.mode, Envelope(seqs, tokens), objectives, spec.tuning.overload)
+    return TuningSpec(
+        spec.tuning.mode,
+        Envelope(seqs, tokens),
+        objectives,
+        spec.tuning.overload,
+        (annotations or {}).get(names.ANNOTATION_TUNING),
+    )
 
 
 def _span(bounds: Range, default: int, ceiling: int) -> Span:

@@ -1,0 +1,123 @@
+"""What one engine core is asked for, out of what windows show: lengths, the mix of steps, and how much comes.
+
+Chance must not look like a change: lengths are means over many requests, and a window of few arrivals says little of
+their rate. Pure; seconds and tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flyball_engine.contract import StepKind
+from flyball_operator.governor.signals import Load, StepWindow
+from flyball_operator.governor.situation import Demand
+
+#: Requests whose lengths the running means remember.
+LENGTH_MEMORY: Final = 150.0
+#: A window of fewer arrivals says by chance alone that too much comes, or nothing: it counts by its share of these.
+ARRIVALS_MEMORY: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output."""
+
+    prompt: float
+    uncached: float
+    output: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step."""
+
+    ratio: float
+    attention: float
+    decodes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What is remembered of windows; None what none has shown yet.
+
+    `arrivals` (requests per second) and `lengths` were last taken in at `at`: once per window, since windows overlap.
+    """
+
+    lengths: Lengths | None = None
+    mix: Mix | None = None
+    arrivals: float | None = None
+    at: float = float("-inf")
+
+    def after(self, load: Load, steps: StepWindow | None, *, at: float, seconds: float) -> Seen:
+        """With a window that ended `at` and was so many seconds long."""
+        mix = _mix(self.mix, steps) if steps is not None else self.mix
+        if self.lengths is not None and at - self.at < seconds - 0.5:
+            return replace(self, mix=mix)
+        lengths, arrivals = _lengths(self.lengths, load), _arrivals(self.arrivals, load, seconds)
+        return Seen(lengths=lengths, mix=mix, arrivals=arrivals, at=at)
+
+    def demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
+        """What one core is asked for, None until lengths and mix are known. `load`: of the last so many seconds."""
+        if self.lengths is None or self.mix is None or cores < 1:
+            return None
+        lengths, mix = self.lengths, self.mix
+        return Demand(
+            arrivals=_arrivals(self.arrivals, load, seconds) / cores,
+            prompt=lengths.prompt,
+            uncached=lengths.uncached,
+            output=lengths.output,
+            ratio=lengths.uncached / lengths.output,
+            attention=mix.attention,
+            decodes=mix.decodes,
+            running=load.running / cores,
+            waiting=load.waiting / cores,
+            kv_tokens=load.kv_tokens,
+            held=load.held_tokens / load.running if load.running > 0 else 0.0,
+        )
+
+    def first_demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
+        """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
+        if self.mix is None:
+            return None
+        prompt = max(1.0, 2.0 * self.mix.attention)
+        guess = replace(self, lengths=Lengths(prompt=prompt, uncached=prompt, output=1.0))
+        return guess.demand(load, cores=cores, seconds=seconds)
+
+
+def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
+    """Running means over finished requests; a window counts by its number of requests."""
+    if load.finished < 1:
+        return old
+    new = Lengths(
+        prompt=load.prompt_tokens / load.finished,
+        uncached=max(1.0, (load.prompt_tokens - load.cached_tokens) / load.finished),
+        output=max(1.0, load.generated_tokens / load.finished),
+    )
+    if old is None:
+        return new
+    share = min(1.0, max(0.1, load.finished / LENGTH_MEMORY))
+    return Lengths(
+        prompt=old.prompt + share * (new.prompt - old.prompt),
+        uncached=old.uncached + share * (new.uncached - old.uncached),
+        output=old.output + share * (new.output - old.output),
+    )
+
+
+def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
+    total, mixed = window.total(), window.total(StepKind.MIXED)
+    if total.steps < 1 or total.decodes <= 0:
+        return old
+    attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
+    return Mix(
+        ratio=total.prefill_tokens / total.decodes,
+        attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
+        decodes=total.decodes / total.steps,
+    )
+
+
+def _arrivals(usual: float | None, load: Load, seconds: float) -> float:
+    """Requests per second: those of a window of so many seconds, and the usual ones as far as it holds but few."""
+    if usual is None:
+        return load.arrivals
+    return usual + min(1.0, load.arrivals * seconds / ARRIVALS_MEMORY) * (load.arrivals - usual)

@@ -1,0 +1,79 @@
+"""Pods that are slower than their siblings, seen by the bias that each engine corrects its predictions with.
+
+All pods predict by one model, so a bias that stands out says something of the pod: a throttled device, a noisy
+neighbour. Nothing is done about it, since the bias itself corrects each step; it is for people. Pure; seconds of one
+clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Final, Literal, NamedTuple
+
+#: A pod stands out by this factor over the median, of an even number the lower one; of two nobody knows which one is
+#: usual, so that it takes more. Below the lower factor it no longer does.
+SLOWER: Final = 1.3
+SLOWER_OF_TWO: Final = 1.6
+NO_LONGER: Final = 0.9
+#: For so long: a stall, or a burst of long prompts, passes.
+LASTING_SECONDS: Final = 180.0
+#: The factor that is shown stays while it is right within this.
+SHOWN_WITHIN: Final = 0.2
+
+
+class Event(NamedTuple):
+    """An event about a service."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Lag:
+    """A pod that is `factor` times as slow as its siblings since a time; `told`: for long enough to be said."""
+
+    since: float
+    factor: float
+    told: bool = False
+
+
+def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, Lag]:
+    """At the start of a leader: the pods that status names, and their factors."""
+    return {name: Lag(now - LASTING_SECONDS, factor, told=True) for name, factor in known}
+
+
+def watched(before: Mapping[str, Lag], biases: Mapping[str, float], now: float) -> dict[str, Lag]:
+    """The pods that stand out, by name; `biases`: what steps take over what the model says, of each pod that tells."""
+    found: dict[str, Lag] = {}
+    usual, least = median_low(biases.values() or [1.0]), SLOWER if len(biases) > 2 else SLOWER_OF_TWO
+    for name, bias in biases.items():
+        lag, factor = before.get(name), bias / usual
+        if factor < (least * NO_LONGER if lag is not None and lag.told else least):
+            continue
+        lag = lag or Lag(now, factor)
+        shown = lag.factor if lag.told and abs(factor - lag.factor) <= SHOWN_WITHIN else factor
+        found[name] = replace(lag, factor=shown, told=now - lag.since >= LASTING_SECONDS)
+    return found
+
+
+def news(before: Mapping[str, float], after: Mapping[str, float], there: Collection[str]) -> list[Event]:
+    """What is to be told of pods that are named now or no longer, as long as they are `there`."""
+    slow = [(name, factor) for name, factor in after.items() if name not in before]
+    said = "steps take {:.1f} times as long as on its siblings"
+    return [
+        *(Event("Warning", "PodSlow", f"{name}: {said.format(factor)}") for name, factor in slow),
+        *(
+            Event("Normal", "PodNoLongerSlow", f"{name}: is as fast as its siblings again")
+            for name in before
+            if name in there and name not in after
+        ),
+    ]
+
+
+def told(lags: Mapping[str, Lag]) -> dict[str, float]:
+    """The factors of the pods that are to be named, the slowest first."""
+    slowest = sorted(lags.items(), key=lambda item: -item[1].factor)
+    return {name: round(lag.factor, 1) for name, lag in slowest if lag.told}

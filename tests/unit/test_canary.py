@@ -1,0 +1,343 @@
+"""A changed policy that rests on little goes to one pod first: when, what the pod has to show, and what comes then."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import Setpoint
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.cluster.errors import UnavailableError
+from flyball_operator.governor.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
+from flyball_operator.governor.governor import FIRST_TOKENS
+from flyball_operator.governor.guard import ROLLBACK_HOLD
+from flyball_operator.governor.policy import Policy
+from flyball_operator.shell.vetting import Vetting
+from support.seats import AWAY, Desk, Engines
+from support.tuning import limits, signals, step_window
+from support.virtual_time import in_virtual_time, now
+
+TUNED = ConditionType.TUNED
+START = (128, 2048)
+TRIED = Canary(pod="uid", name="chat-0", before=Policy(limits=limits(128, 2048)), since=0.0)
+
+
+def outcome(*shown: Showing, every: float = 5.0) -> str | None:
+    """Why the trial failed, empty if it passed, None if it goes on."""
+    canary = TRIED
+    for number, showing in enumerate(shown):
+        found = canary.after(showing, every * number)
+        if isinstance(found, Ended):
+            return found.why
+        canary = found
+    return None
+
+
+def working(number: int) -> Showing:
+    return Showing(ready=True, confirmed=True, busy=True, steps=100 + number)
+
+
+def test_a_window_of_steps_under_it_is_enough() -> None:
+    windows = int(WINDOW_SECONDS / 5)
+    assert outcome(*(working(n) for n in range(windows))) is None
+    assert outcome(*(working(n) for n in range(windows + 1))) == ""
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        (Showing(ready=False), "is not Ready any more"),
+        (Showing(ready=True, confirmed=True, tripped=True), "tripped"),
+        (Showing(ready=True, confirmed=False), "lost it"),
+    ],
+)
+def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: Showing, why: str) -> None:
+    assert why in (outcome(working(0), working(1), last) or "")
+
+
+def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
+    patience = int(PATIENCE_SECONDS / 5)
+    silent, still = Showing(ready=True), Showing(ready=True, confirmed=True, busy=True, steps=100)
+    for showing, why in ((silent, "did not confirm it"), (still, "made no step under it")):
+        assert outcome(*[showing] * patience) is None
+        assert why in (outcome(*[showing] * (patience + 1)) or "")
+
+
+def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
+    idle = Showing(ready=True, confirmed=True, steps=100)
+    assert outcome(*[idle] * (int(PATIENCE_SECONDS / 5) + 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("trusted", "vetted", "pods", "live", "due"),
+    [
+        (False, False, 2, True, True),
+        (True, False, 2, True, True),
+        (True, True, 2, True, False),
+        (False, False, 1, True, False),
+        (False, False, 2, False, False),
+    ],
+)
+def test_it_is_for_what_rests_on_little(*, trusted: bool, vetted: bool, pods: int, live: bool, due: bool) -> None:
+    assert is_due(live=live, trusted=trusted, vetted=vetted, pods=pods) is due
+
+
+# In a seat.
+
+
+def desk(*, works: bool = True) -> Desk:
+    """Three pods, of which the first is asked most, or seems to be."""
+    made = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
+    made.engines.working = {"pod-1", "pod-2", "pod-3"} if works else set()
+    made.engines.running = 1
+    return made
+
+
+async def seconds(desk: Desk, seat: Any, count: float, *, slower: float = 1.0) -> None:
+    for _ in range(int(count / 5)):
+        await desk.tick(seat, signals(now(), window=step_window(start=now() - 15, end=now(), slower=slower)))
+
+
+async def until_one_has_it(desk: Desk, seat: Any) -> list[str]:
+    """Tick until some pod has another policy than the start's, which all have before; the pods that have it."""
+    if None in desk.engines.held.values():
+        await desk.tick(seat, AWAY)
+    for _ in range(40):
+        await desk.tick(seat, signals(now()))
+        changed = [uid for uid in desk.engines.held if desk.engines.limits(uid) != START]
+        if changed:
+            return changed
+    raise AssertionError("nothing was changed")
+
+
+@in_virtual_time
+async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    tried = story.engines.limits(first)
+    assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
+    assert f"in {first} alone" in story.message(TUNED)
+    assert story.service.status.tuning.applied_pods == "1/3"
+    await seconds(story, seat, WINDOW_SECONDS + 10)
+    assert START not in {story.engines.limits(uid) for uid in story.engines.held}
+    assert story.service.status.tuning.applied_pods == "3/3"
+    await seconds(story, seat, 60)
+    assert story.condition(TUNED) == ("True", "Applied")
+    assert story.engines.limits(first) != tried, "later ones go to all pods at once"
+    assert "CanaryFailed" not in story.events
+
+
+@in_virtual_time
+async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first_policy_after_it() -> None:
+    story = desk()
+    seat = story.seat()
+    story.muster(seat)
+    crew = seat._crew
+    await crew.survey()
+    vetting = Vetting(crew, now, vetted=False)
+    left = Policy(limits=limits(128, 2048))
+    vetting.begin(None, left, live=True, trusted=False, halved=False)
+    tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
+    await crew.push(tried)
+    for _ in range(int(WINDOW_SECONDS / 5) + 2):
+        vetting.check(tried, trusted=True)
+        await asyncio.sleep(5)
+        await crew.survey()
+    assert vetting.pod is None, "it has passed"
+    vetting.begin(tried, left, live=True, trusted=True, halved=False)
+    assert vetting.pod is not None
+
+
+@in_virtual_time
+async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    story.engines.trip(first)
+    await seconds(story, seat, 20)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert story.service.status.tuning.applied_pods == "3/3"
+    newest = story.service.status.tuning.decisions[0]
+    assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 120 s"
+    assert story.events.count("CanaryFailed") == 1
+    await seconds(story, seat, ROLLBACK_HOLD - 40)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    (again,) = await until_one_has_it(story, seat)
+    assert story.condition(TUNED) == ("Unknown", "OnePodFirst"), again
+
+
+@in_virtual_time
+async def test_while_what_failed_cannot_be_taken_back_in_status_it_stays_where_it_is() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    story.engines.trip(first)
+    story.api_away = True
+    for _ in range(4):
+        story.muster(seat)
+        with suppress(UnavailableError):
+            await seat.tick(signals(now()), {})
+        for _ in range(5):
+            await asyncio.sleep(1.0)
+            story.muster(seat)
+            await seat.keep()
+    assert {story.engines.limits(uid) for uid in story.engines.held if uid != first} == {START}
+    story.api_away = False
+    await seconds(story, seat, 10)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert len({story.held(uid).generation for uid in story.engines.held}) == 1
+    assert "is undone" in story.service.status.tuning.decisions[0].trigger
+    assert story.condition(TUNED)[1] != "OnePodFirst"
+
+
+@in_virtual_time
+async def test_what_a_pod_says_of_a_trip_under_an_older_setpoint_is_none_of_this_one() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    story.engines.trip(first)
+    await seat._crew.survey()
+    older = story.held(first)
+    assert seat._crew.showing(first, older).tripped
+    assert not seat._crew.showing(first, older.model_copy(update={"generation": older.generation + 1})).tripped
+
+
+@in_virtual_time
+async def test_what_pods_are_to_begin_with_all_have_at_once() -> None:
+    story = desk()
+    story.sheds()
+    seat = story.seat()
+    await story.tick(seat, AWAY)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {(128, FIRST_TOKENS)}
+    assert story.condition(TUNED)[1] != "OnePodFirst"
+
+
+@in_virtual_time
+async def test_a_pod_that_makes_no_step_under_it_keeps_it_from_the_others() -> None:
+    story = desk(works=False)
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    await seconds(story, seat, PATIENCE_SECONDS + 20)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert "made no step under it" in story.service.status.tuning.decisions[0].trigger
+
+
+@in_virtual_time
+async def test_a_pod_that_comes_meanwhile_gets_what_the_others_have() -> None:
+    story = desk()
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    story.engines.held["pod-4"] = None
+    await seconds(story, seat, 5)
+    assert story.engines.limits("pod-4") == START
+    assert story.held("pod-4").generation == story.held("pod-3").generation
+
+
+@in_virtual_time
+async def test_what_a_user_asks_for_waits_for_no_trial() -> None:
+    story = desk()
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    story.edit(tuning={"mode": "Auto", "bounds": {"maxNumActiveSeqs": {"max": 6}}})
+    story.muster(seat)
+    await seat.keep()
+    assert {story.engines.limits(uid)[0] for uid in story.engines.held} == {6}
+
+
+@in_virtual_time
+async def test_a_user_who_turns_tuning_on_has_all_pods_tuned_at_once() -> None:
+    story = desk()
+    story.edit(tuning={"mode": "Recommend"})
+    seat = story.seat()
+    await seconds(story, seat, 60)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    story.edit(tuning={"mode": "Auto"})
+    await seconds(story, seat, 5)
+    assert START not in {story.engines.limits(uid) for uid in story.engines.held}
+    for _ in range(20):
+        await seconds(story, seat, 5, slower=2.0)
+        assert story.condition(TUNED)[1] != "OnePodFirst"
+
+
+@in_virtual_time
+async def test_paused_in_the_middle_each_pod_keeps_what_it_has() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    held = {uid: story.held(uid).generation for uid in story.engines.held}
+    story.annotate(tuning="Paused")
+    await seconds(story, seat, 180)
+    assert {uid: story.held(uid).generation for uid in story.engines.held} == held
+    assert story.condition(ConditionType.CAPACITY_SUFFICIENT) == ("True", "Sufficient"), "what is seen goes on"
+    story.annotate()
+    await seconds(story, seat, 30)
+    assert len({story.held(uid).generation for uid in story.engines.held}) == 1, first
+
+
+@in_virtual_time
+async def test_paused_in_the_middle_each_pod_keeps_what_it_has_under_the_next_leader_too() -> None:
+    story = desk()
+    seat = story.seat()
+    (first,) = await until_one_has_it(story, seat)
+    story.annotate(tuning="Paused")
+    await seconds(story, seat, 30)
+    limited = {uid: story.engines.limits(uid) for uid in story.engines.held}
+    story.epoch = 2
+    again = story.seat()
+    await seconds(story, again, 180)
+    assert {uid: story.engines.limits(uid) for uid in story.engines.held} == limited
+    story.engines.held["pod-2"] = None
+    await seconds(story, again, 30)
+    assert story.engines.limits("pod-2") == limited["pod-2"]
+    story.annotate()
+    await seconds(story, again, 30)
+    assert len({story.held(uid).generation for uid in story.engines.held}) == 1, first
+
+
+@in_virtual_time
+async def test_paused_in_the_middle_the_law_goes_on_as_a_shadow() -> None:
+    story = desk()
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    story.annotate(tuning="Paused")
+    await seconds(story, seat, 30)
+    before = story.service.status.tuning.recommended
+    await seconds(story, seat, 240, slower=3.0)
+    assert story.service.status.tuning.recommended != before
+
+
+@in_virtual_time
+async def test_who_wants_recommendations_alone_does_not_get_to_all_pods_what_one_was_to_try() -> None:
+    story = desk()
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    story.edit(tuning={"mode": "Recommend"})
+    await seconds(story, seat, 30)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert len({story.held(uid).generation for uid in story.engines.held}) == 1
+
+
+@in_virtual_time
+async def test_one_pod_is_its_own_canary() -> None:
+    story = Desk()
+    seat = story.seat()
+    await until_one_has_it(story, seat)
+    assert story.condition(TUNED)[1] != "OnePodFirst"
+
+
+@in_virtual_time
+async def test_a_new_leader_that_finds_a_model_and_a_policy_tries_nothing_out() -> None:
+    story = desk()
+    seat = story.seat()
+    await seconds(story, seat, 240)
+    assert story.condition(TUNED) == ("True", "Applied")
+    story.epoch = 2
+    again, held = story.seat(), story.engines.limits()
+    for _ in range(20):
+        await seconds(story, again, 5, slower=2.0)
+        assert story.condition(TUNED)[1] != "OnePodFirst"
+    assert story.engines.limits() != held

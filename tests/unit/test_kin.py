@@ -1,0 +1,160 @@
+"""A new service of a kind that is known begins with what was learnt of it, and decides nothing on that alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flyball_operator.api.parse import parse_service
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.governor import kin
+from flyball_operator.governor.identify import Learner
+from flyball_operator.governor.kin import kind_of, models_of
+from flyball_operator.governor.record import model_status, resumed
+from flyball_operator.governor.signals import Signals
+from flyball_operator.governor.spec import tuning_spec
+from flyball_operator.shell.brain import Brain
+from support.brains import ScriptedReader
+from support.manifests import good
+from support.plant import CPU, H100
+from support.seats import Desk
+from support.tuning import signals, step_window
+from support.virtual_time import in_virtual_time, now
+
+TUNED = ConditionType.TUNED
+
+
+def model(steps: int = 1000, *, trusted: bool = True, t0: float = 0.006) -> dict[str, Any]:
+    return {
+        "id": "abcd1234",
+        "t0": f"{t0:g}",
+        "c1": "1.2e-05",
+        "c2": "4e-05",
+        "kappa": 256,
+        "error": "0.08",
+        "trusted": trusted,
+        "steps": steps,
+    }
+
+
+def service(uid: str, known: dict[str, Any] | None = None, **changes: Any) -> InferenceService:
+    raw = good(metadata__namespace="team", metadata__uid=uid, **changes)
+    return parse_service(raw | {"status": {"tuning": {"model": known}} if known else {}})
+
+
+def test_of_several_of_a_kind_the_one_that_saw_most_counts() -> None:
+    others = [service("a", model(10, t0=0.1)), service("b", model(5000)), service("c", model(9000, trusted=False))]
+    (found,) = models_of([service("new"), *others]).values()
+    assert found.t0 == 0.006
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"spec__model__uri": "hf://Other/Model"},
+        {"spec__engine__image": "vllm/vllm-openai:v0.99.0"},
+        {"spec__engine__args": ["--quantization=fp8"]},
+        {"spec__accelerator": {"resourceName": "other.com/gpu"}, "spec__parallelism": {"tensor": 8}},
+        {"spec__parallelism": {"tensor": 4}},
+    ],
+)
+def test_what_differs_in_what_steps_depend_on_is_of_another_kind(other: dict[str, Any]) -> None:
+    assert kind_of(service("new")) not in models_of([service("a", model(), **other)])
+
+
+def test_its_own_status_comes_first() -> None:
+    own = service("a", model())
+    state = resumed(own.status.tuning, tuning_spec(own.spec), H100)
+    assert state.learner.model is not None
+    assert state.learner.model.t0 == 0.006
+
+
+def test_it_is_a_prior_and_nothing_that_is_trusted() -> None:
+    new = service("new")
+    state = resumed(new.status.tuning, tuning_spec(new.spec), CPU)
+    assert state.learner == Learner(prior=CPU, proven=True)
+    assert state.learner.model is None
+    assert not model_status(state.learner).trusted
+
+
+def alike(slower: float = 1.0) -> Signals:
+    """Steps all of one size: by themselves they make no model."""
+    window = step_window(start=now() - 15, end=now(), decodes=(60,), prefills=(900,), slower=slower)
+    return signals(now(), window=window)
+
+
+@dataclass
+class Siblings(Desk):
+    """A desk beside which another service of the same kind is tuned already."""
+
+    others: list[InferenceService] = field(default_factory=list)
+
+    def all(self) -> list[InferenceService]:
+        return [*self.others, self.service]
+
+
+async def told(desk: Desk, seen: Signals) -> tuple[str, str]:
+    """What is said of the tuning some ticks after the service came."""
+    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(seen), tools=desk.tools()).run())
+    try:
+        await asyncio.sleep(30)
+        return desk.condition(TUNED)
+    finally:
+        brain.cancel()
+        await asyncio.gather(brain, return_exceptions=True)
+
+
+def tuned_sibling(desk: Desk) -> InferenceService:
+    known = model_status(Learner(prior=CPU, proven=True)).model_copy(
+        update={name: f"{getattr(CPU, name):.3g}" for name in ("t0", "h", "c1", "c2", "beta", "g")}
+        | {"kappa": CPU.kappa, "error": "0.05", "trusted": True, "steps": 10_000}
+    )
+    here = desk.service
+    tuning = here.status.tuning.model_copy(update={"model": known})
+    metadata = here.metadata.model_copy(update={"uid": "s0", "name": "older"})
+    return here.model_copy(update={"metadata": metadata, "status": here.status.model_copy(update={"tuning": tuning})})
+
+
+@in_virtual_time
+async def test_beside_a_sibling_one_window_of_steps_that_agree_is_enough() -> None:
+    alone = Siblings()
+    assert await told(alone, alike()) == ("False", "Learning")
+    beside = Siblings()
+    beside.others = [tuned_sibling(beside)]
+    assert await told(beside, alike()) == ("True", "Applied")
+
+
+@in_virtual_time
+async def test_a_new_leader_looks_at_each_service_once_for_all_seats(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, looked = Siblings(), list[str]()
+    older = tuned_sibling(many)
+    many.others = [
+        older.model_copy(
+            update={"metadata": older.metadata.model_copy(update={"uid": f"s0-{n}", "name": f"older-{n}"})}
+        )
+        for n in range(20)
+    ]
+
+    def kind(of: InferenceService) -> kin.Kind:
+        looked.append(of.metadata.uid)
+        return kind_of(of)
+
+    monkeypatch.setattr(kin, "kind_of", kind)
+    assert await told(many, alike()) == ("True", "Applied")
+    assert max(Counter(looked).values()) <= 2, "for what is known, and for whom"
+
+
+@in_virtual_time
+async def test_on_devices_that_are_slower_by_far_it_begins_from_nothing() -> None:
+    beside = Siblings()
+    beside.others = [tuned_sibling(beside)]
+    window = step_window(start=now() - 15, end=now(), decodes=(1, 30, 60), prefills=(0, 900), slower=4.0)
+    seen = signals(now(), window=window)
+    assert isinstance(seen, Signals)
+    await told(beside, seen)
+    found = beside.service.status.tuning.model
+    assert not found.trusted or float(found.t0) > 2 * CPU.t0

@@ -1,0 +1,93 @@
+"""The one pod that is slower than its siblings: when it is named, and in status, events and metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flyball_operator.governor.laggards import LASTING_SECONDS, Lag, told, watched
+from support.seats import Desk, Engines
+from support.tuning import signals
+from support.virtual_time import in_virtual_time, now
+
+
+def named(*biases: float) -> dict[str, float]:
+    """The pods that are named after these biases, of a, b, c and so on, lasted."""
+    lags: dict[str, Lag] = {}
+    for moment in range(int(LASTING_SECONDS / 5) + 1):
+        lags = watched(lags, dict(zip("abcdefgh", biases, strict=False)), 5.0 * moment)
+    return told(lags)
+
+
+@pytest.mark.parametrize(
+    ("biases", "expected"),
+    [
+        ((1.0, 1.0, 1.5), {"c": 1.5}),
+        ((2.0, 2.0, 2.1), {}),
+        ((1.0, 1.1, 1.25), {}),
+        ((1.0, 0.5, 1.0), {}),
+        ((1.0, 1.0, 3.0, 1.8), {"c": 3.0, "d": 1.8}),
+        ((1.0, 1.5), {}),
+        ((1.0, 1.7), {"b": 1.7}),
+        ((3.0,), {}),
+    ],
+)
+def test_who_stands_out_is_named_the_slowest_first(biases: tuple[float, ...], expected: dict[str, float]) -> None:
+    assert named(*biases) == expected
+    assert list(named(*biases)) == list(expected)
+
+
+def test_what_passes_within_minutes_is_not_named() -> None:
+    lags: dict[str, Lag] = {}
+    for moment in range(200):
+        slow = 2.0 if moment % 30 < 20 else 1.0
+        lags = watched(lags, {"a": 1.0, "b": 1.0, "c": slow}, 5.0 * moment)
+        assert told(lags) == {}
+
+
+def test_at_the_edge_it_stays_named_and_its_factor_does_not_flicker() -> None:
+    lags: dict[str, Lag] = {}
+    said = set()
+    for moment in range(200):
+        lags = watched(lags, {"a": 1.0, "b": 1.0, "c": 1.35 if moment < 50 or moment % 2 else 1.22}, 5.0 * moment)
+        said.add(tuple(told(lags).items()))
+    assert said == {(), (("c", 1.4),)}
+    assert told(watched(lags, {"a": 1.0, "b": 1.0, "c": 1.1}, 1000.0)) == {}
+
+
+async def minutes(desk: Desk, seat: Any, count: int) -> None:
+    for _ in range(12 * count):
+        await desk.tick(seat, signals(now()))
+
+
+@in_virtual_time
+async def test_status_and_one_event_name_it_until_it_is_as_fast_again() -> None:
+    desk = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
+    desk.engines.biases = {"pod-1": 1.0, "pod-2": 1.05, "pod-3": 1.62}
+    desk.sheds()
+    seat = desk.seat()
+    await minutes(desk, seat, 6)
+    (slow,) = desk.service.status.tuning.slow_pods
+    assert (slow.name, slow.factor) == ("pod-3", "1.5")
+    assert desk.events.count("PodSlow") == 1
+    desk.epoch = 2
+    again = desk.seat()
+    await minutes(desk, again, 2)
+    assert [slow.name for slow in desk.service.status.tuning.slow_pods] == ["pod-3"]
+    desk.engines.biases["pod-3"] = 1.0
+    await minutes(desk, again, 3)
+    assert desk.service.status.tuning.slow_pods == ()
+    assert [event for event in desk.events if event.startswith("Pod")] == ["PodSlow", "PodNoLongerSlow"]
+
+
+@in_virtual_time
+async def test_a_pod_that_goes_is_forgotten_without_a_word() -> None:
+    desk = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
+    desk.engines.biases = {"pod-1": 1.0, "pod-2": 1.0, "pod-3": 2.0}
+    seat = desk.seat()
+    await minutes(desk, seat, 5)
+    del desk.engines.held["pod-3"]
+    await minutes(desk, seat, 2)
+    assert desk.service.status.tuning.slow_pods == ()
+    assert "PodNoLongerSlow" not in desk.events
