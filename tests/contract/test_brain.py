@@ -22,7 +22,7 @@ from flyball_operator.governor.signals import (
 from support import virtual_time
 from support.brains import ScriptedReader, World, inference_service, thinking, until
 from support.engines import PlantEngine, objective, serving
-from support.plant import CPU
+from support.plant import CPU, Phase
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
@@ -72,6 +72,9 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
     pods = [world.engine("chat-0"), world.engine("chat-1")]
     world.serve(inference_service(), *pods)
     async with serving(*pods), thinking(world, ScriptedReader(seen())) as brain:
+        for pod in pods:
+            # What is learnt first goes to one pod, and to the other once that has made steps under it.
+            pod.load([Phase(3600, 4, 100, 16)], seed=1)
         await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
         live = world.tuning().setpoint
         assert {pod.limits for pod in pods} == {(live.max_num_active_seqs, live.max_num_scheduled_tokens)}

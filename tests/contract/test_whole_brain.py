@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from support.brains import World, inference_service, thinking, until
 from support.engines import serving
@@ -29,7 +30,9 @@ async def test_it_learns_from_scrapes_shortens_stalls_and_survives_an_outage(
             pod.load(CHAT_AND_LONG_PROMPTS, seed=seed)
         with ExitStack() as stack:
             running = stack.enter_context(prometheus(tmp_path, targets))
-            reader = stack.enter_context(closing(PrometheusReader(running.url, timeout=1.0, least_window=3)))
+            reader = stack.enter_context(
+                closing(PrometheusReader(PrometheusClient(running.url, timeout=1.0), timeout=1.0, least_window=3))
+            )
             async with thinking(world, reader, tick=0.5, grace=3.0):
                 await until("the model is learnt", lambda: "ModelLearned" in world.reasons())
                 await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))

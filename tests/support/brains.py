@@ -15,14 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.signing import Signer
+from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
+from flyball_operator.cluster.errors import NotFoundError
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.brain import Brain, SignalReader
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.ports import EnginePod, EventType
-from flyball_operator.shell.seat import Tools
+from flyball_operator.shell.tools import Tools
 from support.engines import ServedEngine
 
 PATIENCE = 60.0
@@ -87,6 +89,8 @@ class World:
         if self.refuse_writes:
             raise ConnectionError("the API server is away")
         uid = service.metadata.uid
+        if uid not in self.services:
+            raise NotFoundError(f"no service {uid}")
         self.writes.append((uid, tuning))
         status = self.services[uid].status.model_copy(
             update={
@@ -114,6 +118,13 @@ class World:
         changed = old.spec.model_dump(by_alias=True) | spec
         document = {"metadata": old.metadata.model_dump(by_alias=True), "spec": changed, "status": old.status}
         self.services[uid] = InferenceService.model_validate(document)
+
+    def annotate(self, uid: str = "uid-1", **annotations: str) -> None:
+        """The user sets the annotations of our group there shall be, by what follows the slash."""
+        old = self.services[uid]
+        named = {f"{names.GROUP}/{name}": value for name, value in annotations.items()}
+        metadata = old.metadata.model_copy(update={"annotations": named})
+        self.services[uid] = old.model_copy(update={"metadata": metadata})
 
     def engine(self, name: str = "chat-0", uid: str = "uid-1", **options: Any) -> ServedEngine:
         return ServedEngine(name, f"{uid}-{name}", uid, self.key, self.port, **options)
@@ -158,7 +169,7 @@ class Thinking:
     """A brain at work."""
 
     registry: CollectorRegistry
-    task: asyncio.Task[None]
+    brain: Brain
 
     def metrics(self) -> str:
         """The brain's own scrape."""
@@ -173,15 +184,18 @@ async def thinking(
     tick: float = 0.1,
     grace: float = 20.0,
     clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    metrics: Callable[[CollectorRegistry], BrainMetrics] = BrainMetrics,
 ) -> AsyncIterator[Thinking]:
-    """Run a brain over a world; what it raises, the test raises."""
+    """Run a brain over a world; what it raises, the test raises. `wall`: the time it decides for."""
     registry = CollectorRegistry()
     async with aiohttp.ClientSession() as session:
         client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=clock)
-        tools = Tools(client, world, world, world, BrainMetrics(registry), time.time, clock, world.port, grace)
-        task = asyncio.create_task(Brain(services=world, reader=reader, tools=tools, tick_seconds=tick).run())
+        tools = Tools(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
+        brain = Brain(services=world, reader=reader, tools=tools, tick_seconds=tick)
+        task = asyncio.create_task(brain.run())
         try:
-            yield Thinking(registry, task)
+            yield Thinking(registry, brain)
         finally:
             if task.done():
                 task.result()

@@ -23,8 +23,11 @@ from flyball_engine.contract import (
     Limits,
     ReadBack,
     Setpoint,
+    StepKind,
+    StepSums,
 )
 from flyball_engine.control.acceptance import Refused, judge
+from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.cluster.api import KubeApi
@@ -35,7 +38,8 @@ from flyball_operator.engines.errors import EngineError, RefusedError
 from flyball_operator.governor.signals import Missing, Observation, Outcome, Unobserved
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.ports import EnginePod, EventType
-from flyball_operator.shell.seat import Seat, Tools
+from flyball_operator.shell.seat import Seat
+from flyball_operator.shell.tools import Tools
 from support.manifests import Object, good
 
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048)
@@ -51,8 +55,21 @@ class Engines:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
         self.ungated = ungated
+        #: Whether the plugin is older than the gate: its read-back does not speak of it.
+        self.untold = False
         #: Pods whose engines run as plain vLLM: they count requests against objectives, and can do nothing else.
         self.plain: set[str] = set()
+        #: Requests that each core has, and whether talking to engines raises what nobody expects.
+        self.running = 0
+        self.broken = False
+        #: Pods where requests wait beside one that runs, with places free; and those of them that make no step.
+        self.stuck: set[str] = set()
+        self.frozen: set[str] = set()
+        #: Pods that make steps.
+        self.working: set[str] = set()
+        self._steps = 0
+        #: What steps take over what the model says, by pod.
+        self.biases: dict[str, float] = {}
         self.writes = 0
         self.trips: Counter[str] = Counter()
         self._tripped: dict[str, tuple[int, int]] = {}
@@ -85,14 +102,16 @@ class Engines:
             start=START,
             clamped=self._clamped(address.key),
             ceilings=Ceilings(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
-            running=0,
-            waiting=0,
+            running=1 if address.key in self.stuck else self.running,
+            waiting=5 if address.key in self.stuck else 0,
+            steps=self._decodes(address.key),
             kv_cache_usage=0.0,
             kv_cache_tokens=100_000,
             watchdog_trips=self.trips[address.key],
             longest_step_seconds=0.0,
+            local_bias=self.biases.get(address.key),
         )
-        return ReadBack(
+        read_back = ReadBack(
             service="s1",
             plugin_version="1",
             engine_version="1",
@@ -102,6 +121,9 @@ class Engines:
             unsupported=self._unsupported(address.key),
             ungated=self._ungated(address.key),
         )
+        if not self.untold:
+            return read_back
+        return ReadBack.model_validate_json(read_back.model_dump_json(exclude={"ungated"}))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         try:
@@ -124,6 +146,25 @@ class Engines:
     def _ungated(self, uid: str) -> str | None:
         return "plain vLLM" if uid in self.plain else self.ungated
 
+    def _decodes(self, uid: str) -> tuple[StepSums, ...]:
+        """Of a pod that works, or lets nobody in: steps without a prompt."""
+        if uid not in self.stuck | self.working:
+            return ()
+        self._steps += uid not in self.frozen
+        decodes = StepSums(
+            bucket=1,
+            kind=StepKind.DECODE,
+            steps=self._steps,
+            seconds=0.02 * self._steps,
+            seconds_squared=0.0004 * self._steps,
+            tokens=self._steps,
+            prefill_tokens=0,
+            decodes=self._steps,
+            kv_tokens=0,
+            prefill_attention=0.0,
+        )
+        return (decodes,)
+
     def _clamped(self, uid: str) -> tuple[Clamp, ...]:
         held, start = self.held[uid], START.given()
         if held is None or not self.at_start_values(uid):
@@ -135,6 +176,8 @@ class Engines:
         )
 
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
+        if self.broken:
+            raise RuntimeError("a bug in the client")
         try:
             return Acknowledged(await ask(address), 0.0)
         except EngineError as error:
@@ -157,6 +200,7 @@ class Desk:
     epoch: int = 1
     leading: bool = True
     api_away: bool = False
+    tuned: bool = True
     written: list[Object] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
@@ -186,7 +230,7 @@ class Desk:
     # Services, one.
 
     def all(self) -> Sequence[InferenceService]:
-        return [self.service]
+        return [self.service] if self.tuned else []
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         return [
@@ -203,6 +247,11 @@ class Desk:
     def edit(self, **spec: Any) -> None:
         """The user changes the spec."""
         self.raw = {**self.raw, "spec": {**self.raw["spec"], **spec}}
+
+    def annotate(self, **annotations: str) -> None:
+        """The user sets the annotations of our group there shall be, by what follows the slash."""
+        named = {f"{names.GROUP}/{name}": value for name, value in annotations.items()}
+        self.raw = {**self.raw, "metadata": {**self.raw["metadata"], "annotations": named}}
 
     def tools(self) -> Tools:
         """What an operator that just started works with."""

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Knob
+from flyball_engine.contract import Knob, ReadBack
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
+from flyball_operator.engines.client import Address
+from flyball_operator.engines.errors import UnreachableError
 from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
 from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.crew import VERIFY_SECONDS
 from support.brains import ScriptedReader
 from support.seats import AWAY, Desk, Engines
 from support.tuning import signals
@@ -175,6 +178,25 @@ async def test_a_trip_that_a_change_has_ended_is_told_too() -> None:
     await desk.tick(seat, busy(), COUNTS)
     assert desk.condition(TUNED) == ("True", "Applied")
     assert desk.events.count("WatchdogTripped") == 1
+
+
+@in_virtual_time
+async def test_a_pod_that_goes_while_another_one_is_read_back_hurts_nobody() -> None:
+    desk = Desk(engines=Engines("pod-1", "pod-2"))
+    seat = await settled(desk)
+    held, read = desk.held(), desk.engines.read
+
+    async def slowly(address: Address) -> ReadBack:
+        desk.engines.held.pop("pod-2", None)
+        desk.muster(seat)
+        if address.key not in desk.engines.held:
+            raise UnreachableError("it is gone")
+        return await read(address)
+
+    await asyncio.sleep(VERIFY_SECONDS)
+    desk.engines.read = slowly  # type: ignore[method-assign]
+    await seat.keep()
+    assert desk.held() == held
 
 
 @in_virtual_time

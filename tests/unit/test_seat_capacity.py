@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,7 +10,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.governor.capacity import WEIGHED_SECONDS, Carried, weighed
 from flyball_operator.governor.signals import Signals
+from flyball_operator.shell.advice import STALE_SECONDS
+from flyball_operator.shell.brain import Brain
 from flyball_operator.shell.brain_metrics import BrainMetrics
+from support.brains import ScriptedReader
 from support.seats import AWAY, WITH_DEADLINE, Desk
 from support.tuning import TPOT, TTFT, signals, tuning
 from support.virtual_time import in_virtual_time, now
@@ -111,6 +115,43 @@ async def test_in_the_dark_it_is_unknown_and_the_advice_stands() -> None:
         await desk.tick(seat, AWAY, AWAY)
     assert desk.condition(CAPACITY) == ("Unknown", "NotObserved")
     assert desk.service.status.desired_replicas == advised
+
+
+@in_virtual_time
+async def test_advice_of_long_ago_is_told_no_more_and_comes_back_with_the_signals() -> None:
+    desk = serving()
+    seat = desk.seat()
+    await minutes(desk, seat, 3)
+    await minutes(desk, seat, 5, crowded)
+    advised = desk.service.status.desired_replicas
+    await minutes(desk, seat, STALE_SECONDS / 60 - 1, lambda: AWAY)
+    assert desk.service.status.desired_replicas == advised
+    await minutes(desk, seat, 3, lambda: AWAY)
+    assert "desiredReplicas" not in desk.written[-1]
+    assert desk.service.status.tuning.capacity == ""
+    assert desk.condition(CAPACITY) == ("Unknown", "NotObserved")
+    await minutes(desk, seat, 2, crowded)
+    assert desk.condition(CAPACITY) == ("False", "Overloaded")
+    assert desk.service.status.desired_replicas == advised
+
+
+@in_virtual_time
+async def test_of_a_service_that_is_tuned_no_more_nothing_is_claimed() -> None:
+    desk = serving()
+    brain = Brain(services=desk, reader=ScriptedReader(calm()), tools=desk.tools())
+    work = asyncio.create_task(brain.run())
+    await asyncio.sleep(120)
+    assert desk.service.status.desired_replicas == 1
+    desk.tuned = False
+    await asyncio.sleep(5)
+    assert desk.condition(CAPACITY) == desk.condition(ConditionType.TUNED) == ("Unknown", "NotTuned")
+    assert "desiredReplicas" not in desk.written[-1]
+    assert desk.service.status.tuning.model.trusted, "what was learnt is kept for when it is tuned again"
+    desk.tuned = True
+    await asyncio.sleep(120)
+    assert desk.condition(ConditionType.TUNED) == ("True", "Applied")
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
 
 
 @in_virtual_time

@@ -137,6 +137,17 @@ async def test_an_engine_that_cannot_refuse_is_named_and_its_queue_drained() -> 
 
 
 @in_virtual_time
+async def test_a_plugin_that_is_older_than_the_gate_is_taken_to_have_none() -> None:
+    desk = Desk()
+    desk.engines.untold = True
+    desk.sheds()
+    await told(desk)
+    assert (desk.held().step, desk.held().shed) == (None, None)
+    assert desk.condition(TUNED) == ("False", "KnobUnsupported")
+    assert "the plugin does not say that it can" in desk.message(TUNED)
+
+
+@in_virtual_time
 async def test_one_engine_that_becomes_plain_vllm_takes_nothing_from_the_others() -> None:
     desk = Desk(engines=Engines("pod-1", "pod-2"))
     desk.sheds()

@@ -35,6 +35,10 @@ ANNOTATION_SPEC_HASH: Final = f"{GROUP}/spec-hash"
 ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 #: On the InferenceService, any new value: re-render the pod template with this operator's renderer (rolls pods).
 ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
+#: On the InferenceService, `Paused`: its engines keep what they were told last. An annotation, since one command sets
+#: it, whoever owns the spec, and no pipeline that applies the spec takes it back.
+ANNOTATION_TUNING: Final = f"{GROUP}/tuning"
+TUNING_PAUSED: Final = "Paused"
 #: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
 ANNOTATION_INTENT: Final = f"{GROUP}/intent"
 #: On the Deployment: what became of pod templates (see `plan.history`).

@@ -160,6 +160,15 @@ class ObjectiveStatus(Model):
     """Time over which both were counted."""
 
 
+class SlowPodStatus(Model):
+    """A pod whose steps take longer than its siblings'."""
+
+    name: Annotated[str, Field(max_length=253)]
+    """Name of the pod."""
+    factor: Figure = ""
+    """How many times as long they take."""
+
+
 class TuningStatus(Model):
     """What the brain knows and did; all a new leader needs to resume."""
 
@@ -182,7 +191,9 @@ class TuningStatus(Model):
     capacity: Figure = ""
     """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
     recommended: SetpointStatus | None = None
-    """What the law would set, in mode Recommend."""
+    """What the law would set, in mode Recommend or while tuning is paused."""
+    slow_pods: Annotated[tuple[SlowPodStatus, ...], Field(max_length=8), MapKeyed("name")] = ()
+    """Pods that have been clearly slower than their siblings for minutes; each corrects for it by itself."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
     """The last five decisions, newest first."""
 

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlencode
 
@@ -79,7 +80,10 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
     Raises `ClusterError`.
     """
     configuration = client.Configuration()
-    files = os.environ.get("KUBECONFIG")  # the client's own look at it is as old as its import
+    # The client's own look at it is as old as its import. Of files that are not there it says that a key is missing.
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not await asyncio.to_thread(_any_exists, files):
+        raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
     try:
         await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
@@ -87,6 +91,10 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
         raise ClusterError(f"no usable kubeconfig: {error}") from error
     chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
     return configuration, str(chosen["context"].get("namespace") or "default")
+
+
+def _any_exists(files: str) -> bool:
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
 
 
 class KubeApi:

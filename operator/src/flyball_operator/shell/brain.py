@@ -14,11 +14,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cluster.errors import ClusterError
+from flyball_operator.governor import kin
 from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.ports import Services
-from flyball_operator.shell.seat import Seat, Tools
+from flyball_operator.shell.seat import Seat
+from flyball_operator.shell.tools import Tools
 
 _log: Final = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 1.0
@@ -49,8 +53,13 @@ class Brain:
         self._tick_seconds = tick_seconds
         self._seats: dict[str, Seat] = {}
         self._epoch = 0
-        self._generations: dict[str, int] = {}
+        self._asked: dict[str, tuple[int, str | None]] = {}
         self._edited = asyncio.Event()
+        self._turned_at = tools.clock()
+
+    def idle(self) -> float:
+        """Seconds since all services were last looked at, or might have been, would we lead."""
+        return self._clock() - self._turned_at
 
     async def run(self) -> None:
         """Work until cancelled. What one service raises is logged and counted, never passed on."""
@@ -66,6 +75,7 @@ class Brain:
             # A tick brought forward by an edit moves the rhythm with it; else many edits would put off the next one.
             due = min(due, self._clock()) + self._tick_seconds
             await self._tick(group)
+            self._turned_at = self._clock()
             due = max(due, self._clock())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._edited.wait(), due - self._clock())
@@ -91,17 +101,21 @@ class Brain:
             if seat is not None and not seat.lock.locked():
                 work = partial(seat.tick, observation, _of(attainment, identity))
                 group.create_task(self._guarded(seat, work))
+                # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
+                # an engine is heard, and connections that are there seem to have timed out.
+                await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
         if not self._muster(group):
             return
         for seat in self._seats.values():
+            group.create_task(self._caught(seat, seat.tell_late))
             if not seat.lock.locked():
                 group.create_task(self._guarded(seat, seat.keep))
-        generations = {service.metadata.uid: service.metadata.generation for service in self._services.all()}
-        if generations != self._generations:
-            self._generations = generations
+        asked = {service.metadata.uid: _asked(service) for service in self._services.all()}
+        if asked != self._asked:
+            self._asked = asked
             self._edited.set()
 
     def _muster(self, group: asyncio.TaskGroup) -> bool:
@@ -109,32 +123,51 @@ class Brain:
         if not self._leadership.may_act():
             return False
         present = {service.metadata.uid: service for service in self._services.all()}
-        gone = self._seats.keys() - present.keys()
+        ended = gone = self._seats.keys() - present.keys()
         if self._leadership.epoch != self._epoch:
             gone, self._epoch = set(self._seats), self._leadership.epoch
         for uid in gone:
             dismissed = self._seats.pop(uid)
             self._metrics.forget(*dismissed.labels)
-            group.create_task(dismissed.close())
+            group.create_task(self._dismiss(dismissed, ended=uid in ended))
+        # Once for all of them: a new leader has every seat to make, in one turn of the loop that renews the lease, too.
+        known = kin.models_of(present.values()) if present.keys() - self._seats.keys() else {}
         for uid, service in present.items():
             seat = self._seats.get(uid)
             if seat is None:
-                seat = self._seats[uid] = Seat(service, self._tools)
+                seat = self._seats[uid] = Seat(service, self._tools, known.get(kin.kind_of(service)))
             seat.update(service, self._services.pods(uid))
         self._metrics.services.set(len(self._seats))
         return True
 
+    async def _dismiss(self, seat: Seat, *, ended: bool) -> None:
+        """End a seat. What it still did, it has measured: that is dropped, too, unless another one has its name."""
+        await self._caught(seat, partial(seat.close, ended=ended))
+        async with seat.lock:
+            if seat.labels not in {other.labels for other in self._seats.values()}:
+                self._metrics.forget(*seat.labels)
+
     async def _guarded(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
+        async with seat.lock:
+            await self._caught(seat, work)
+
+    async def _caught(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            async with seat.lock:
-                await work()
+            await work()
         except ClusterError as error:
             # The API server is away or somebody else was faster; the next tick is another try.
             self._metrics.failed(*seat.labels)
+            seat.heart.failed(error)
             _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
-        except Exception:  # noqa: BLE001 - whatever one service does, the others go on
+        except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
             self._metrics.failed(*seat.labels)
+            seat.heart.failed(error)
             _log.exception("%s/%s: this tick failed", *seat.labels)
+
+
+def _asked(service: InferenceService) -> tuple[int, str | None]:
+    """What the user edits: the spec, whose number is the generation, and the annotation that moves no generation."""
+    return service.metadata.generation, service.metadata.annotations.get(names.ANNOTATION_TUNING)
 
 
 def _of(

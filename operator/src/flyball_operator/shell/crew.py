@@ -9,49 +9,45 @@ written to again; after a trip of its watchdog it is not, because the same setpo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, CoreState, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import (
-    BadAnswerError,
     EngineError,
     NotLeadingError,
     RefusedError,
-    UnreachableError,
 )
+from flyball_operator.governor.canary import Showing
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Reason
 from flyball_operator.governor.signals import CellKey, Sums, cells_of
+from flyball_operator.governor.standstill import observed
+from flyball_operator.shell.member import (
+    LEAST_WAIT,
+    Member,
+    common,
+    generation_of,
+    held,
+    reason_of,
+    refused,
+    thrown_out,
+    trip,
+)
 from flyball_operator.shell.ports import EnginePod
 
 #: Seconds between read-backs of a pod that has confirmed.
 VERIFY_SECONDS: Final = 15.0
-#: Waits after a failed write: short, because a restarted engine must have its setpoint within seconds of being Ready.
-LEAST_WAIT: Final = 1.0
+#: The same of one that has a setpoint alone: the others wait for what it shows.
+VERIFY_ALONE_SECONDS: Final = 4.0
+#: The longest wait after a failed write.
 LARGEST_WAIT: Final = 10.0
 #: Seconds to wait for the answers of all pods: most land between two steps.
 PATIENCE_SECONDS: Final = 3.0
 #: A setpoint is written again after this share of its life, so that it never expires while the operator lives.
 RENEW_SHARE: Final = 0.25
-
-
-@dataclass
-class _Member:
-    """One start of one pod's engine, as far as it is known. `trips` of the watchdog are counted by core."""
-
-    container: tuple[str, int]
-    holds: Generation | None = None
-    verified_at: float = float("-inf")
-    written_at: float = float("-inf")
-    retry_at: float = float("-inf")
-    wait: float = LEAST_WAIT
-    read_back: ReadBack | None = None
-    problem: EngineError | None = None
-    trips: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,7 +60,9 @@ class Crew:
     on_failed: Callable[[EngineError], None]
     on_tripped: Callable[[str], None]
     port: int
-    _members: dict[str, _Member] = field(default_factory=dict)
+    #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
+    alone: tuple[str, Setpoint | None] | None = None
+    _members: dict[str, Member] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -75,7 +73,7 @@ class Crew:
         for pod in self._ready.values():
             member = self._members.get(pod.uid)
             container = (pod.container_id, pod.restarts)
-            kept[pod.uid] = member if member is not None and member.container == container else _Member(container)
+            kept[pod.uid] = member if member is not None and member.container == container else Member(container)
         self._members = kept
 
     @property
@@ -85,8 +83,8 @@ class Crew:
 
     def applied(self, setpoint: Setpoint) -> int:
         """Ready pods of which every core has confirmed this setpoint, and runs under it."""
-        wanted = _generation(setpoint)
-        return sum(1 for member in self._members.values() if member.holds == wanted and not _thrown_out(member))
+        wanted = generation_of(setpoint)
+        return sum(1 for member in self._members.values() if member.holds == wanted and not thrown_out(member))
 
     def read_backs(self) -> dict[str, ReadBack]:
         """The last read-back of each pod, by pod and container start."""
@@ -95,6 +93,76 @@ class Crew:
             for uid, member in self._members.items()
             if member.read_back is not None
         }
+
+    def accepted(self) -> dict[str, Setpoint]:
+        """The setpoint that each pod holds, by UID, as last read back; those that hold none are not in it."""
+        read = {uid: member.read_back for uid, member in self._members.items()}
+        return {uid: found.accepted for uid, found in read.items() if found is not None and found.accepted is not None}
+
+    @property
+    def running(self) -> bool:
+        """Whether some engine had requests when it was last read back."""
+        return any(core.running + core.waiting > 0 for core in self._cores())
+
+    def busiest(self) -> EnginePod | None:
+        """The governed pod with the most requests, of which most is to be seen; None if all have something wrong."""
+        well = {
+            uid: sum(core.running + core.waiting for core in member.read_back.cores)
+            for uid, member in self._members.items()
+            if member.read_back is not None and member.read_back.governed and member.problem is None
+        }
+        return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
+
+    def showing(self, uid: str, setpoint: Setpoint) -> Showing:
+        """What one pod shows of running under a setpoint."""
+        member = self._members.get(uid)
+        if member is None or member.read_back is None:
+            return Showing(ready=member is not None)
+        cores, confirmed = member.read_back.cores, member.holds == generation_of(setpoint)
+        return Showing(
+            ready=True,
+            confirmed=confirmed,
+            # What it says of a trip before that was one under another setpoint.
+            tripped=confirmed and bool(thrown_out(member)),
+            busy=any(core.running + core.waiting > 0 for core in cores),
+            steps=sum(sums.steps for core in cores for sums in core.steps),
+        )
+
+    @property
+    def steps_made(self) -> int:
+        """Steps that the engines have made since their starts, all together."""
+        return sum(sums.steps for core in self._cores() for sums in core.steps)
+
+    def _cores(self) -> Iterator[CoreState]:
+        return (core for read_back in self.read_backs().values() for core in read_back.cores)
+
+    def biases(self) -> dict[str, float]:
+        """What steps take over what the model says, by the name of each pod that tells; of several cores the mean."""
+        found: dict[str, float] = {}
+        for uid, member in self._members.items():
+            cores = member.read_back.cores if member.read_back is not None else ()
+            told = [core.local_bias for core in cores if core.local_bias is not None]
+            if told:
+                found[self._ready[uid].name] = sum(told) / len(told)
+        return found
+
+    def stuck(self) -> str | None:
+        """The pods whose cores step and let nobody in, where they are half of all or more; None if they are not.
+
+        One whose watchdog tripped runs under its start values, and a core that does not step hears of no change. Of a
+        few among many it is not the policy.
+        """
+        names = [
+            self._ready[uid].name
+            for uid, member in self._members.items()
+            if any(found.stepping for found in member.stuck) and not thrown_out(member)
+        ]
+        return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._members) else None
+
+    @property
+    def moving(self) -> bool:
+        """Whether no core is seen to stand still, be it for a moment."""
+        return not any(s.seen > s.since for member in self._members.values() for s in member.standstills.values())
 
     def unsupported(self) -> dict[AnyKnob, str]:
         """Knobs that some governed pod cannot move live, and why."""
@@ -131,7 +199,7 @@ class Crew:
         echoes = [
             generation
             for member in self._members.values()
-            for generation in (_held(member), _refused(member))
+            for generation in (held(member), refused(member))
             if generation
         ]
         return max(echoes, key=Generation.order, default=None)
@@ -144,9 +212,12 @@ class Crew:
             if member.read_back is not None and not member.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
             elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
-                found.append((_reason(member.problem), f"{name}: {member.problem}"))
-            if clamps := _thrown_out(member):
-                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {_trip(clamps)}"))
+                found.append((reason_of(member.problem), f"{name}: {member.problem}"))
+            if clamps := thrown_out(member):
+                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip(clamps)}"))
+            if stuck := member.stuck:
+                still = "" if any(standstill.stepping for standstill in stuck) else ", no step was made"
+                found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
         lacking = self.unsupported()
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
         if sheds and (reason := self.ungated()) is not None:
@@ -173,27 +244,38 @@ class Crew:
         await self._talk(self._members, self._read)
 
     async def push(self, setpoint: Setpoint) -> None:
-        """Write the setpoint to every Ready pod that does not hold it."""
-        wanted = _generation(setpoint)
-        due = [uid for uid, member in self._members.items() if member.holds != wanted]
-        await self._talk(due, partial(self._write, setpoint=setpoint))
+        """Write the setpoint to every Ready pod that does not hold it, and is to."""
+        told = self._told(setpoint)
+        due = [uid for uid, given in told.items() if self._members[uid].holds != generation_of(given)]
+        await self._talk(due, lambda there: self._write(there, told[there.key]))
 
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
-        now, wanted = self.clock(), _generation(setpoint)
-        stale = [
-            uid
-            for uid, member in self._members.items()
-            if member.holds == wanted and now - member.verified_at >= VERIFY_SECONDS
-        ]
-        await self._talk(stale, self._read)
-        renew = setpoint.expires_seconds * RENEW_SHARE
-        due = [
-            uid
-            for uid, member in self._members.items()
-            if now >= member.retry_at and (member.holds != wanted or now - member.written_at >= renew)
-        ]
-        await self._talk(due, partial(self._write, setpoint=setpoint))
+        now, told = self.clock(), self._told(setpoint)
+        holding = [uid for uid, given in told.items() if self._members[uid].holds == generation_of(given)]
+        await self._talk([uid for uid in holding if now >= self._verify_at(uid)], self._read)
+        # Anew: pods come and go while others answer.
+        told = self._told(setpoint)
+        due = [uid for uid, given in told.items() if self._is_due(self._members[uid], given, now)]
+        await self._talk(due, lambda there: self._write(there, told[there.key]))
+
+    def _is_due(self, member: Member, given: Setpoint, now: float) -> bool:
+        """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
+        renew_at = member.written_at + given.expires_seconds * RENEW_SHARE
+        return now >= member.retry_at and (member.holds != generation_of(given) or now >= renew_at)
+
+    def _told(self, setpoint: Setpoint) -> dict[str, Setpoint]:
+        """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
+        if self.alone is None:
+            return dict.fromkeys(self._members, setpoint)
+        first, others = self.alone
+        told = {uid: setpoint if uid == first else others for uid in self._members}
+        return {uid: given for uid, given in told.items() if given is not None}
+
+    def _verify_at(self, uid: str) -> float:
+        """When a pod that has confirmed is read back again."""
+        alone = self.alone is not None and uid == self.alone[0]
+        return self._members[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
 
     async def close(self) -> None:
         """End what is still being said."""
@@ -241,83 +323,37 @@ class Crew:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 
-    def _heard(self, uid: str, asked: _Member | None, answer: Answer) -> None:
+    def _heard(self, uid: str, asked: Member | None, answer: Answer) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
         member = self._members.get(uid)
         if member is None or member is not asked:
             return
         if isinstance(answer, Acknowledged):
             member.read_back, member.problem, member.verified_at = answer.read_back, None, self.clock()
-            member.holds = _common(answer.read_back)
+            member.holds = common(answer.read_back)
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
             # first read-back are not news: another leader may have told of them.
             trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
             if any(count > member.trips.get(core, count) for core, count in trips.items()):
-                self.on_tripped(f"{self._ready[uid].name}: {_trip(_thrown_out(member))}")
+                self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(member))}")
             member.trips |= trips
+            cores = {core.engine: core for core in answer.read_back.cores}
+            seen = {n: observed(member.standstills.get(n), core, self.clock()) for n, core in cores.items()}
+            member.standstills = {number: found for number, found in seen.items() if found is not None}
         else:
             member.problem = answer
 
 
 #: What the brain moves; an engine that lacks another knob lacks nothing that is asked of it.
 _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
+#: So many pods are named in one sentence.
+_NAMED: Final = 3
 _GRAVITY: Final = (
     Reason.FENCED,
     Reason.UNGOVERNED,
     Reason.WATCHDOG_TRIPPED,
+    Reason.ADMISSION_STUCK,
     Reason.UNSUPPORTED,
     Reason.PUSH_FAILED,
     Reason.UNREACHABLE,
 )
-
-
-def _generation(setpoint: Setpoint) -> Generation:
-    return Generation(epoch=setpoint.epoch, generation=setpoint.generation)
-
-
-def _common(read_back: ReadBack) -> Generation | None:
-    """The generation that every core applies; None if they differ or some are silent."""
-    applied = {core.applied for core in read_back.cores}
-    return applied.pop() if len(applied) == 1 and not read_back.unknown else None
-
-
-def _thrown_out(member: _Member) -> list[Clamp]:
-    """The limits that are at their start values because the watchdog threw the setpoint out; empty if it did not.
-
-    The engine goes on naming the generation: what it heard is what it is renewed by, and only a newer one is tried. So
-    such a member holds the setpoint, and is not written to, and runs under another.
-    """
-    cores = member.read_back.cores if member.read_back is not None else ()
-    return [clamp for core in cores for clamp in core.clamped if clamp.reason == ClampReason.WATCHDOG]
-
-
-def _trip(clamps: Iterable[Clamp]) -> str:
-    """What the watchdog did, for people; cores mostly say the same."""
-    limits = dict.fromkeys(f"{clamp.knob.value} is {clamp.effective}, not {clamp.requested}" for clamp in clamps)
-    if not limits:
-        return "requests stood still; start values held until the change that came since"
-    return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
-
-
-def _held(member: _Member) -> Generation | None:
-    if member.read_back is None:
-        return None
-    accepted = member.read_back.accepted
-    echoes = [core.applied for core in member.read_back.cores if core.applied is not None]
-    if accepted is not None:
-        echoes.append(_generation(accepted))
-    return max(echoes, key=Generation.order, default=None)
-
-
-def _refused(member: _Member) -> Generation | None:
-    return member.problem.applied if isinstance(member.problem, RefusedError) else None
-
-
-def _reason(problem: EngineError) -> Reason:
-    if isinstance(problem, UnreachableError | BadAnswerError):
-        return Reason.UNREACHABLE
-    if isinstance(problem, RefusedError) and problem.refusal is Refusal.STALE_EPOCH:
-        return Reason.FENCED
-    if isinstance(problem, RefusedError) and problem.refusal is Refusal.UNSUPPORTED:
-        return Reason.UNSUPPORTED
-    return Reason.PUSH_FAILED

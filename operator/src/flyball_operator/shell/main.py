@@ -38,16 +38,17 @@ from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.plan.snapshot import Config
-from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.shell import kopf_glue, startup
 from flyball_operator.shell.brain import Brain
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.hands import Hands
 from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.seat import Tools
 from flyball_operator.shell.settings import Settings
 from flyball_operator.shell.sweep import Sweeper
 from flyball_operator.shell.telemetry import Health, Metrics, TelemetryServer, configure_logging
+from flyball_operator.shell.tools import LATE_SECONDS, Tools
 from flyball_operator.shell.view import CachedServices
 
 #: Seconds that writes under way get to end before the lease is given back.
@@ -98,6 +99,7 @@ class Operator:
         self.health = Health(self._standing_still)
         self.cache = Cache()
         self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
+        self.brain: Brain | None = None
         self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
 
     async def assemble(self) -> None:
@@ -163,7 +165,10 @@ class Operator:
     def _standing_still(self) -> tuple[str, ...]:
         limit = 3 * self._settings.resync_seconds + 60
         idle = self.sweeper.idle()
-        return (f"nothing has been tried to list for {idle:.0f} s",) if idle > limit else ()
+        found = [f"nothing has been tried to list for {idle:.0f} s"] if idle > limit else []
+        if self.brain is not None and self.brain.idle() > 12 * self._settings.tick_seconds + 60:
+            found.append(f"the brain's loop has not turned for {self.brain.idle():.0f} s")
+        return tuple(found)
 
     # Running
 
@@ -287,7 +292,8 @@ class Operator:
             await self._tune(self.signer)
 
     async def _tune(self, signer: Signer) -> None:
-        reader = PrometheusReader(str(self._settings.prometheus_url))
+        reader = PrometheusReader(PrometheusClient(str(self._settings.prometheus_url), timeout=TIMEOUT))
+        ticks = self._settings.tick_seconds
         try:
             async with aiohttp.ClientSession() as session:
                 tools = Tools(
@@ -300,10 +306,12 @@ class Operator:
                     metrics=BrainMetrics(self.metrics.registry),
                     wall=time.time,
                     clock=boot_clock,
+                    late_seconds=max(LATE_SECONDS, 6 * ticks),
                 )
-                ticks = self._settings.tick_seconds
-                await Brain(services=self.services, reader=reader, tools=tools, tick_seconds=ticks).run()
+                self.brain = Brain(services=self.services, reader=reader, tools=tools, tick_seconds=ticks)
+                await self.brain.run()
         finally:
+            self.brain = None
             reader.close()
 
 

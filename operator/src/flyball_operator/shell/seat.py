@@ -8,101 +8,100 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-from flyball_engine.contract import CONTROL_PORT, Limits, Setpoint
+from flyball_engine.contract import Limits, Setpoint
+from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, Mode, Overload, TuningStatus
-from flyball_operator.engines.client import Acknowledged, EngineClient
+from flyball_operator.cluster.errors import ClusterError
+from flyball_operator.engines.client import Acknowledged
 from flyball_operator.engines.errors import EngineError
 from flyball_operator.governor import record, report
+from flyball_operator.governor.canary import undecided, undone
 from flyball_operator.governor.capacity import asked
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, learn_steps
 from flyball_operator.governor.journal import Journal, is_change
 from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.report import Progress, Verdict
-from flyball_operator.governor.signals import (
-    Missing,
-    Observation,
-    Outcome,
-    Reading,
-    Signals,
-    StepWindow,
-    Unobserved,
-    blind_spot,
-    steps_between,
-)
+from flyball_operator.governor.report import Progress
+from flyball_operator.governor.signals import Observation, Outcome, Signals, Unobserved, blind_spot
 from flyball_operator.governor.spec import TuningSpec, tuning_spec
-from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.shell.advice import Advice
+from flyball_operator.shell.announcer import Announcer, Verdicts
 from flyball_operator.shell.crew import Crew
-from flyball_operator.shell.ports import BrainStatusWriter, EnginePod, Events, EventType, Leadership
+from flyball_operator.shell.heartbeat import Heartbeat
+from flyball_operator.shell.lookout import Lookout
+from flyball_operator.shell.ports import EnginePod, EventType
+from flyball_operator.shell.sight import NOT_ASKED, Sight
+from flyball_operator.shell.tools import Tools
+from flyball_operator.shell.vetting import Vetting
 
 _log: Final = logging.getLogger(__name__)
 _WINDOW: Final = "5m"
 
 
-@dataclass(frozen=True)
-class Tools:
-    """What every seat uses. `wall` gives Unix seconds, `clock` measures durations.
+class Seat:
+    """The brain's memory of one service under one leadership, and what it does each tick.
 
-    `grace_seconds`: how long signals may be missing before a condition says so; one late answer is no outage.
+    `prior`: the model of a service of the same kind.
     """
 
-    client: EngineClient
-    leadership: Leadership
-    writer: BrainStatusWriter
-    events: Events
-    metrics: BrainMetrics
-    wall: Callable[[], float]
-    clock: Callable[[], float]
-    control_port: int = CONTROL_PORT
-    grace_seconds: float = STALE_SECONDS
-
-
-class Seat:
-    """The brain's memory of one service under one leadership, and what it does each tick."""
-
-    def __init__(self, service: InferenceService, tools: Tools) -> None:
+    def __init__(self, service: InferenceService, tools: Tools, prior: StepModel | None = None) -> None:
         self._tools = tools
         self._service = service
-        self._spec = tuning_spec(service.spec)
+        self._spec = tuning_spec(service.spec, service.metadata.annotations)
         tuning = service.status.tuning
-        self._state: State = replace(record.resumed(tuning, self._spec), advised=service.status.desired_replicas)
-        self._capacity = _capacity_known(service)
+        self._state: State = replace(record.resumed(tuning, self._spec, prior), advised=service.status.desired_replicas)
+        self._advice = Advice(service, tools.clock)
         self._journal = Journal(tuning.decisions)
         self._binding = tuning.binding_objective
         self._intent_epoch, self._generation = tuning.epoch, tuning.generation
         self._setpoint: Setpoint | None = None
-        self._verdicts = {c.type: (c.status, c.reason) for c in service.status.conditions}
-        observed = self._verdicts.get(ConditionType.METRICS_AVAILABLE, ("Unknown", ""))[0] == "True"
-        self._observed_at: float | None = tools.clock() if observed else None
-        self._began_at = tools.clock()
-        self._trusted = self._state.learner.model is not None
+        self._announcer = Announcer(
+            service.status.conditions, self._post, trusted=self._state.learner.model is not None
+        )
+        seen = self._announcer.said(ConditionType.METRICS_AVAILABLE) == "True"
+        self._sight = Sight(tools.clock, tools.grace_seconds, seen=seen)
+        helpless = self._announcer.reason(ConditionType.TUNED) == report.Reason.NOT_DECIDING
         self._surveyed = False
         self._followed = self._spec
-        self._observation: Observation = _NOT_ASKED
-        self._attainment: Mapping[str, Outcome] | Unobserved = _NOT_ASKED
-        self._counted_at: float | None = None
-        self._read_steps: Reading | None = None
+        self._owed = False
         self.lock = asyncio.Lock()
         meta = service.metadata
         self.labels = (meta.namespace, meta.name)
-        self._stalls: list[str] = []
-        self._crew = Crew(
-            tools.client, tools.clock, self._applied, self._failed, self._stalls.append, tools.control_port
-        )
+        self.heart = Heartbeat(tools, self.labels, helpless=helpless)
+        self._crew = Crew(tools.client, tools.clock, self._applied, self._failed, self._tripped, tools.control_port)
+        known = record.policy_of(tuning.setpoint) is not None and self._state.learner.model is not None
+        self._vetting = Vetting(self._crew, tools.clock, vetted=known)
+        self._lookout = Lookout(self._crew, tools, tuning)
 
     def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
         """Take note of the service and its pods as they are now."""
-        before, self._service, self._spec = self._spec, service, tuning_spec(service.spec)
-        if asked(before) != asked(self._spec):
-            self._capacity = ("", None)
+        # Every second: the same objects until something of them is written.
+        metadata, known = service.metadata, self._service.metadata
+        if service.spec is not self._service.spec or metadata.annotations != known.annotations:
+            before, self._spec = self._spec, tuning_spec(service.spec, metadata.annotations)
+            if asked(before) != asked(self._spec):
+                self._advice.edited()
+        self._service = service
         self._crew.muster(pods)
 
-    async def close(self) -> None:
-        """End what is still being said to engines."""
+    async def close(self, *, ended: bool) -> None:
+        """End what is still being said to engines. `ended`: nobody tunes the service any more, if it is still there."""
         await self._crew.close()
+        if ended:
+            self._advice.ended()
+            # Behind a tick that has yet to write; what was deleted is not there to be written of.
+            async with self.lock:
+                with suppress(ClusterError):
+                    await self._report(report.ended())
+
+    @property
+    def _live(self) -> Policy | None:
+        """What all engines were told last, None if nothing was, or one alone has it."""
+        return Policy.of(self._setpoint) if self._setpoint is not None and self._vetting.pod is None else None
 
     @property
     def _may_act(self) -> bool:
@@ -125,15 +124,6 @@ class Seat:
         """The spec, but that where some engine cannot refuse requests a queue is drained, and not left to grow."""
         return self._spec if self._crew.gates else replace(self._spec, overload=Overload.QUEUE)
 
-    def _learn_from_read_backs(self, observation: Observation, now: float) -> None:
-        """While Prometheus has no steps for us, take them from the read-backs: limits hold, the model stays fresh."""
-        if isinstance(observation, Signals) and isinstance(observation.steps, StepWindow):
-            self._read_steps = None
-            return
-        window, self._read_steps = steps_between(self._read_steps, self._crew.steps(), now)
-        if window is not None:
-            self._state = learn_steps(self._state, window)
-
     async def keep(self) -> None:
         """Between ticks: give the setpoint to pods that came back, and follow an edited spec without waiting."""
         if self._setpoint is None or not self._may_act:
@@ -141,52 +131,89 @@ class Seat:
         await self._crew.keep(self._setpoint)
         if self._followed != self._spec:
             before = self._state
-            self._state, decision = decide(before, _NOT_ASKED, self._decided_by, self._tools.wall())
-            await self._conclude(decision, before)
+            self._state, decision = decide(before, NOT_ASKED, self._decided_by, self._tools.wall())
+            await self._conclude(decision, before, at_once=True)
 
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """One decision and all that follows from it."""
-        self._observation = observation
-        self._note_counts(attainment)
+        self._sight.look(observation, attainment)
         await self._take_over()
         now = self._tools.wall()
-        self._learn_from_read_backs(observation, now)
+        # While Prometheus has no steps for us: limits hold, the model stays fresh.
+        if (window := self._sight.steps_read_back(observation, self._crew.steps, now)) is not None:
+            self._state = learn_steps(self._state, window)
+        failed = await self._vet(now)
         before = self._state
-        self._state, decision = decide(before, observation, self._decided_by, now)
+        self._state, decided = decide(before, observation, self._decided_by, now)
+        self._state, decision = self._lookout.let_in(self._state, decided, self._decided_by, observation, self._live)
+        if failed:
+            decision = replace(decision, hold=None, trigger=failed)
+        self._tools.metrics.slow_pods(*self.labels, self._lookout.compare_pods(self._announcer))
         self._tools.metrics.decided(*self.labels, decision, self._state.learner.fit)
-        self._note_capacity()
+        self._advice.note(self._state)
+        self._tools.metrics.capacity(*self.labels, self._advice.balance(self._state))
+        self.heart.decided(decision, self._state, observation, self._crew)
         if decision.choice is not None:
             self._binding = decision.choice.binding
         self._observe(observation)
-        await self._conclude(decision, before)
+        await self._conclude(decision, before, at_once=decision is not decided)
+        self.heart.completed()
 
-    def _note_capacity(self) -> None:
-        """From a settled balance on that is what is known; what status said before was of an earlier one."""
-        balance = self._state.balance
-        if balance is not None and balance.settled:
-            self._capacity = (report.figure(balance.capacity), None)
-        self._tools.metrics.capacity(*self.labels, balance)
+    async def _vet(self, now: float) -> str:
+        """End the trial of a policy in one pod when that has shown enough; why it failed, until that is undone."""
+        if self._setpoint is None or self._spec.paused is not None:
+            return ""
+        trusted = self._state.learner.model is not None
+        found = self._vetting.check(self._setpoint, trusted=trusted)
+        if found is None:
+            return self._vetting.failure
+        canary, ended = found
+        if not ended.why:
+            if self._may_act:
+                await self._crew.push(self._setpoint)
+            return ""
+        self._state, said = undone(self._state, canary, ended, now)
+        self._vetting.failure = said
+        await self._post("Warning", "CanaryFailed", said)
+        return said
 
-    def _note_counts(self, attainment: Mapping[str, Outcome] | Unobserved) -> None:
-        """Keep the last counts for as long as it takes to call it an outage: they are over minutes."""
-        now = self._tools.clock()
-        if not isinstance(attainment, Unobserved):
-            self._counted_at = now
-        elif self._counted_at is not None and now - self._counted_at < self._tools.grace_seconds:
+    async def tell_late(self) -> None:
+        """Say so when no tick is completed any more. Takes no lock: a tick that hangs has it."""
+        if not self.heart.to_be_told():
             return
-        self._attainment = attainment
+        verdicts = self._judge(late=True)
+        # First what lasts: what keeps the tick from its end may be the event.
+        await self._report(verdicts)
+        await self._announcer.announce(verdicts, self._state.learner.fit)
 
-    async def _conclude(self, decision: Decision, before: State) -> None:
-        """Make live what should be, and say how things are. `before` is the state that was decided from."""
+    async def _conclude(self, decision: Decision, before: State, *, at_once: bool) -> None:
+        """Make live what should be, and say how things are. `before` is the state that was decided from.
+
+        `at_once`: in all pods, whatever it rests on.
+        """
+        edited = self._followed != self._spec and self._spec.paused is None
+        if edited or self._spec.paused is not None:
+            # What users ask for waits for no trial.
+            self._vetting.stop()
         self._followed = self._spec
+        # What is owed to all pods stays so until it is written.
+        self._owed = self._vetting.pod is None and (self._owed or at_once or edited)
+        self._tools.metrics.paused(*self.labels, self._spec.paused is not None)
         wanted = self._wanted()
-        if self._overtaken or self._setpoint is None or _content(wanted) != _content(self._setpoint):
+        if self._vetting.pod is not None:
+            self._state = undecided(before, self._state)
+        elif wanted is not None and (self._overtaken or _content(wanted) != _content(self._setpoint)):
             if not self._may_act:
                 self._take_back(before)
             else:
                 await self._change(wanted, decision, before)
+                if edited and self._spec.live:
+                    self._vetting.accept(trusted=self._state.learner.model is not None)
+        elif self._spec.paused is None:
+            self._vetting.end()
+            self._owed = False
         verdicts = self._judge()
-        await self._announce(verdicts)
+        await self._announcer.announce(verdicts, self._state.learner.fit)
         await self._report(verdicts)
 
     def _take_back(self, before: State) -> None:
@@ -210,6 +237,8 @@ class Seat:
             # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
             self._setpoint = self._numbered(policy)
             self._tools.metrics.policy(*self.labels, Policy.of(self._setpoint))
+            if self._spec.paused is not None:
+                self._vetting.resume(self._service.status.tuning)
             if self._may_act:
                 await self._crew.push(self._setpoint)
 
@@ -227,11 +256,13 @@ class Seat:
             objectives=tuple(objectives.values()),
         )
 
-    def _wanted(self) -> Setpoint:
-        """The setpoint that should be live, numbered as the present one."""
+    def _wanted(self) -> Setpoint | None:
+        """The setpoint that should be live, numbered as the present one; None if none should be."""
+        if self._spec.paused is not None:
+            return self._setpoint
         upper = Policy(limits=self._spec.envelope.upper())
-        live = Policy.of(self._setpoint) if self._setpoint is not None else upper
-        # What is live is left alone in Recommend, but a gate that nobody wants any more.
+        live = self._vetting.others(upper) or (Policy.of(self._setpoint) if self._setpoint is not None else upper)
+        # What is live is left alone in Recommend, but a gate that nobody wants any more, and what one pod was to try.
         left = live if self._spec.sheds else live.ungated
         policy = {Mode.AUTO: self._state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[self._spec.mode]
         return self._numbered(policy)
@@ -253,6 +284,13 @@ class Seat:
             self._setpoint, self._generation, self._intent_epoch, self._journal = before, generation, epoch, journal
             self._take_back(decided_from)
             raise
+        if self._spec.paused is None:
+            self._vetting.end()
+        owed, self._owed = self._owed, False
+        # What was not decided now is where pods are to begin, or go on from.
+        if decision.changed and not owed and is_change(left, policy):
+            trusted = self._state.learner.model is not None
+            self._vetting.begin(before, left, live=self._spec.live, trusted=trusted, halved=decided_from.halved)
         await self._crew.push(self._setpoint)
         self._tools.metrics.policy(*self.labels, policy)
         if is_change(left, policy):
@@ -263,13 +301,12 @@ class Seat:
             )
 
     def _observe(self, observation: Observation) -> None:
-        """Note when signals were last good, and what came of the last decision one window after it."""
+        """Note what came of the last decision one window after it."""
         if not isinstance(observation, Signals) or blind_spot(observation, STALE_SECONDS) is not None:
             return
-        self._observed_at = self._tools.clock()
         self._journal = self._journal.observed(observation, self._spec, self._tools.wall())
 
-    def _judge(self) -> Verdicts:
+    def _judge(self, *, late: bool = False) -> Verdicts:
         ready = self._crew.ready
         live = self._setpoint
         fit = self._state.learner.fit
@@ -278,60 +315,36 @@ class Seat:
             ready_pods=ready,
             applied_pods=self._crew.applied(live) if live is not None else 0,
             trusted=self._state.learner.model is not None,
-            limits=report.shown(Policy.of(live)) if live is not None else "no limits",
+            limits=report.shown(Policy.of(live)) if live is not None else "start values",
             problems=_FENCED if self._fenced else self._crew.problems(sheds=self._spec.refuses),
+            paused=self._spec.paused,
+            canary=self._vetting.pod,
+            stalled=self.heart.stall if late else None,
+            helpless=self.heart.helpless if self._spec.live else None,
             learning="start values until the step-time model is trusted"
             + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
         )
-        _, _, met = report.objectives_status(self._spec.objectives, self._attainment, window=_WINDOW)
-        metrics = self._judge_metrics(ready)
+        _, _, met = report.objectives_status(self._spec.objectives, self._sight.counts, window=_WINDOW)
+        lost = self._announcer.said(ConditionType.METRICS_AVAILABLE) == "False"
+        metrics = self._sight.verdict(ready_pods=ready, lost=lost)
         return {
             ConditionType.METRICS_AVAILABLE: metrics,
             ConditionType.TUNED: report.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
             ConditionType.CAPACITY_SUFFICIENT: report.capacity_verdict(
-                self._state.balance,
+                self._advice.balance(self._state),
                 objectives=self._spec.objectives,
                 metrics=metrics,
-                known=self._capacity[1],
-                lengths=self._state.lengths is not None,
+                known=self._advice.known,
+                lengths=self._state.seen.lengths is not None,
             ),
         }
-
-    def _judge_metrics(self, ready: int) -> Verdict:
-        missing, now, grace = (
-            blind_spot(self._observation, STALE_SECONDS),
-            self._tools.clock(),
-            self._tools.grace_seconds,
-        )
-        if missing is None or (self._observed_at is not None and now - self._observed_at < grace):
-            return report.metrics_verdict(None, ready_pods=ready)
-        # What the status says already, by an earlier leader, is not taken back for our being new.
-        known = self._verdicts.get(ConditionType.METRICS_AVAILABLE, ("Unknown", ""))[0] == "False"
-        young = self._observed_at is None and not known and now - self._began_at < grace
-        return report.metrics_verdict(missing, ready_pods=ready, young=young)
-
-    async def _announce(self, verdicts: Verdicts) -> None:
-        """Events on transitions only, and of each trip of a watchdog."""
-        while self._stalls:
-            await self._post("Warning", report.Reason.WATCHDOG_TRIPPED, self._stalls.pop(0))
-        for kind, verdict in verdicts.items():
-            before = self._verdicts.get(kind)
-            self._verdicts[kind] = (verdict.status, verdict.reason)
-            found = report.event(kind, before, verdict)
-            if found is not None:
-                await self._post(found[0], found[1], verdict.message)
-        trusted = self._state.learner.model is not None
-        if trusted and not self._trusted and self._state.learner.fit is not None:
-            error = self._state.learner.fit.error
-            await self._post("Normal", "ModelLearned", f"the step-time model explains steps within {error:.0%}")
-        self._trusted = trusted
 
     async def _report(self, verdicts: Verdicts) -> None:
         """Hand the whole of our part to the writer, which knows what can wait."""
         if not self._tools.leadership.may_act():
             return
-        rows, met, _ = report.objectives_status(self._spec.objectives, self._attainment, window=_WINDOW)
+        rows, met, _ = report.objectives_status(self._spec.objectives, self._sight.counts, window=_WINDOW)
         generation = self._service.metadata.generation
         conditions: list[Condition] = [verdict.condition(kind, generation) for kind, verdict in verdicts.items()]
         await self._tools.writer.write(
@@ -339,13 +352,14 @@ class Seat:
             tuning=self._tuning(),
             objectives=rows,
             objectives_met=met,
-            desired_replicas=self._state.advised if self._spec.objectives else None,
+            desired_replicas=self._advice.replicas(self._state) if self._spec.objectives else None,
             conditions=conditions,
         )
 
     def _tuning(self) -> TuningStatus:
         live = self._setpoint
-        recommended = self._state.policy if self._spec.mode is Mode.RECOMMEND else None
+        shadow = self._spec.mode is Mode.RECOMMEND or (self._spec.mode is Mode.AUTO and not self._spec.live)
+        recommended = self._state.policy if shadow else None
         return TuningStatus(
             mode=self._spec.mode,
             epoch=self._intent_epoch,
@@ -355,8 +369,9 @@ class Seat:
             model=record.model_status(self._state.learner),
             margins=record.margins_status(self._state.margins),
             binding_objective=self._binding[:63],
-            capacity=self._capacity[0],
+            capacity=self._advice.capacity,
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
+            slow_pods=record.slow_pods_status(self._lookout.slow_pods),
             decisions=self._journal.decisions,
         )
 
@@ -368,23 +383,16 @@ class Seat:
         longest = max((core.longest_step_seconds for core in answer.read_back.cores), default=0.0)
         self._tools.metrics.pushed(*self.labels, seconds=answer.seconds, longest_step=longest)
 
+    def _tripped(self, message: str) -> None:
+        self._announcer.news.append(("Warning", report.Reason.WATCHDOG_TRIPPED, message))
+
     def _failed(self, error: EngineError) -> None:
         _log.warning("%s/%s: push failed: %s", *self.labels, error)
         self._tools.metrics.push_failed(*self.labels, type(error).__name__.removesuffix("Error"))
 
 
-Verdicts = dict[ConditionType, Verdict]
-_NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 _FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader; this one stopped acting"),)
 
 
-def _capacity_known(service: InferenceService) -> tuple[str, Verdict | None]:
-    """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
-    for found in service.status.conditions:
-        if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:
-            return service.status.tuning.capacity, Verdict(found.status, found.reason, found.message)
-    return "", None
-
-
-def _content(setpoint: Setpoint) -> tuple[object, object]:
-    return (Policy.of(setpoint), setpoint.objectives)
+def _content(setpoint: Setpoint | None) -> tuple[object, object] | None:
+    return (Policy.of(setpoint), setpoint.objectives) if setpoint is not None else None

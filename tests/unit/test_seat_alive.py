@@ -1,0 +1,217 @@
+"""One service whose loop turns and does nothing, or does not turn: both are said, with the cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.governor.liveness import HELPLESS_SECONDS
+from flyball_operator.governor.signals import Observation
+from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.shell.ports import EventType
+from flyball_operator.shell.tools import LATE_SECONDS
+from support.brains import ScriptedReader
+from support.manifests import Object
+from support.seats import AWAY, Desk
+from support.tuning import signals, step_window
+from support.virtual_time import in_virtual_time, now
+
+TUNED = ConditionType.TUNED
+MINUTES = int(HELPLESS_SECONDS / 60)
+
+
+def alike() -> Observation:
+    """Requests enough, but all steps are of one size: no model comes of them."""
+    window = step_window(start=now() - 15, end=now(), decodes=(60,), prefills=(900,))
+    return signals(now(), window=window)
+
+
+async def minutes(desk: Desk, seat: Any, count: int, seen: Any) -> None:
+    for _ in range(12 * count):
+        await desk.tick(seat, seen() if callable(seen) else seen)
+
+
+async def tuned(desk: Desk) -> Any:
+    seat = desk.seat()
+    await minutes(desk, seat, 1, lambda: signals(now()))
+    assert desk.condition(TUNED) == ("True", "Applied")
+    return seat
+
+
+@in_virtual_time
+async def test_minutes_of_requests_without_signals_are_no_tuning_and_say_what_is_missing() -> None:
+    desk = Desk()
+    seat = await tuned(desk)
+    desk.engines.running = 3
+    await minutes(desk, seat, MINUTES - 1, AWAY)
+    assert desk.condition(TUNED) == ("True", "Applied")
+    held = desk.engines.limits()
+    await minutes(desk, seat, 2, AWAY)
+    assert desk.condition(TUNED) == ("False", "NotDeciding")
+    assert "PrometheusUnreachable: connection refused" in desk.message(TUNED)
+    assert desk.engines.limits() == held
+    await minutes(desk, seat, 3, AWAY)
+    await minutes(desk, seat, 1, lambda: signals(now()))
+    assert desk.condition(TUNED) == ("True", "Applied")
+    assert desk.events.count("NotDeciding") == 1
+
+
+@in_virtual_time
+async def test_without_requests_there_is_nothing_to_miss() -> None:
+    desk = Desk()
+    seat = await tuned(desk)
+    await minutes(desk, seat, MINUTES + 3, AWAY)
+    assert desk.condition(TUNED) == ("True", "Applied")
+
+
+@in_virtual_time
+async def test_a_model_that_does_not_come_is_said_with_what_is_wrong_with_it() -> None:
+    desk = Desk()
+    seat = desk.seat()
+    await minutes(desk, seat, MINUTES - 1, alike)
+    assert desk.condition(TUNED) == ("False", "Learning")
+    await minutes(desk, seat, 2, alike)
+    assert desk.condition(TUNED) == ("False", "NotDeciding")
+    assert "the step-time model is not trusted: AlikeSteps" in desk.message(TUNED)
+
+
+@in_virtual_time
+async def test_a_new_leader_goes_on_saying_it_and_a_mode_that_decides_nothing_never_does() -> None:
+    desk = Desk()
+    seat = await tuned(desk)
+    desk.engines.running = 3
+    await minutes(desk, seat, MINUTES + 1, AWAY)
+    desk.epoch = 2
+    again = desk.seat()
+    await minutes(desk, again, 2, AWAY)
+    assert desk.condition(TUNED) == ("False", "NotDeciding")
+    assert desk.events.count("NotDeciding") == 1
+    desk.edit(tuning={"mode": "Recommend"})
+    await minutes(desk, again, 1, AWAY)
+    assert desk.condition(TUNED) == ("False", "RecommendOnly")
+
+
+@dataclass
+class SlowDesk(Desk):
+    """Events take for ever until they are let through."""
+
+    through: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def post(self, service: InferenceService, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        await self.through.wait()
+        self.events.append(reason)
+
+
+@asynccontextmanager
+async def working(desk: Desk, registry: CollectorRegistry) -> AsyncIterator[Brain]:
+    """A brain at work in virtual time."""
+    tools = replace(desk.tools(), metrics=BrainMetrics(registry))
+    brain = Brain(services=desk, reader=ScriptedReader(signals(now())), tools=tools)
+    task = asyncio.create_task(brain.run())
+    try:
+        yield brain
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def age(registry: CollectorRegistry, name: str) -> float:
+    """The seconds that a gauge shows."""
+    page = generate_latest(registry).decode()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"flyball_operator_{name}_age_seconds{{")]
+    return float(line.rpartition(" ")[2])
+
+
+@in_virtual_time
+async def test_ticks_that_fail_are_said_in_status_with_the_error() -> None:
+    desk, registry = Desk(), CollectorRegistry()
+    async with working(desk, registry):
+        await asyncio.sleep(60)
+        assert desk.condition(TUNED) == ("True", "Applied")
+        desk.engines.broken = True
+        await asyncio.sleep(2 * LATE_SECONDS)
+        assert age(registry, "tick") > LATE_SECONDS
+        assert desk.condition(TUNED) == ("Unknown", "LoopStalled")
+        assert "the last one failed: RuntimeError: a bug in the client" in desk.message(TUNED)
+        desk.engines.broken = False
+        await asyncio.sleep(20)
+        assert age(registry, "tick") < 20
+        assert desk.condition(TUNED) == ("True", "Applied")
+    assert desk.events.count("LoopStalled") == 1
+
+
+@in_virtual_time
+async def test_a_tick_that_hangs_is_said_over_its_head() -> None:
+    desk, registry = SlowDesk(), CollectorRegistry()
+    async with working(desk, registry) as brain:
+        await asyncio.sleep(3 * LATE_SECONDS)
+        assert desk.condition(TUNED) == ("Unknown", "LoopStalled")
+        assert "the last one has not ended" in desk.message(TUNED)
+        assert brain.idle() < 10, "the others are looked at"
+        desk.through.set()
+        await asyncio.sleep(60)
+        assert desk.condition(TUNED) == ("True", "Applied")
+
+
+@in_virtual_time
+async def test_a_read_of_prometheus_that_never_ends_ends_the_process() -> None:
+    class Hung(ScriptedReader):
+        async def read(self, pods: Any) -> Any:
+            await asyncio.Event().wait()
+
+    desk = Desk()
+    brain = Brain(services=desk, reader=Hung(AWAY), tools=desk.tools())
+    task = asyncio.create_task(brain.run())
+    await asyncio.sleep(300)
+    assert brain.idle() >= 300, "/healthz looks at this"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_the_age_of_the_last_decision_grows_while_nothing_is_seen() -> None:
+    desk, registry = Desk(), CollectorRegistry()
+    desk.engines.running = 1
+    seat_tools = replace(desk.tools(), metrics=BrainMetrics(registry))
+    seat = type(desk.seat())(desk.service, seat_tools)
+    await minutes(desk, seat, 1, lambda: signals(now()))
+    assert age(registry, "decision") <= 5
+    await minutes(desk, seat, 2, AWAY)
+    assert age(registry, "decision") >= 120
+    assert age(registry, "tick") <= 5
+
+
+@dataclass
+class SlowToWrite(Desk):
+    """Writes of status take until they are let through."""
+
+    through: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def apply(self, resource: object, body: Object, *, subresource: str) -> Object:
+        await self.through.wait()
+        return await super().apply(resource, body, subresource=subresource)
+
+
+@in_virtual_time
+async def test_what_a_tick_still_did_of_a_service_that_is_gone_is_shown_no_more() -> None:
+    desk, registry = SlowToWrite(), CollectorRegistry()
+    desk.through.set()
+    async with working(desk, registry):
+        await asyncio.sleep(30)
+        assert 'service="chat"' in generate_latest(registry).decode()
+        desk.through.clear()
+        desk.edit(tuning={"mode": "Disabled"})
+        await asyncio.sleep(6)
+        desk.tuned = False
+        await asyncio.sleep(3)
+        desk.through.set()
+        await asyncio.sleep(20)
+        assert desk.engines.limits() == (128, 2048), "it came to its end"
+        assert 'service="chat"' not in generate_latest(registry).decode()
