@@ -123,6 +123,18 @@ def test_disabled_would_change_nothing(explained: Any) -> None:
     assert "mode Disabled holds the upper bounds" in explained(a_service(TUNED, spec__tuning__mode="Disabled"))
 
 
+def test_a_pod_that_is_slower_than_the_others_is_named(explained: Any) -> None:
+    status = TUNED | {"tuning": TUNED["tuning"] | {"slowPods": [{"name": "chat-5d-x2x", "factor": "1.5"}]}}
+    assert "pod chat-5d-x2x: steps take 1.5 times as long as on its siblings" in explained(a_service(status))
+
+
+def test_a_pause_is_in_the_first_line_and_what_comes_after_it_in_the_outlook(explained: Any) -> None:
+    status = TUNED | {"tuning": TUNED["tuning"] | {"recommended": LIMITS | {"maxNumActiveSeqs": 20}}}
+    said = explained(a_service(status, metadata__annotations={"serving.flyball.dev/tuning": "Paused"}))
+    assert "mode Auto, paused by the annotation serving.flyball.dev/tuning, 2 of 2 pods" in said
+    assert "requests at once: 48 to 20" in said.partition("would change once it is resumed")[2]
+
+
 def test_a_model_that_is_not_trusted_explains_no_limit(explained: Any) -> None:
     status = TUNED | {"tuning": TUNED["tuning"] | {"model": MODEL | {"trusted": False}}}
     said = explained(a_service(status))
@@ -164,4 +176,4 @@ def test_without_a_kubeconfig_it_says_so(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["explain", "chat"]) == 1
-    assert "no usable kubeconfig" in capsys.readouterr().err
+    assert f"no usable kubeconfig: there is no {tmp_path / 'none'}; accepted" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from flyball_engine.contract import Env
 from flyball_engine.padded.main import main as padded
 from flyball_engine.simulator.main import main as simulator
 from flyball_operator.cli import main as flyball
+from flyball_operator.cli.output import written
 from flyball_operator.shell import arguments as operator
 from flyball_operator.shell.settings import Settings
 from support.ports import free_port
@@ -148,6 +149,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(arguments: str) -> None:
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert written(interrupted) == 130
+    assert capsys.readouterr().err == "flyball: interrupted\n"
 
 
 @pytest.mark.parametrize("distribution", ["operator", "engine"])

@@ -123,6 +123,7 @@ PADDED: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("serve --model . --drain-timeout 0", ("--drain-timeout", "a whole number from 1 to 86400")),
     ("serve --model . --dtype int4", ("--dtype", "float32")),
 ]
+_REPLAY: Final = "replay chat --prometheus http://127.0.0.1:1"
 #: Of `flyball`, but for what `flyball size` cannot size.
 FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: command",)),
@@ -131,6 +132,22 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("size x --gpus L4", ("usage: flyball size", "--gpu NAME", "unrecognized arguments: --gpus")),
     ("size x --gpu L4 --memory 1GiB", ("--memory", "not allowed with argument --gpu")),
     ("size x --context many", ("--context", "invalid int value: 'many'")),
+    ("replay", ("give the NAME", "--file", "--recorded")),
+    ("replay chat -f chat.yaml", ("give the NAME of a service, or a file",)),
+    ("replay -f chat.yaml -n team", ("--file asks no cluster", "--namespace")),
+    ("replay chat", ("--prometheus or $FLYBALL_PROMETHEUS_URL is missing",)),
+    ("replay chat --prometheus prometheus:9090", ("--prometheus", "is no URL such as http://prometheus.monitoring")),
+    ("replay --recorded x --step 5s --to 1h", ("--recorded asks no Prometheus", "does not go with --to, --step")),
+    ("replay --recorded x -n team", ("--recorded asks no cluster without a NAME", "--namespace")),
+    (f"{_REPLAY} --from soon", ("--from: 'soon'", "a time such as 2026-11-22T08:00:00Z", "such as 2h")),
+    (f"{_REPLAY} --from 2026-13-22T08:00:00Z", ("--from: '2026-13-22T08:00:00Z' is no time", "month")),
+    (f"{_REPLAY} --to 2026-11-22T08:00:00", ("names no time zone", "accepted: 2026-11-22T08:00:00Z")),
+    (f"{_REPLAY} --to 2999-01-01T00:00:00Z", ("--to: 2999-01-01T00:00:00Z is not past yet",)),
+    (f"{_REPLAY} --from 1h --to 2h", ("--from", "is not before --to")),
+    (f"{_REPLAY} --step 0", ("--step: '0'", "a duration such as 500ms")),
+    (f"{_REPLAY} --step 100ms", ("--step: 100ms is out of range", "0.5s to 60s")),
+    (f"{_REPLAY} --from 48h", ("34,561 ticks", "at most 17,280", "a --step of 11s or more")),
+    (f"{_REPLAY} --from 999h", ("at most 17,280", "a shorter span")),
 ]
 #: Of the operator process.
 OPERATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
@@ -149,7 +166,13 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("law --trace x.csv --rate 0", ("--rate", "'0' is no number above 0")),
     ("law --trace x.csv --minutes soon", ("--minutes", "'soon' is no number above 0")),
     ("law --trace x.csv --preset tpu", ("--preset", "invalid choice: 'tpu'", "h100-8b")),
+    ("tick --services 0", ("--services", "'0' is no whole number from 1 to 10000")),
+    ("tick --ticks many", ("--ticks", "'many' is no whole number from 1")),
+    ("tick --part law", ("no part law", "accepted: tick")),
     ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
+    ("live --part calm", ("no part calm", "accepted: open, gated")),
+    ("live --rate 2", ("--trace, --rate and --minutes are of law",)),
+    ("live --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
 ]
 #: Of `flyball-bench`, but for what needs an endpoint to be seen.
 EXERCISE: Final[list[tuple[str, tuple[str, ...]]]] = [

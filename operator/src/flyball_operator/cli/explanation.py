@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from flyball_engine.model import StepModel
+from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
     BRAIN_CONDITIONS,
@@ -43,10 +44,15 @@ def explanation(service: InferenceService) -> str:
 def _head(service: InferenceService) -> Iterator[str]:
     meta, tuning = service.metadata, service.status.tuning
     pods = f"{service.status.ready_replicas} of {service.status.replicas} pods Ready"
-    yield f"{meta.namespace}/{meta.name}: mode {service.spec.tuning.mode.value}, {pods}"
+    paused = f", paused by the annotation {names.ANNOTATION_TUNING}" if _paused(service) else ""
+    yield f"{meta.namespace}/{meta.name}: mode {service.spec.tuning.mode.value}{paused}, {pods}"
     if tuning.generation:
         applied = f", applied by {tuning.applied_pods} pods" if tuning.applied_pods else ""
         yield f"  setpoint {tuning.generation} of leadership {tuning.epoch}{applied}"
+
+
+def _paused(service: InferenceService) -> bool:
+    return names.ANNOTATION_TUNING in service.metadata.annotations
 
 
 def _objectives(service: InferenceService) -> Iterator[str]:
@@ -72,22 +78,28 @@ def _seen(service: InferenceService) -> Iterator[str]:
     yield "seen"
     found = [condition for condition in service.status.conditions if condition.type in BRAIN_CONDITIONS]
     for condition in found:
-        yield from _wrapped(f"{condition.type.value} {condition.status}: {condition.message or condition.reason}")
+        yield from wrapped(f"{condition.type.value} {condition.status}: {condition.message or condition.reason}")
+    for slow in service.status.tuning.slow_pods:
+        yield f"  pod {slow.name}: steps take {slow.factor} times as long as on its siblings"
     if not found:
         yield "  nothing yet: no operator has reported on this service"
 
 
 def _model(service: InferenceService) -> Iterator[str]:
-    status = service.status.tuning.model
-    model = step_model_of(status)
     yield "model of a step's time"
+    yield from model_lines(service.status.tuning.model)
+
+
+def model_lines(status: StepModelStatus) -> Iterator[str]:
+    """The step-time model, what it rests on, and its formula."""
+    model = step_model_of(status)
     if model is None:
         known = f"{status.steps:,} steps seen" if status.steps else "no steps seen"
         yield f"  not trusted yet, {known}: limits stay where they are until it is"
         return
     error = f"{100 * float(status.error):.0f} %" if status.error else "unknown"
     yield f"  {status.id or '-'}: median error {error}, learnt from {status.steps:,} steps"
-    yield from _wrapped(f"T = {_formula(status, model)}")
+    yield from wrapped(f"T = {_formula(status, model)}")
 
 
 def _formula(status: StepModelStatus, model: StepModel) -> str:
@@ -102,15 +114,19 @@ def _formula(status: StepModelStatus, model: StepModel) -> str:
 
 def _limits(service: InferenceService) -> Iterator[str]:
     tuning = service.status.tuning
-    setpoint, model = tuning.setpoint, step_model_of(tuning.model)
     yield "limits in force"
+    yield from limit_lines(tuning.setpoint, step_model_of(tuning.model), tuning.binding_objective)
+
+
+def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str) -> Iterator[str]:
+    """Each limit, what it means in time by the model, and what binds them."""
     if not _given(setpoint):
         yield "  none set yet: pods run at the upper bounds"
         return
     for name, value in _given(setpoint).items():
         meaning = "" if model is None else _meaning(name, setpoint, model)
         yield f"  {name:<30} {value:>9}  {meaning}".rstrip()
-    yield f"  what binds: {tuning.binding_objective or 'nothing, the upper bounds'}"
+    yield f"  what binds: {binding or 'nothing, the upper bounds'}"
 
 
 def _meaning(name: str, setpoint: SetpointStatus, model: StepModel) -> str:
@@ -133,11 +149,11 @@ def _meaning(name: str, setpoint: SetpointStatus, model: StepModel) -> str:
 
 def _outlook(service: InferenceService) -> Iterator[str]:
     mode, tuning = service.spec.tuning.mode, service.status.tuning
-    yield "would change"
+    yield "would change" + (" once it is resumed" if _paused(service) else "")
     if mode is Mode.DISABLED:
         yield "  nothing: mode Disabled holds the upper bounds"
     elif tuning.recommended is None:
-        yield f"  nothing: mode {mode.value} has applied what it decided"
+        yield "  not known yet" if _paused(service) else f"  nothing: mode {mode.value} has applied what it decided"
     else:
         changes = _changes(tuning.setpoint, tuning.recommended)
         yield from (changes or ["  nothing: the limits in force are what it would set"])
@@ -149,17 +165,18 @@ def _decisions(service: InferenceService) -> Iterator[str]:
     if not decisions:
         yield "  none"
     for decision in decisions:
-        yield from _decision(decision)
+        yield from decision_lines(decision)
 
 
-def _decision(decision: DecisionStatus) -> Iterator[str]:
+def decision_lines(decision: DecisionStatus) -> Iterator[str]:
+    """When, what was changed, why, what was expected of it and what came."""
     yield f"  {decision.time}"
     for line in _changes(decision.before, decision.after):
         yield f"  {line}"
     told = {"why": decision.trigger, "expected": decision.predicted, "came": decision.observed}
     for name, said in told.items():
         if said:
-            yield from _wrapped(f"{name}: {said}", indent=4)
+            yield from wrapped(f"{name}: {said}", indent=4)
 
 
 def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:
@@ -175,7 +192,8 @@ def _given(setpoint: SetpointStatus) -> dict[str, int | str]:
     return {name: value for name in _NAMES if (value := getattr(setpoint, name)) is not None}
 
 
-def _wrapped(text: str, *, indent: int = 2) -> list[str]:
+def wrapped(text: str, *, indent: int = 2) -> list[str]:
+    """Indented lines of a width that reads well."""
     blank = " " * indent
     return textwrap.wrap(text, _WIDTH, initial_indent=blank, subsequent_indent=blank + "  ", break_long_words=False)
 

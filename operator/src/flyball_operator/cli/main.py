@@ -9,7 +9,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import crd
-from flyball_operator.cli import explain, size
+from flyball_operator.cli import explain, replay, size
 from flyball_operator.cli.output import written
 
 
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
     show.set_defaults(run=_crd, parser=show)
     explain.add_to(commands)
+    replay.add_to(commands)
     size.add_to(commands)
     return parser
 

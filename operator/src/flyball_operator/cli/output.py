@@ -1,4 +1,4 @@
-"""What a command does where its output cannot be written: a reader that went away, or no room."""
+"""How a command ends where it is interrupted, or its output cannot be written: a reader that went away, or no room."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+#: Exit codes: what was asked for could not be had; what was given is wrong, as argparse has it.
+NOT_HAD: Final = 1
+WRONG_INPUT: Final = 2
 #: Exit code where the reader of a pipe went away, as shells have it of a process that SIGPIPE ended.
 READER_GONE: Final = 141
+#: Exit code after Ctrl-C, as shells have it.
+INTERRUPTED: Final = 130
 #: Exit code where the output could not be written.
 NOT_WRITTEN: Final = 1
 
@@ -21,6 +26,9 @@ def written(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         _drop_output()
         return READER_GONE
+    except KeyboardInterrupt:
+        print("flyball: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except OSError as error:
         _drop_output()
         with suppress(OSError):

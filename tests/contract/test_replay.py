@@ -1,0 +1,172 @@
+"""`flyball replay` over a real Prometheus: what it says the law would have done is what the law did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from flyball_operator.cli import main, past
+from flyball_operator.cli.replayed import Replay
+from flyball_operator.cli.span import Span, rfc3339
+from flyball_operator.governor import record
+from flyball_operator.governor.governor import Decision
+from flyball_operator.governor.identify import Fit
+from flyball_operator.governor.signals import Observation, Outcome, Unobserved
+from flyball_operator.prometheus.answers import Identity
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from support.brains import Thinking, World, inference_service, thinking, until
+from support.engines import serving
+from support.past import CHAT_AND_LONG_PROMPTS, manifest
+from support.prometheus import Prometheus, Target, prometheus
+
+STEP = 0.5
+#: A scrape may take as long as the interval between two; what is older is all there.
+SETTLED_SECONDS = 1.5
+
+
+class Noted(BrainMetrics):
+    """Metrics that keep each decision."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.decisions: list[Decision] = []
+
+    def decided(self, namespace: str, service: str, decision: Decision, fit: Fit | None) -> None:
+        super().decided(namespace, service, decision, fit)
+        self.decisions.append(decision)
+
+
+@dataclass
+class Settled:
+    """The live reader, each tick a step later, as soon as Prometheus holds all that was scraped until then."""
+
+    reader: PrometheusReader
+    began: float = field(default_factory=lambda: float(math.ceil(time.time())))
+    ticks: int = 0
+    thinking: Thinking | None = None
+
+    @property
+    def at(self) -> float:
+        """The time that is decided for."""
+        return self.began + (self.ticks - 1) * STEP
+
+    async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        assert self.thinking is not None
+        # A seat that is busy misses a tick.
+        seats = self.thinking.brain._seats.values()
+        await until("it is done with the tick before", lambda: not any(seat.lock.locked() for seat in seats))
+        self.ticks += 1
+        await until("all of it is scraped", lambda: time.time() >= self.at + SETTLED_SECONDS)
+        return await asyncio.to_thread(self.reader.read_at, self.at, pods)
+
+    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
+        return await self.reader.attainment()
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What a live brain decided, when, and how to ask for it again."""
+
+    decisions: list[Decision]
+    arguments: tuple[str, ...]
+    span: Span
+    url: str
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
+    with contextlib.ExitStack() as stack:
+
+        def run(world: World) -> Prometheus:
+            pods = world.engines["uid-1"]
+            targets = [Target(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
+            return stack.enter_context(prometheus(tmp_path, targets))
+
+        yield run
+
+
+async def live(world: World, running: Prometheus, folder: Path) -> Lived:
+    """A live brain tunes an engine, from a cold start until it changed their limits again and again."""
+    noted: list[Noted] = []
+
+    def metrics(registry: CollectorRegistry) -> BrainMetrics:
+        noted.append(Noted(registry))
+        return noted[-1]
+
+    with closing(PrometheusReader(PrometheusClient(running.url, timeout=5.0), timeout=5.0)) as reader:
+        settled = Settled(reader)
+        async with thinking(world, settled, tick=STEP, wall=lambda: settled.at, metrics=metrics) as at_work:
+            settled.thinking = at_work
+            await until("the model is learnt", lambda: "ModelLearned" in world.reasons())
+            await until("retuned", lambda: world.reasons().count("Retuned") >= 3)
+            await until("a while in which limits hold", lambda: settled.ticks >= 60)
+    decisions = noted[0].decisions
+    first, last = decisions[0].at, decisions[-1].at
+    path = folder / "chat.yaml"
+    # As it was applied: with what status holds now, the replay might know the answer.
+    path.write_text(yaml.safe_dump(manifest(inference_service())))
+    times = ("--from", rfc3339(first), "--to", rfc3339(last), "--step", "500ms")
+    span = Span(round(1000 * first), round(1000 * last), round(1000 * STEP))
+    return Lived(decisions, ("replay", "-f", str(path), "--prometheus", running.url, *times), span, running.url)
+
+
+async def test_a_replay_decides_as_the_live_loop_did(
+    tmp_path: Path, running: Callable[[World], Prometheus], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World()
+    # Of several engines one would have the first change alone for a while, and the decisions of that while be undone.
+    pods = [world.engine("chat-0")]
+    world.serve(inference_service(), *pods)
+    async with serving(*pods):
+        pods[0].load(CHAT_AND_LONG_PROMPTS, seed=0)
+        lived = await live(world, running(world), tmp_path)
+    # To the last digit of each prediction.
+    assert await asyncio.to_thread(_replayed, lived) == lived.decisions
+
+    recorded = tmp_path / "past.jsonl"
+    said = await asyncio.to_thread(_said, (*lived.arguments, "--json", "--record", str(recorded)), capsys)
+    again = await asyncio.to_thread(_said, ("replay", "--recorded", str(recorded), "--json"), capsys)
+    assert said == again, "byte for byte"
+    document = json.loads(said)
+    assert [_as_live(tick) for tick in document["ticks"]] == [_shown(decision) for decision in lived.decisions]
+    # The engines followed the live brain, which is what the replay decided: but for the time that took.
+    summary = document["summary"]
+    assert summary["engines_ran_the_same_ticks"] > summary["engines_ran_known_ticks"] / 2
+    final = {pod.limits for pod in pods}
+    ran = document["ticks"][-1]["ran"]
+    assert {(ran["max_num_active_seqs"][0], ran["max_num_scheduled_tokens"][0])} <= final
+
+
+def _replayed(lived: Lived) -> list[Decision]:
+    with closing(past.asked(lived.url, lived.span, manifest(inference_service()), record=None)) as observed:
+        replay = Replay(observed.service, resume=False)
+        return [replay.tick(observation, ran, at) for at, observation, ran in observed.ticks()]
+
+
+def _said(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def _as_live(tick: Mapping[str, Any]) -> tuple[object, ...]:
+    return tick["time"], tick["hold"], tick["trigger"], tick["setpoint"]
+
+
+def _shown(decision: Decision) -> tuple[object, ...]:
+    hold = None if decision.hold is None else decision.hold.value
+    setpoint = record.setpoint_status(decision.policy).model_dump(exclude_none=True)
+    return rfc3339(decision.at), hold, decision.trigger, setpoint
