@@ -10,12 +10,13 @@ from bench.closed_loop import Brain
 from bench.fleet import cores_of
 from bench.policies import COARSE, Policy, play, policies
 from bench.scenarios import SCENARIOS, Scenario
-from flyball_engine.contract import Knob, Limits, Setpoint
+from flyball_engine.contract import Knob, Limits, Metric, Setpoint
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
 from flyball_operator.governor.signals import Load
+from flyball_operator.governor.spec import Objective
 
 #: A minute within what the engine carries; and one more, far beyond it.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
@@ -94,6 +95,21 @@ def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget(
     assert last.step.seconds == pytest.approx(0.92 * CALM.tpot)
     assert last.shed.ttft_deadline_seconds == CALM.ttft
     assert last.limits.max_num_scheduled_tokens == CALM.tuning.envelope.tokens.most
+
+
+@pytest.mark.parametrize("gate", [False, True], ids=["open", "gated"])
+def test_an_end_to_end_objective_is_not_chased_with_every_window_s_lengths(gate: bool) -> None:
+    chats = next(scenario for scenario in SCENARIOS if scenario.name == "a100 chat")
+    whole = Objective("whole", Metric.END_TO_END_LATENCY, 14.0, 0.01)
+    tuning = replace(chats.tuning, objectives=(chats.tuning.objectives[0], whole))
+    brain = Brain(tuning, tick=5.0, gated=gate)
+    run(chats.core(1), chats.requests(1), until=chats.seconds, events=brain.events(chats.seconds))
+    assert 60 * brain.changes / chats.seconds <= 6
+
+
+def test_short_first_steps_keep_the_tokens_of_long_prompts_that_come_before_a_model() -> None:
+    retrieval = next(scenario for scenario in SCENARIOS if scenario.name == "h100 retrieval")
+    assert play(retrieval, LAW, 1, gate=True).kept == 1.0
 
 
 def test_it_sees_what_the_engine_did() -> None:

@@ -16,17 +16,18 @@ import pytest
 
 from bench.interrupted import InterruptedPart
 from bench.intervals import half_width, quotients
-from bench.kept import FILE, Kept, KeptError
+from bench.kept import Kept
 from bench.law import SEEDS, compare
 from bench.law_command import write_report
 from bench.main import run as command
 from bench.options import Options
 from bench.policies import Outcome
 from bench.report.page import page
+from bench.rows import FILE, KeptError
 from bench.runs import Job, finish
 from bench.scenarios import SCENARIOS
 
-OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=1.5)
+OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=1.5, good_each=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Noted:
 
     key: str
     folder: Path
+    law: bool = False
 
     def play(self) -> Outcome:
         (self.folder / self.key).touch()
@@ -47,6 +49,7 @@ class Interrupting:
 
     key: str
     other: Path
+    law: bool = False
 
     def play(self) -> Outcome:
         while not self.other.exists():
@@ -66,22 +69,28 @@ class TestKeptResults:
         assert (tmp_path / "b").exists()
 
     def test_a_line_that_was_cut_off_is_no_result_and_harms_no_other(self, tmp_path: Path) -> None:
-        Kept(tmp_path).add("a", OUTCOME)
+        Kept(tmp_path).add("a", OUTCOME, law=False)
         path = tmp_path / FILE
         path.write_text(path.read_text() + path.read_text()[:20])
-        Kept(tmp_path).add("b", OUTCOME)
+        Kept(tmp_path).add("b", OUTCOME, law=False)
         kept = Kept(tmp_path)
         assert (kept.get("a"), kept.get("b"), kept.get("c")) == (OUTCOME, OUTCOME, None)
 
     def test_results_of_other_sources_are_not_taken_up(self, tmp_path: Path) -> None:
-        Kept(tmp_path).add("a", OUTCOME)
+        Kept(tmp_path).add("a", OUTCOME, law=False)
         path = tmp_path / FILE
         path.write_text(path.read_text().replace('"sources": "', '"sources": "0'))
         assert Kept(tmp_path).get("a") is None
 
+    def test_what_the_law_does_not_drive_does_not_depend_on_it(self, tmp_path: Path) -> None:
+        for law in (True, False):
+            Kept(tmp_path).add(f"law {law}", OUTCOME, law=law)
+        said = [json.loads(line)["sources"] for line in (tmp_path / FILE).read_text().splitlines() if line]
+        assert len(set(said)) == 2
+
     def test_without_a_folder_nothing_is_kept(self) -> None:
         kept = Kept(None)
-        kept.add("a", OUTCOME)
+        kept.add("a", OUTCOME, law=False)
         assert kept.get("a") is None
 
     def test_a_folder_that_cannot_be_is_named(self, tmp_path: Path) -> None:

@@ -12,20 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.fleet import cores_of
-from bench.plays import NEVER_EXPIRES, model_spec
+from bench.setpoints import fixed
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
-from flyball_engine.contract import Limits, Metric, Setpoint, Shed, StepBudget
-from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.virtual import Event
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.governor import decide, start
-from flyball_operator.governor.policy import NO_BUDGET
 from flyball_operator.governor.signals import (
     Cells,
     Load,
@@ -43,8 +40,6 @@ SCRAPE_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 15.0
 #: Scrapes that a window spans at least, as the operator's.
 SCRAPES_PER_WINDOW: Final = 3
-#: The share of a deadline that a prediction may reach.
-GATE_MARGIN: Final = 0.85
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,8 @@ class Brain:
     def events(self, seconds: float) -> list[Event]:
         """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
         first = Event(0.0, self._push)
-        scrapes = [Event(at, self._scrape) for at in _times(self._scrape_seconds, seconds)]
+        # An engine is scraped as soon as it is discovered, which is before it is ready for a first request.
+        scrapes = [Event(at, self._scrape) for at in (0.0, *_times(self._scrape_seconds, seconds))]
         return [first, *scrapes, *(Event(at, self._decide) for at in _times(self._tick, seconds))]
 
     def _scrape(self, core: Core) -> None:
@@ -119,30 +115,6 @@ class Brain:
         setpoint = sent.model_copy(update={"step": policy.step, "shed": policy.shed})
         core.follow(setpoint)
         core.apply(setpoint)
-
-
-def gated(limits: Limits, tuning: TuningSpec, model: StepModel) -> Setpoint:
-    """Limits that never move with a deadline before them, predicted by `model`; steps take what the limits allow."""
-    shed = Shed(ttft_deadline_seconds=_least(tuning, Metric.TIME_TO_FIRST_TOKEN), margin=GATE_MARGIN)
-    more = {"step": StepBudget(seconds=NO_BUDGET, model=model_spec(model)), "shed": shed}
-    return fixed(limits, tuning).model_copy(update=more)
-
-
-def _least(tuning: TuningSpec, metric: Metric) -> float:
-    """Seconds of the tightest objective of a metric."""
-    return min(objective.seconds for objective in tuning.objectives if objective.metric is metric)
-
-
-def fixed(limits: Limits, tuning: TuningSpec, *, generation: int = 1) -> Setpoint:
-    """A setpoint of limits alone, that counts the objectives."""
-    return Setpoint(
-        service="bench",
-        epoch=1,
-        generation=generation,
-        limits=limits,
-        objectives=tuple(objective.contract for objective in tuning.objectives),
-        expires_seconds=NEVER_EXPIRES,
-    )
 
 
 def _times(period: float, seconds: float) -> Sequence[float]:

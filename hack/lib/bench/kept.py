@@ -1,13 +1,10 @@
-"""Results of runs that have ended, kept in a file, so that an interrupted bench goes on where it was.
+"""Results of runs on the simulated engine: a function of their sources, of their names and of nothing else.
 
-One line of JSON for each run, written as it ends: a line that was cut off is no result. A result is taken up only if
-the sources that it depends on are the same: runs are a function of them, of their names and of nothing else.
+Those that the law does not drive do not depend on the law.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -15,20 +12,20 @@ from typing import Final
 import flyball_engine
 import flyball_operator
 from bench.policies import Outcome
+from bench.rows import Rows
 
-FILE: Final = "runs.jsonl"
 _HERE: Final = Path(__file__).parent
-#: What makes a run what it is: folders and files of sources.
+_ENGINE: Final = Path(flyball_engine.__path__[0])
+_GOVERNOR: Final = Path(flyball_operator.__path__[0]) / "governor"
+#: What makes any run what it is: folders and files of sources.
 _SOURCES: Final = (
-    *(_HERE / name for name in ("closed_loop.py", "fleet.py", "options.py", "plays.py", "policies.py")),
-    *(_HERE / name for name in ("disturbances.py", "rivals", "robust.py", "scenarios.py", "traffic.py")),
-    *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "simulator", "contract.py", "model.py")),
-    Path(flyball_operator.__path__[0]) / "governor",
+    *(_HERE / name for name in ("fleet.py", "measures.py", "options.py", "plays.py", "policies.py", "rivals")),
+    *(_HERE / name for name in ("robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
+    *(_ENGINE / name for name in ("batching", "simulator", "contract.py", "knobs.py", "model.py")),
+    _GOVERNOR / "spec.py",
 )
-
-
-class KeptError(Exception):
-    """Results cannot be kept; the message names the folder and says why."""
+#: And what one of the law's, besides.
+_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _GOVERNOR)
 
 
 class Kept:
@@ -36,48 +33,16 @@ class Kept:
 
     def __init__(self, folder: Path | None) -> None:
         """Raises KeptError."""
-        self._path = None if folder is None else folder / FILE
-        self._found: dict[str, Outcome] = {}
-        if folder is None or self._path is None:
-            return
-        self._sources = _fingerprint()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Whatever comes is on a line of its own, even behind one that was cut off.
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n" if file.tell() else "")
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise KeptError(f"cannot keep results in {folder}: {error.strerror}") from error
-        for line in filter(None, lines):
-            self._take(line)
+        self._rows = {law: Rows(folder, (*_SOURCES, *(_OF_THE_LAW if law else ()))) for law in (False, True)}
 
     def get(self, run: str) -> Outcome | None:
         """What came of a run, if it is known."""
-        return self._found.get(run)
-
-    def add(self, run: str, outcome: Outcome) -> None:
-        """A run ended."""
-        if self._path is None:
-            return
-        line = json.dumps({"sources": self._sources, "run": run, **asdict(outcome)})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-    def _take(self, line: str) -> None:
+        row = next((row for rows in self._rows.values() if (row := rows.get(run)) is not None), None)
         try:
-            said = json.loads(line)
-            sources, run = said.pop("sources"), said.pop("run")
-            outcome = Outcome(**said)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return
-        if sources == self._sources:
-            self._found[run] = outcome
+            return None if row is None else Outcome(**{**row, "good_each": tuple(row["good_each"])})
+        except (KeyError, TypeError):
+            return None
 
-
-def _fingerprint() -> str:
-    digest = hashlib.sha256()
-    for source in _SOURCES:
-        for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    def add(self, run: str, outcome: Outcome, *, law: bool) -> None:
+        """A run ended. `law`: whether the law drove it."""
+        self._rows[law].add(run, asdict(outcome))

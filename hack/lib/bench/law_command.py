@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kept import Kept, KeptError
+from bench.kept import Kept
 from bench.options import Options
 from bench.report.page import page
+from bench.rows import KeptError
 from bench.traffic import recorded
 from flyball_engine.simulator.workload import TraceError
 

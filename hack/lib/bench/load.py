@@ -75,7 +75,7 @@ def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = floa
 
 def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answer]:
     """Send each when it arrives, whatever became of the others; clients leave `patience` seconds after the last."""
-    return asyncio.run(_open_loop(url, asks, patience))
+    return asyncio.run(arrive(url, asks, patience=patience))
 
 
 async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[Answer]:
@@ -92,7 +92,8 @@ async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -
     return answers
 
 
-async def _open_loop(url: str, asks: Sequence[Ask], patience: float) -> list[Answer]:
+async def arrive(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answer]:
+    """As `open_loop`, in a loop that does other things beside it."""
     answers = [Answer() for _ in asks]
     began = time.monotonic()
 

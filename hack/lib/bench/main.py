@@ -30,6 +30,8 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
     "engine": {"reflex": "reflex", "gate": "gate"},
     "gpu": {},
     "law": {"open": "law_open", "gated": "law_gated", "robust": "law_robust", "trace": "law_trace"},
+    "tick": {"tick": "tick"},
+    "live": {},
 }
 REAL: Final[dict[str, dict[str, str]]] = {
     "engine": {
@@ -40,9 +42,23 @@ REAL: Final[dict[str, dict[str, str]]] = {
     },
     "gpu": {"vllm-cost": "cost", "vllm-retune": "retune", "exercise": "exercise"},
     "law": {},
+    "tick": {},
+    "live": {"open": "live.open", "gated": "live.gated"},
 }
+#: Services are told apart by their addresses, of which loopback has enough.
+LARGEST_COUNT: Final = 10_000
 #: These need vLLM's Python alone.
-BARE: Final[dict[str, dict[str, str]]] = {"engine": {}, "gpu": {"fuzz": "fuzz"}, "law": {}}
+BARE: Final[dict[str, dict[str, str]]] = {
+    "engine": {"vllm-hooks": "hooks"},
+    "gpu": {"vllm-hooks": "hooks", "fuzz": "fuzz"},
+    "law": {},
+    "tick": {},
+    "live": {},
+}
+#: What a benchmark is told besides its parts, refuses before any run, and leaves as a report.
+COMMANDS: Final = {"law": "law_command", "live": "live.command"}
+#: How its engines differ: vLLM's default of requests at once, and nobody looks on.
+ENGINES: Final[dict[str, dict[str, Any]]] = {"live": {"slots": 256, "timed": False}}
 
 
 def run() -> int:
@@ -54,13 +70,13 @@ def run() -> int:
         accepted = ", ".join(simulated | real | bare)
         print(f"hack/bench {asked.name}: no part {', '.join(unknown)}; accepted: {accepted}", file=sys.stderr)
         return 2
-    given = (_law_options(asked),) if asked.name == "law" else ()
-    if given and (refused := _law_command().refusal(*given, parts)):
-        print(f"hack/bench law: {refused}", file=sys.stderr)
+    given = (_options(asked),) if asked.name in (*COMMANDS, "tick") else ()
+    if asked.name in COMMANDS and (refused := _command(asked.name).refusal(*given, parts)):
+        print(f"hack/bench {asked.name}: {refused}", file=sys.stderr)
         return 2
     # A SIGTERM ends it as Ctrl-C does: with what was measured, and with no engine left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    said: dict[str, Any] = {"bench": asked.name, "figures": {}}
+    said: dict[str, Any] = {"bench": asked.name, "figures": {}} | ({"quick": True} if asked.quick else {})
     with contextlib.suppress(KeyboardInterrupt):
         _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
@@ -69,8 +85,8 @@ def run() -> int:
             if asked.name == "gpu" and where.gpu is None:
                 print("no GPU: the same parts on the CPU", flush=True)
             if on_engines := [part for part in wanted if part in real]:
-                with both(where) as engines:
-                    _run(said, on_engines, real, engines)
+                with both(where, **ENGINES.get(asked.name, {})) as engines:
+                    _run(said, on_engines, real, engines, *given)
             _run(said, [part for part in wanted if part in bare], bare, where)
             # The engines and the clients are two of it; more is other work on the machine.
             said["load average"] = os.getloadavg()
@@ -85,25 +101,28 @@ def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
     return [part for part in parts if (part == "trace") == (asked.trace is not None)]
 
 
-def _law_options(asked: argparse.Namespace) -> Options:
+def _options(asked: argparse.Namespace) -> Options:
     return Options(
         quick=asked.quick,
+        seeds=asked.seeds,
         out=asked.out,
         trace=asked.trace,
         rate=asked.rate,
         minutes=asked.minutes,
         preset=asked.preset,
+        services=tuple(asked.services),
+        ticks=asked.ticks,
     )
 
 
-def _law_command() -> Any:
+def _command(name: str) -> Any:
     """Imported when it is needed: a Python with vLLM has not all that it imports."""
-    return importlib.import_module("bench.law_command")
+    return importlib.import_module(f"bench.{COMMANDS[name]}")
 
 
 def _end(said: dict[str, Any], asked: argparse.Namespace, code: int) -> int:
-    if asked.out is not None and asked.name == "law":
-        print(f"report: {_law_command().write_report(asked.out, said)}", flush=True)
+    if asked.out is not None and asked.name in COMMANDS:
+        print(f"report: {_command(asked.name).write_report(asked.out, said)}", flush=True)
     print(json.dumps(said))
     return code
 
@@ -113,22 +132,35 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "name",
         choices=REAL,
-        help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex and gate on real "
-        "vLLM on the CPU; gpu: cost, retunes, a fuzz and an exercise on the vLLM of --python, on its GPU if it has "
-        "one; law: the law against other rules and the best limits in hindsight, on the simulated engine",
+        help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex, gate and hooks on "
+        "real vLLM on the CPU; gpu: cost, retunes, hooks, a fuzz and an exercise on the vLLM of --python, on its GPU "
+        "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine; "
+        "tick: what a tick of the operator's brain costs over a real Prometheus, 3 minutes for each number of "
+        "services; live: the operator's brain on real vLLM on the CPU against vLLM's defaults and other limits that "
+        "never move, under a load that shifts, in some 25 minutes",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
-    parser.add_argument("--quick", action="store_true", help="law: one seed and a coarse grid, in some two minutes")
+    parser.add_argument("--seeds", type=int, choices=(1, 2, 3), help="law: so many; without it three, quick one")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="law: keep results and a report there, and go on from them"
+        "--quick",
+        action="store_true",
+        help="law: one seed and a coarse grid, in some two minutes; live: one repetition, few limits and short phases, "
+        "in some six",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="law, live: keep results and a report there, and go on from them"
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="law: a recorded load, with the columns of Azure's")
     parser.add_argument(
-        "--rate", type=_positive, help="law: play the trace so many times as fast; without it, 80 % of what is carried"
+        "--rate", type=_positive, help="law: play the trace so many times as fast; without it, 80 %% of what is carried"
     )
     parser.add_argument("--minutes", type=_positive, help="law: only the first minutes of the trace, as recorded")
     parser.add_argument("--preset", choices=OBJECTIVES, default=PRESET, help="law: what the trace is played on")
     parser.add_argument("--model", type=Path, help="gpu: folder of a model; without it the small one of the CPU image")
+    parser.add_argument(
+        "--services", nargs="+", type=_count, default=[1, 100, 1000], help="tick: how many there are; 1 100 1000"
+    )
+    parser.add_argument("--ticks", type=_count, default=20, help="tick: how many are measured; 20")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")
     return parser.parse_args()
 
@@ -141,6 +173,12 @@ def _positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return value
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= LARGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {LARGEST_COUNT}")
+    return int(text)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""What `hack/bench law` is told. Needs nothing that a Python with vLLM alone lacks."""
+"""What `hack/bench law` and `hack/bench tick` are told. Needs nothing that a Python with vLLM alone lacks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ SHARE: Final = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`quick`: one seed and a coarse grid. `out`: where results are kept, absent nowhere.
+    """`quick`: one seed and a coarse grid. `seeds`: so many, absent all. `out`: where results are kept, absent nowhere.
 
     `trace`: a recorded load, of which `minutes` are played on `preset`, `rate` times as fast as they were recorded;
     absent, so fast that the engine is used to `SHARE` of what it carries.
+
+    `services`, `ticks`: of how many services the brain's tick is measured, one after the other, over so many ticks.
     """
 
     quick: bool = False
+    seeds: int | None = None
     out: Path | None = None
     trace: Path | None = None
     rate: float | None = None
     minutes: float | None = None
     preset: str = PRESET
+    services: tuple[int, ...] = (1, 100, 1000)
+    ticks: int = 20

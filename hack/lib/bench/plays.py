@@ -35,7 +35,17 @@ def model_spec(model: StepModel) -> ModelSpec:
 
 def keeps(request: Request, *, ttft: float, tpot: float) -> bool:
     """Whether it was answered, its first token within `ttft` seconds and the others in `tpot` each, in the mean."""
-    if request.fate is not Fate.FINISHED or request.first_token is None or request.first_token - request.arrival > ttft:
+    return first_in_time(request, ttft) and tokens_in_time(request, tpot)
+
+
+def first_in_time(request: Request, ttft: float) -> bool:
+    """Whether its first token came within so many seconds."""
+    return request.first_token is not None and request.first_token - request.arrival <= ttft
+
+
+def tokens_in_time(request: Request, tpot: float) -> bool:
+    """Whether it was answered to its end, and each token after the first took so many seconds in the mean."""
+    if request.fate is not Fate.FINISHED or request.first_token is None:
         return False
     return request.output < 2 or (request.ended - request.first_token) / (request.output - 1) <= tpot
 

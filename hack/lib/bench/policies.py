@@ -9,6 +9,7 @@ from typing import Final
 
 from bench.closed_loop import Brain
 from bench.fleet import cores_of
+from bench.measures import good_each, recovery, seconds_below
 from bench.rivals.aimd import Aimd
 from bench.rivals.binary_search import BinarySearch
 from bench.rivals.gradient import Gradient2
@@ -83,8 +84,11 @@ def policies(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Requests per second that kept every objective, their share of those let in, and changes of limits a minute.
+    """Requests per second that kept every objective, their share of those let in, and changes a minute of arrivals.
 
+    `first`: the share of those let in whose first token came in time; `tokens`: of those that got one, the share whose
+    other tokens did. `good_each`, `recovery`: see `measures`. `below`: seconds of too low an attainment among all,
+    `below_let_in` among those let in.
     Where it was watched: `swing`, the coefficient of variation of S over the decisions; `outside`, decisions whose
     limits were outside of the envelope; `raised`, decisions that ended in an exception.
     """
@@ -92,6 +96,12 @@ class Outcome:
     goodput: float
     kept: float
     changes: float
+    first: float = 1.0
+    tokens: float = 1.0
+    below: int = 0
+    below_let_in: int = 0
+    recovery: int = 0
+    good_each: tuple[int, ...] = ()
     swing: float = 0.0
     outside: int = 0
     raised: int = 0
@@ -119,8 +129,23 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
 def outcome(case: Case, requests: Sequence[Request], changes: int) -> Outcome:
     """What came of a run."""
     good = sum(map(case.good, requests))
-    let_in = sum(request.fate is not Fate.SHED for request in requests)
-    return Outcome(good / case.seconds, good / max(1, let_in), 60.0 * changes / (case.seconds + AFTERWARDS))
+    let_in = [request for request in requests if request.fate is not Fate.SHED]
+    answered = [request for request in let_in if request.first_token is not None]
+    return Outcome(
+        goodput=good / case.seconds,
+        kept=good / max(1, len(let_in)),
+        changes=60.0 * changes / case.seconds,
+        first=_share(let_in, case.first_in_time),
+        tokens=_share(answered, case.tokens_in_time),
+        below=seconds_below(requests, case.good, case.seconds),
+        below_let_in=seconds_below(let_in, case.good, case.seconds),
+        recovery=recovery(requests, case.good, case.relieved),
+        good_each=good_each(requests, case.good, case.seconds),
+    )
+
+
+def _share(requests: Sequence[Request], kept: Callable[[Request], bool]) -> float:
+    return sum(map(kept, requests)) / len(requests) if requests else 1.0
 
 
 def _rival(case: Case, name: str, seed: int) -> Rival:

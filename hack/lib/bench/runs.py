@@ -24,6 +24,10 @@ class Job(Protocol):
     def key(self) -> str:
         """All that the run depends on but for the sources."""
 
+    @property
+    def law(self) -> bool:
+        """Whether the law drives it."""
+
     def play(self) -> Outcome:
         """Do it."""
 
@@ -39,8 +43,10 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
     runs: dict[Future[Outcome], Job] = {}
 
     def ended(run: Future[Outcome]) -> None:
-        found[runs[run].key] = run.result()
-        kept.add(runs[run].key, run.result())
+        job = runs[run]
+        # In this order: what an interrupt leaves out here is taken up below.
+        kept.add(job.key, run.result(), law=job.law)
+        found[job.key] = run.result()
 
     try:
         for job in left:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 from random import Random
 from typing import Final
 
-from bench.closed_loop import fixed, gated
 from bench.fleet import fleet
-from bench.plays import keeps, known_model
+from bench.plays import first_in_time, known_model, tokens_in_time
+from bench.setpoints import fixed, gated
 from flyball_engine.contract import Limits, Metric, Setpoint
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core
@@ -87,9 +88,22 @@ class Case(ABC):
         """Limits of another's choice, with a gate that knows the plant's coefficients."""
         return gated(limits, self.tuning, self.known) if gate else fixed(limits, self.tuning)
 
+    @property
+    def relieved(self) -> tuple[float, ...]:
+        """When more requests come than afterwards, and an overload may have ended."""
+        return ()
+
+    def first_in_time(self, request: Request) -> bool:
+        """Whether its first token came in time."""
+        return first_in_time(request, self.ttft)
+
+    def tokens_in_time(self, request: Request) -> bool:
+        """Whether the others did, in the mean."""
+        return tokens_in_time(request, self.tpot)
+
     def good(self, request: Request) -> bool:
         """Whether it kept both objectives."""
-        return keeps(request, ttft=self.ttft, tpot=self.tpot)
+        return self.first_in_time(request) and self.tokens_in_time(request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +127,12 @@ class Scenario(Case):
     def seconds(self) -> float:
         """Of arrivals."""
         return PHASE_SECONDS * len(self.phases)
+
+    @property
+    def relieved(self) -> tuple[float, ...]:
+        """Ends of phases after which fewer come."""
+        rates = [rate for rate, _ in self.phases]
+        return tuple(PHASE_SECONDS * (i + 1) for i, (one, then) in enumerate(pairwise(rates)) if then < one)
 
     def requests(self, seed: int) -> list[Request]:
         """Of all phases."""

@@ -50,7 +50,7 @@ def _body(parts: Mapping[str, Figures], *, interrupted: bool) -> Iterator[str]:
             continue
         drawn = [chart(title, dots) for title, dots in _charts(figures).items()]
         yield f'<div class="charts">{"".join(drawn)}</div>'
-        yield _table(figures)
+        yield table(figures)
 
 
 def _charts(figures: Figures) -> dict[str, list[Dot]]:
@@ -70,7 +70,7 @@ def _name(key: str) -> str:
     return next((key.removesuffix(end) for end in DRAWN if key.endswith(end)), key)
 
 
-def _table(figures: Figures) -> str:
+def table(figures: Figures) -> str:
     """A row for each title. What only a row has (its oracle) is in a column of its own."""
     shared = [key for key in _columns(figures) if not key.endswith(WIDTH)]
     heads = "".join(f"<th>{escape(_name(key))}</th>" for key in ("", *shared, "besides"))

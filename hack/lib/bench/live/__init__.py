@@ -1,0 +1,1 @@
+"""The brain on a real vLLM under a load that shifts, against limits that never move."""

@@ -1,0 +1,120 @@
+"""What a tick of the brain costs by the number of services: processor, memory, queries, and Prometheus beside.
+
+A real Prometheus scrapes the control ports of two pods for each service, which one process serves on as many addresses
+(`tick_fleet`); the operator's brain works over it in a process of its own (`tick_operator`). A tick is the time from
+one read to the next, so what seats, read-backs and pushes take in between counts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.interrupted import InterruptedPart
+from bench.options import Options
+from bench.tick_operator import PODS, address_of, uid_of
+from support.ports import free_port
+from support.prometheus import Target, prometheus
+
+#: Before these a model is learnt, and limits go down to what the load needs.
+WARM_TICKS: Final = 5
+#: Engines are scraped as they are in a cluster.
+SCRAPE: Final = "5s"
+Row = dict[str, Any]
+
+
+def measure(options: Options) -> dict[str, dict[str, float]]:
+    """Figures by number of services. Ctrl-C keeps those that are measured."""
+    figures: dict[str, dict[str, float]] = {}
+    for services in options.services:
+        rows: list[Row] = []
+        try:
+            rows.extend(_ticks(services, options.ticks))
+        except KeyboardInterrupt:
+            if rows:
+                figures[_title(services)] = _figures(services, rows)
+            raise InterruptedPart(figures) from None
+        figures[_title(services)] = _figures(services, rows)
+        print(f"  {_title(services)}: {len(rows)} ticks", file=sys.stderr, flush=True)
+    return figures
+
+
+def _title(services: int) -> str:
+    return f"{services} services of {PODS} pods" if services > 1 else f"1 service of {PODS} pods"
+
+
+def _ticks(services: int, ticks: int) -> Iterator[Row]:
+    """A row for each tick after the first ones."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        port = free_port()
+        fleet = stack.enter_context(_process("bench.tick_fleet", str(port)))
+        if not fleet.readline():
+            raise RuntimeError("the fleet did not start")
+        targets = [
+            Target(f"{address_of(pod)}:{port}", uid_of(pod // PODS), pod=f"chat-{pod // PODS}-{pod % PODS}")
+            for pod in range(PODS * services)
+        ]
+        running = stack.enter_context(prometheus(Path(folder), targets, scrape=SCRAPE))
+        arguments = {
+            "--url": running.url,
+            "--prometheus": str(running.pid),
+            "--services": str(services),
+            "--port": str(port),
+        }
+        said = stack.enter_context(
+            _process("bench.tick_operator", *(word for pair in arguments.items() for word in pair))
+        )
+        for number, line in enumerate(said):
+            if number >= WARM_TICKS:
+                yield json.loads(line)
+            if number + 1 >= WARM_TICKS + ticks:
+                return
+        raise RuntimeError("the operator ended before its time")
+
+
+@contextmanager
+def _process(module: str, *arguments: str) -> Iterator[Any]:
+    """What a process says, line by line; it ends with us."""
+    # A group of its own: a Ctrl-C is ours to answer.
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
+    """The median and the largest of each, in seconds, mebibytes or a number."""
+    spread = {
+        "operator processor s": "operator of the tick",
+        "of it reading s": "operator while it reads",
+        "read wall s": "read seconds",
+        "Prometheus processor s": "prometheus of the tick",
+        "of it while read s": "prometheus while it reads",
+        "tick wall s": "wall of the tick",
+    }
+    found = {"ticks": float(len(rows))}
+    for shown, name in spread.items():
+        values = [row[name] for row in rows]
+        found |= {f"{shown} p50": statistics.median(values), f"{shown} max": max(values)}
+    return found | {
+        "queries": max(row["queries of the tick"] for row in rows),
+        "status writes p50": statistics.median(row["writes of the tick"] for row in rows),
+        "observed share": statistics.fmean(row["observed"] / row["of"] for row in rows),
+        "tuned share": statistics.fmean(row["tuned"] / row["of"] for row in rows),
+        "memory MiB": max(row["VmRSS MiB"] for row in rows),
+        "largest memory MiB": max(row["VmHWM MiB"] for row in rows),
+        "services": float(services),
+    }

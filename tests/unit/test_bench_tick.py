@@ -1,0 +1,56 @@
+"""`hack/bench tick` around its measuring: what it keeps when it is ended early, and what its figures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench import tick
+from bench.interrupted import InterruptedPart
+from bench.options import Options
+from bench.tick_operator import PODS, address_of, pod, service
+from flyball_operator.cluster.cache import Cache
+from flyball_operator.shell.view import CachedServices
+
+
+def row(operator: float) -> tick.Row:
+    times = ("of the tick", "while it reads")
+    processors = {f"{name} {when}": operator for name in ("operator", "prometheus") for when in times}
+    counts = {"queries of the tick": 4, "writes of the tick": 1, "observed": 1, "tuned": 1, "of": 2}
+    memory = {"VmRSS MiB": 100 + operator, "VmHWM MiB": 200.0}
+    return {**processors, **counts, **memory, "read seconds": 0.5, "wall of the tick": 5.0}
+
+
+def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ticks(services: int, _ticks: int) -> Iterator[tick.Row]:
+        yield row(0.1)
+        yield row(0.3)
+        if services > 1:
+            yield row(0.2)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tick, "_ticks", ticks)
+    with pytest.raises(InterruptedPart) as ended:
+        tick.measure(Options(services=(1, 7, 100), ticks=3))
+    figures = ended.value.figures
+    assert list(figures) == ["1 service of 2 pods", "7 services of 2 pods"]
+    assert figures["7 services of 2 pods"]["ticks"] == 3
+    assert figures["7 services of 2 pods"]["operator processor s p50"] == 0.2
+    assert figures["7 services of 2 pods"]["operator processor s max"] == 0.3
+    assert figures["7 services of 2 pods"]["observed share"] == 0.5
+
+
+def test_the_fleet_is_one_that_the_operator_works_for() -> None:
+    cache = Cache()
+    cache.replace_services([service(number) for number in range(3)], 1)
+    cache.replace_pods([pod(number) for number in range(3 * PODS)], 1)
+    services = CachedServices(cache)
+    assert [found.metadata.name for found in services.all()] == ["chat-0", "chat-1", "chat-2"]
+    assert all(len(services.pods(found.metadata.uid)) == PODS for found in services.all())
+
+
+def test_no_two_pods_have_the_same_address() -> None:
+    addresses = {address_of(number) for number in range(20_000 * PODS)}
+    assert len(addresses) == 20_000 * PODS
+    assert all(0 <= int(part) <= 250 for address in addresses for part in address.split("."))
