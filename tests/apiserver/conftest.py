@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from support.api import InferenceServices
-from support.cluster import get, kubectl, namespace
+from support.cluster import expect_established, get, kubectl, namespace
 
 CRD = Path(__file__).resolve().parents[2] / "crds/inferenceservices.serving.flyball.dev.yaml"
 
@@ -31,7 +31,7 @@ def crd() -> Path:
     found = get("crd", wanted["metadata"]["name"], namespace="default")
     if found is None or found["spec"]["versions"] != wanted["spec"]["versions"]:
         kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=test-crd", "-f", str(CRD))
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRD))
+    expect_established(CRD)
     return CRD
 
 

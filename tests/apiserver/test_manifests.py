@@ -15,7 +15,7 @@ from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
 from flyball_operator.api.parse import parse_service
 from support.api import InferenceServices, RefusedError
-from support.cluster import kubectl
+from support.cluster import expect_established, kubectl
 from support.manifests import Object, Wrong, edited, good
 from support.specs import specs
 from support.wrong_manifests import UNKNOWN_FIELDS, WRONG
@@ -180,7 +180,7 @@ def test_kubectl_get_works_beside_kserve(services: InferenceServices, work: str)
     services.create(good("ours"))
     kubectl("apply", "-f", str(KSERVE))
     try:
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(KSERVE))
+        expect_established(KSERVE)
         theirs = {"apiVersion": "serving.kserve.io/v1beta1", "kind": names.KIND, "metadata": {"name": "theirs"}}
         kubectl("apply", "-n", work, "-f", "-", stdin=json.dumps(theirs))
         assert "ours" in kubectl("get", RESOURCE, "-n", work)

@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.cluster import apply, delete, patch
-from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
-from support.streams import StreamLoad, StreamTotals
+from support.cluster import patch
+from support.live import RESOURCE, Flyball, Service, in_time, shedding_service
+from support.streams import StreamTotals
 from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
 #: First tokens shall come within so many seconds, which the load below leaves no engine on one core.
 DEADLINE = 3.0
-OBJECTIVES = [
-    {"name": "first-token", "metric": "TimeToFirstToken", "threshold": f"{DEADLINE:g}s", "target": "90"},
-    {"name": "per-token", "metric": "TimePerOutputToken", "threshold": "500ms", "target": "90"},
-]
+OBJECTIVES = in_time(f"{DEADLINE:g}s", "500ms")
 #: Requests that are let in before the share of those in time is taken.
 ENOUGH = 100
 
@@ -27,34 +24,29 @@ ENOUGH = 100
 @pytest.fixture
 def shedding(flyball: Flyball) -> Iterator[Service]:
     """A service of its own whose overload is shed."""
-    service = Service("shedding", flyball.watched)
-    tuning = {"mode": "Auto", "overload": "Shed"}
-    apply(
-        inference_service(service.name, image=flyball.refs["engine-cpu"], objectives=OBJECTIVES, tuning=tuning),
-        namespace=service.namespace,
-    )
-    service.expect_governed()
-    yield service
-    delete(RESOURCE, service.name, namespace=service.namespace)
+    with shedding_service(flyball, "shedding", OBJECTIVES) as service:
+        yield service
 
 
 def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
     shedding: Service, note_figure: Callable[[str], None]
 ) -> None:
     pod = shedding.pod()
-    with streams(shedding, 3).running() as calm:
+    with shedding.streams(3, pause=1.0).running() as calm:
         eventually(
             lambda: {"firstTokenDeadline", "stepBudget"} <= shedding.tuning()["setpoint"].keys(),
             expecting="the model is learnt, and budget and deadline are in the status",
             within=300,
         )
         eventually(lambda: shedding.read_back()["accepted"]["shed"], expecting="the engine has the deadline")
+        found = shedding.expect_condition("CapacitySufficient", "True", within=300)
+        note_figure(f"calm: {found['message']}")
     assert not calm.failures, calm.failures[0]
     setpoint = shedding.tuning()["setpoint"]
     assert setpoint["firstTokenDeadline"] == f"{DEADLINE:g}s"
     assert {"firstTokenMargin", "stepModel"} <= setpoint.keys()
 
-    with streams(shedding, 48).running() as totals:
+    with shedding.streams(48).running() as totals:
         gated_since = time.monotonic()
         eventually(lambda: totals.refused, expecting="a client is refused")
         eventually(
@@ -68,6 +60,9 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
         )
         assert share > 0.5, "most of those let in keep their objective"
         assert min(totals.refused) >= 1, "Retry-After says when to come again"
+        found = shedding.expect_condition("CapacitySufficient", "False", reason="Overloaded", within=300)
+        note_figure(f"overload: {found['message']}")
+        assert eventually(lambda: shedding.read()["status"].get("desiredReplicas"), expecting="advice") > 1
 
         patch(RESOURCE, shedding.name, {"spec": {"tuning": {"overload": "Queue"}}}, namespace=shedding.namespace)
         eventually(lambda: shedding.read_back()["accepted"]["shed"] is None, expecting="the engine has no deadline")
@@ -82,13 +77,6 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
     after = shedding.pod()
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
-
-
-def streams(service: Service, concurrency: int) -> StreamLoad:
-    """Prompts of all sizes, with short answers."""
-    return StreamLoad(
-        url=service.url(), model=MODEL, concurrency=concurrency, prompt_tokens=(1400, 200, 900, 60), max_tokens=16
-    )
 
 
 def let_in(totals: StreamTotals, since: float) -> list[float]:

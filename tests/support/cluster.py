@@ -12,7 +12,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from support.waiting import eventually
 
 Object = dict[str, Any]
 
@@ -31,6 +34,15 @@ def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
     if done.returncode:
         raise KubectlError(done.stderr.strip())
     return done.stdout
+
+
+def expect_established(crd: Path) -> None:
+    """A custom resource definition from a file is served. kubectl refuses to wait for one without any condition yet."""
+    eventually(
+        lambda: kubectl("wait", "--for=condition=Established", "--timeout=20s", "-f", str(crd)),
+        expecting=f"{crd.name} is served",
+        within=120,
+    )
 
 
 def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> None:

@@ -18,13 +18,17 @@ from typing import Any
 
 from flyball_engine.contract import MetricName, Refusal
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
-from support.cluster import Object, condition, get, items, kubectl
+from support.cluster import Object, apply, condition, delete, get, items, kubectl
+from support.streams import StreamLoad
 from support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Full resource name: KServe's kind has the same one.
 RESOURCE = f"{PLURAL}.{GROUP}"
 MODEL = "chat"
+#: Tokens of prompts and answers of a load of all sizes.
+PROMPTS: tuple[int, ...] = (1400, 200, 900, 60)
+ANSWER = 16
 RELEASE = "flyball-e2e"
 #: An engine is up in under a minute on an idle machine; this is for a busy one.
 ENGINE_START_SECONDS = 420.0
@@ -175,6 +179,28 @@ def inference_service(name: str = "chat", *, image: str, **spec: Any) -> Object:
     }
 
 
+def in_time(first: str, per_token: str) -> list[Object]:
+    """The objectives of nine in ten requests: a first token, and the others, within these times."""
+    return [
+        {"name": "first-token", "metric": "TimeToFirstToken", "threshold": first, "target": "90"},
+        {"name": "per-token", "metric": "TimePerOutputToken", "threshold": per_token, "target": "90"},
+    ]
+
+
+@contextmanager
+def shedding_service(flyball: Flyball, name: str, objectives: list[Object]) -> Iterator[Service]:
+    """A service of a scenario's own whose overload is shed, gone at its end."""
+    service = Service(name, flyball.watched)
+    tuning = {"mode": "Auto", "overload": "Shed"}
+    apply(
+        inference_service(name, image=flyball.refs["engine-cpu"], objectives=objectives, tuning=tuning),
+        namespace=service.namespace,
+    )
+    service.expect_governed()
+    yield service
+    delete(RESOURCE, name, namespace=service.namespace)
+
+
 @dataclass(frozen=True)
 class Service:
     """An InferenceService on the cluster, by name, with what tests ask of it."""
@@ -207,6 +233,17 @@ class Service:
         assert service is not None
         return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
+    def streams(self, concurrency: int, *, pause: float = 0.0) -> StreamLoad:
+        """Load of prompts of all sizes, with short answers."""
+        return StreamLoad(
+            url=self.url(),
+            model=MODEL,
+            concurrency=concurrency,
+            prompt_tokens=PROMPTS,
+            max_tokens=ANSWER,
+            pause=pause,
+        )
+
     def read_back(self, pod: Object | None = None) -> Object:
         """What the engine of a pod says of its setpoint."""
         ip = (pod or self.pod())["status"]["podIP"]
@@ -219,12 +256,15 @@ class Service:
         limits: dict[str, int] = self.read_back()["cores"][0]["effective"]
         return limits
 
-    def refused_setpoints(self) -> int:
-        """How many setpoints the one pod's engine refused, such as those of a leader that no longer leads."""
-        text = scrape(self.pod(), 8001)
-        refusals = "|".join(Refusal)
-        found = re.findall(rf'^{MetricName.RETUNES}{{.*outcome="(?:{refusals})".*}} (\S+)$', text, flags=re.MULTILINE)
+    def setpoints(self, *outcomes: str) -> int:
+        """How many setpoints the one pod's engine counted with these outcomes, such as `expired`."""
+        text, wanted = scrape(self.pod(), 8001), "|".join(outcomes)
+        found = re.findall(rf'^{MetricName.RETUNES}{{.*outcome="(?:{wanted})".*}} (\S+)$', text, flags=re.MULTILINE)
         return int(sum(map(float, found)))
+
+    def refused_setpoints(self) -> int:
+        """How many setpoints the engine refused, such as those of a leader that no longer leads."""
+        return self.setpoints(*Refusal)
 
     def obeyed_epoch(self) -> int:
         """Epoch of the leader whose setpoint the engine runs under: it rises with each, also when no limit changes."""

@@ -51,7 +51,7 @@ class StreamTotals:
 class StreamLoad:
     """`concurrency` streams against one OpenAI endpoint, each starting anew when it ends, until stopped.
 
-    `prompt_tokens` of all prompts, or of one after the other.
+    `prompt_tokens` of all prompts, or of one after the other. `pause`: seconds that each stream rests between two.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class StreamLoad:
         concurrency: int,
         prompt_tokens: int | Sequence[int] = 64,
         max_tokens: int = 48,
+        pause: float = 0.0,
     ) -> None:
         self.totals = StreamTotals()
         self._url = url
@@ -69,6 +70,7 @@ class StreamLoad:
         self._concurrency = concurrency
         self._prompt_tokens = (prompt_tokens,) if isinstance(prompt_tokens, int) else prompt_tokens
         self._max_tokens = max_tokens
+        self._pause = pause
         self._stop = threading.Event()
         self._serial = itertools.count()
 
@@ -95,6 +97,8 @@ class StreamLoad:
             number = next(self._serial)
             try:
                 await self._request(session, number)
+                if self._pause and not self._stop.is_set():
+                    await asyncio.sleep(self._pause)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 self.totals.failures.append(f"request {number}: {error!r}")
                 await asyncio.sleep(0.2)  # a dead endpoint would otherwise be hammered

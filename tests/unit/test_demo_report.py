@@ -10,11 +10,11 @@ from rich.console import Console
 
 from demo import report
 from demo.main import example, in_force
-from demo.measure import Measured, Request, measure
+from demo.measure import REFUSED, Measured, Request, measure
 from demo.phases import NORMAL, PHASES, schedule
 from demo.watch import Pod, Snapshot, counters_of, pod_of
 from flyball_engine.bench.requests import Percentiles
-from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack
+from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack, Setpoint, Shed
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,
     InferenceService,
@@ -49,11 +49,19 @@ def test_an_objective_is_the_share_of_requests_within_its_threshold() -> None:
 
 
 def test_a_failed_request_meets_nothing_and_is_counted() -> None:
-    figures = measure([request(), request(error="refused"), request(ttft=0.0, gaps=())], [FIRST, TOKEN, STALL])
+    figures = measure([request(), request(error="broke off"), request(ttft=0.0, gaps=())], [FIRST, TOKEN, STALL])
     assert figures.failed == 2
     assert figures.met["first"] == figures.met["token"] == pytest.approx(100 / 3)
     assert figures.met["stall"] == 50.0  # two gaps within it, two failures
     assert figures.good == pytest.approx(100 / 3)
+
+
+def test_a_refused_request_is_neither_failed_nor_hidden() -> None:
+    figures = measure([request(), request(2.0), *[request(ttft=0.0, gaps=(), error=REFUSED)] * 2], [FIRST])
+    assert (figures.requests, figures.refused, figures.failed) == (4, 2, 0)
+    assert figures.met == {"first": 50.0}
+    assert (figures.good_let_in, figures.good) == (50.0, 25.0)
+    assert not figures.errors
 
 
 def test_gaps_are_counted_one_by_one_and_a_request_by_their_mean() -> None:
@@ -121,10 +129,19 @@ def test_a_pod_says_why_it_does_not_run() -> None:
     assert pod == Pod(name="chat-1", uid="u", ready=False, restarts=2, problem="ImagePullBackOff")
 
 
-def snapshot(*, mode: Mode, setpoint: tuple[int, int], effective: tuple[int, int]) -> Snapshot:
+def snapshot(
+    *,
+    mode: Mode,
+    setpoint: tuple[int, int] = (128, 2048),
+    effective: tuple[int, int] = (128, 2048),
+    deadline: str | None = None,
+    accepted: Setpoint | None = None,
+) -> Snapshot:
     manifest = example("engine:1")
     manifest["metadata"]["uid"] = "uid"
-    named = SetpointStatus(max_num_active_seqs=setpoint[0], max_num_scheduled_tokens=setpoint[1])
+    named = SetpointStatus(
+        max_num_active_seqs=setpoint[0], max_num_scheduled_tokens=setpoint[1], first_token_deadline=deadline
+    )
     manifest["status"] = {"tuning": {"mode": mode.value, "setpoint": named.model_dump(by_alias=True)}}
     limits = Limits(max_num_active_seqs=effective[0], max_num_scheduled_tokens=effective[1])
     core = CoreState(
@@ -141,7 +158,7 @@ def snapshot(*, mode: Mode, setpoint: tuple[int, int], effective: tuple[int, int
         longest_step_seconds=0.0,
     )
     engine = ReadBack(
-        service="uid", plugin_version="1", engine_version="1", governed=True, accepted=None, cores=(core,)
+        service="uid", plugin_version="1", engine_version="1", governed=True, accepted=accepted, cores=(core,)
     )
     return Snapshot(service=InferenceService.model_validate(manifest), engine=engine)
 
@@ -157,6 +174,13 @@ def test_disabled_is_in_force_only_at_the_upper_bounds() -> None:
     assert not in_force(snapshot(mode=Mode.DISABLED, setpoint=(16, 256), effective=(16, 256)), Mode.DISABLED)
 
 
+def test_a_deadline_is_in_force_when_the_engine_has_it_and_gone_when_not() -> None:
+    gated = Setpoint(service="uid", epoch=1, generation=2, shed=Shed(ttft_deadline_seconds=4.0, margin=0.85))
+    assert in_force(snapshot(mode=Mode.AUTO, deadline="4s", accepted=gated), Mode.AUTO)
+    assert not in_force(snapshot(mode=Mode.AUTO, deadline="4s"), Mode.AUTO)
+    assert not in_force(snapshot(mode=Mode.DISABLED, accepted=gated), Mode.DISABLED)
+
+
 def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.RunResult:
     return report.RunResult(
         phase="long prompts",
@@ -165,7 +189,7 @@ def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.Ru
         began=0.0,
         measured=measured(requests),
         counted={"first": counted},
-        limits=Limits(max_num_active_seqs=16, max_num_scheduled_tokens=256),
+        setpoint=SetpointStatus(max_num_active_seqs=16, max_num_scheduled_tokens=256),
     )
 
 

@@ -23,8 +23,9 @@ from demo.kube import Reader, kubectl
 from demo.load import JOB, Load
 from demo.measure import measure, requests_of
 from demo.phases import NORMAL, QUICK, Length, Run, schedule
-from demo.view import Now, View, attained, limits_text
+from demo.view import Now, View, attained, limits_text, setpoint
 from demo.watch import Snapshot, Watcher
+from flyball_engine.contract import Limits
 from flyball_operator.api.names import CRD_NAME
 from flyball_operator.api.v1alpha1 import InferenceService, Mode
 
@@ -148,7 +149,7 @@ class Demo:
             counted={
                 objective.name: attained(after.counters, before, objective) for objective in service.spec.objectives
             },
-            limits=after.limits,
+            setpoint=setpoint(after),
         )
 
     async def _set_mode(self, mode: Mode) -> None:
@@ -205,13 +206,14 @@ def service_port(service: InferenceService) -> int:
 def in_force(snapshot: Snapshot, mode: Mode) -> bool:
     """True if the brain acts under `mode` and the engine runs under exactly the limits that the status names.
 
-    In mode Disabled those must be the upper bounds.
+    It refuses requests if and only if status names a deadline. In mode Disabled the limits must be the upper bounds.
     """
     if snapshot.service is None or snapshot.limits is None:
         return False
     tuning, spec = snapshot.service.status.tuning, snapshot.service.spec
-    wished = tuning.setpoint.model_dump(exclude_none=True)
+    wished = tuning.setpoint.model_dump(include=set(Limits.model_fields), exclude_none=True)
     agreed = wished.items() <= snapshot.limits.model_dump(exclude_none=True).items()
+    agreed = agreed and snapshot.gated == (tuning.setpoint.first_token_deadline is not None)
     bounds = spec.tuning.bounds
     highest = (
         bounds.max_num_active_seqs.max or spec.batching.max_num_seqs,

@@ -1,7 +1,8 @@
 """From the requests of a run, as its client saw them, to the figures of the table. Pure.
 
-The client's view: every request counts, a failed one meets no objective. Percentiles are of all requests (all gaps, for
-the time between tokens), by nearest rank.
+The client's view. Objectives are judged by the requests that were let in, as the engine judges them; one that failed
+meets none. A refused request is no failure and no success: it is counted apart, and among all that were sent it is one
+that was not served. Percentiles are of all requests served (all gaps, for the time between tokens), by nearest rank.
 """
 
 from __future__ import annotations
@@ -17,9 +18,17 @@ from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import Objective
 
+#: What the load generator says of 503, HTTP's own words for it; nothing but the engine answers at its Service.
+REFUSED = "Service Unavailable"
+
 
 class Request(requests.Request):
     """One request as the load generator saw it, and what it came to."""
+
+    @property
+    def refused(self) -> bool:
+        """Answered with 503 before anything was generated: the gate's doing."""
+        return self.error == REFUSED
 
     def outcomes(self, metric: Metric, threshold: float) -> tuple[int, int]:
         """How often this request met and violated a threshold: once per request, for InterTokenLatency once per gap."""
@@ -51,17 +60,20 @@ class Request(requests.Request):
 class Measured(BaseModel):
     """Figures of one run.
 
-    `met`: percentage by objective. `good`: percentage of requests that met all objectives. `errors`: how often each
-    error ended a request, by the last line of what the generator said of it.
+    `requests`: all that were sent. `refused` were answered with 503 at once; `failed` otherwise, or broken off. `met`:
+    percentage by objective, of those let in. `good`: percentage of those sent that met all objectives, `good_let_in`
+    of those let in. `errors`: how often each error ended a request, by the last line of what the generator said of it.
     """
 
     requests: int
+    refused: int
     failed: int
     truncated: int
     errors: dict[str, int]
     seconds: float
     met: dict[str, float | None]
     good: float
+    good_let_in: float | None
     goodput: float
     tokens_per_second: float
     ttft: Percentiles
@@ -71,18 +83,21 @@ class Measured(BaseModel):
 
 def measure(requests: Sequence[Request], objectives: Sequence[Objective]) -> Measured:
     """The figures of a run. Its time is from the first request's start to the last token of all."""
-    served = [request for request in requests if not request.failed]
+    let_in = [request for request in requests if not request.refused]
+    served = [request for request in let_in if not request.failed]
     begin = min((request.start for request in requests), default=0.0)
     seconds = max((request.start + request.latency for request in served), default=begin) - begin
     good = sum(request.good(objectives) for request in requests)
     return Measured(
         requests=len(requests),
-        failed=len(requests) - len(served),
+        refused=len(requests) - len(let_in),
+        failed=len(let_in) - len(served),
         truncated=sum(request.truncated for request in requests),
-        errors=Counter(request.reason for request in requests if request.failed),
+        errors=Counter(request.reason for request in let_in if request.failed),
         seconds=round(seconds, 1),
-        met={objective.name: _met(requests, objective) for objective in objectives},
+        met={objective.name: _met(let_in, objective) for objective in objectives},
         good=percentage(good, len(requests)) or 0.0,
+        good_let_in=percentage(good, len(let_in)),
         goodput=good / seconds if seconds else 0.0,
         tokens_per_second=sum(request.output_tokens for request in served) / seconds if seconds else 0.0,
         ttft=Percentiles.of(request.ttft for request in served),

@@ -41,11 +41,12 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One load, put on the engine once per mode."""
+    """One load, put on the engine once per mode. `share` of a run's time is what its requests arrive in."""
 
     name: str
     title: str
     streams: tuple[Stream, ...]
+    share: float = 1.0
 
 
 PHASES = (
@@ -66,6 +67,14 @@ PHASES = (
             Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=24),
             Stream(name="long", rate=0.4, prompt_tokens=1750, output_tokens=16, spread=0.4),
         ),
+    ),
+    Phase(
+        name="overload",
+        title="overload",
+        # Few and large: the clients share a core with the engine, and must not be what is overloaded.
+        streams=(Stream(name="documents", rate=7.0, prompt_tokens=600, output_tokens=16),),
+        # With tuning off all of them wait, and the run lasts until the last one is served.
+        share=0.7,
     ),
 )
 
@@ -120,4 +129,4 @@ def schedule(length: Length) -> Iterator[Run]:
     for number in range(1, length.rounds + 1):
         for place, phase in enumerate(PHASES, start=number):
             for mode in (Mode.DISABLED, Mode.AUTO) if place % 2 else (Mode.AUTO, Mode.DISABLED):
-                yield Run(phase=phase, mode=mode, round=number, seconds=length.run_seconds)
+                yield Run(phase=phase, mode=mode, round=number, seconds=phase.share * length.run_seconds)

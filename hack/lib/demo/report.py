@@ -14,12 +14,17 @@ from rich.text import Text
 from demo.measure import Measured
 from demo.view import limits_text, percent
 from flyball_engine.bench.requests import Percentiles
-from flyball_engine.contract import Limits
-from flyball_operator.api.v1alpha1 import DecisionStatus, Mode, Objective, StepModelStatus
+from flyball_operator.api.v1alpha1 import (
+    DecisionStatus,
+    Mode,
+    Objective,
+    SetpointStatus,
+    StepModelStatus,
+)
 
 
 class RunResult(BaseModel):
-    """One measured run. `counted` is what the engine counted, in percent by objective; `limits` those at its end."""
+    """One measured run. `counted` is what the engine counted, in percent by objective; `setpoint` that at its end."""
 
     phase: str
     mode: Mode
@@ -27,7 +32,7 @@ class RunResult(BaseModel):
     began: float
     measured: Measured
     counted: dict[str, float | None]
-    limits: Limits | None
+    setpoint: SetpointStatus | None
 
 
 class PodIdentity(BaseModel):
@@ -78,17 +83,20 @@ def retunes_table(results: Results) -> Table:
 def objectives_table(results: Results) -> Table:
     """How far each run met the objectives, both modes of a phase together."""
     names = [f"{objective.name}\n{objective.threshold}, {objective.target}%" for objective in results.objectives]
-    table = _by_run("Objectives met", (*names, "all", "met all/s", "tokens/s", "failed"))
+    headings = (*names, "all, of\nlet in", "all, of\nsent", "met\nall/s", "tokens/s", "refused", "failed")
+    table = _by_run("Objectives met by the requests let in, and what became of all that were sent", headings)
     for run in results.runs:
         figures = run.measured
         table.add_row(
             run.phase,
             run.mode.value,
             *(_judged(figures.met[objective.name], objective) for objective in results.objectives),
+            percent(figures.good_let_in),
             percent(figures.good),
             f"{figures.goodput:.2f}",
             f"{figures.tokens_per_second:.0f}",
-            f"{figures.failed + figures.truncated}/{figures.requests}",
+            f"{figures.refused}/{figures.requests}",
+            f"{figures.failed + figures.truncated}",
             end_section=_ends_section(results, run),
         )
     return table
@@ -103,7 +111,7 @@ def latencies_table(results: Results) -> Table:
             run.phase,
             run.mode.value,
             *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
-            limits_text(run.limits),
+            limits_text(run.setpoint),
             end_section=_ends_section(results, run),
         )
     return table
@@ -130,7 +138,7 @@ def _ends_section(results: Results, run: RunResult) -> bool:
 def ratios_table(results: Results) -> Table:
     """Auto against Disabled, by phase."""
     table = Table(title="Auto against Disabled", title_justify="left")
-    for heading in ("phase", "requests that met all", "goodput", "tokens/s", "ITL p99", "TTFT p99"):
+    for heading in ("phase", "sent that met all", "goodput", "tokens/s", "ITL p99", "TTFT p99"):
         table.add_column(heading, justify="left" if heading == "phase" else "right")
     for phase, disabled, auto in pairs(results.runs):
         table.add_row(
@@ -156,6 +164,13 @@ def closing_lines(results: Results) -> Iterator[str]:
     failed = sum(run.measured.failed + run.measured.truncated for run in results.runs)
     total = sum(run.measured.requests for run in results.runs)
     yield f"Requests failed or truncated: {failed} of {total}."
+    for run in results.runs:
+        figures = run.measured
+        if figures.refused:
+            yield (
+                f"Refused at once, with 503: {figures.refused} of {figures.requests} of {run.phase}, {run.mode.value}; "
+                f"{percent(figures.good_let_in)} of those let in met all objectives, {percent(figures.good)} of all."
+            )
     for run in results.runs:
         for reason, times in run.measured.errors.items():
             yield f"  {run.phase}, {run.mode.value}: {times} × {reason}"
@@ -215,6 +230,7 @@ def summary(phase: str, run: RunResult) -> str:
     figures = run.measured
     met = ", ".join(f"{name} {percent(share)}" for name, share in figures.met.items())
     return (
-        f"{phase}, {run.mode.value}: {figures.requests} requests, {figures.failed + figures.truncated} failed, "
-        f"{met}, all {percent(figures.good)}, at {limits_text(run.limits)}"
+        f"{phase}, {run.mode.value}: {figures.requests} requests, {figures.refused} refused, "
+        f"{figures.failed + figures.truncated} failed, of those let in {met}, all {percent(figures.good_let_in)}, "
+        f"at {limits_text(run.setpoint)}"
     )

@@ -59,12 +59,19 @@ def percent(value: float | None) -> str:
 
 
 def limits_text(limits: Limits | SetpointStatus | None) -> str:
-    """`32 seqs, 256 tokens`."""
+    """`32 seqs, 256 tokens`, and of a setpoint the time of a step if that is bound."""
     if limits is None:
         return "–"
     text = f"{limits.max_num_active_seqs or '–'} seqs, {limits.max_num_scheduled_tokens or '–'} tokens"
     prefill = limits.long_prefill_token_threshold
-    return f"{text}, {prefill} per prompt" if prefill else text
+    text = f"{text}, {prefill} per prompt" if prefill else text
+    budget = limits.step_budget if isinstance(limits, SetpointStatus) else None
+    return f"{text}, steps of {budget}" if budget else text
+
+
+def setpoint(snapshot: Snapshot) -> SetpointStatus | None:
+    """What the engine shall run under, by the status."""
+    return snapshot.service.status.tuning.setpoint if snapshot.service else None
 
 
 def decision_text(decision: DecisionStatus | None) -> str:
@@ -108,7 +115,7 @@ class View:
             for objective in self.objectives
         )
         title = f"{_title(self.now.run)} {self.now.elapsed:.0f} s"
-        return f"{title}: {_load(snapshot)} | {limits_text(snapshot.limits)} | {counts}"
+        return f"{title}: {_load(snapshot)} | {limits_text(setpoint(snapshot))} | {counts}"
 
     def _panel(self) -> RenderableType:
         snapshot, run = self._watcher.latest, self.now.run
@@ -120,7 +127,7 @@ class View:
         grid.add_row("time", ProgressBar(total=run.seconds, completed=min(run.seconds, self.now.elapsed), width=40))
         grid.add_row("load", "; ".join(map(str, run.phase.streams)))
         grid.add_row("engine", _load(snapshot))
-        grid.add_row("limits", Text(limits_text(snapshot.limits), style="bold"))
+        grid.add_row("limits", Text(limits_text(setpoint(snapshot)), style="bold"))
         for objective in self.objectives:
             grid.add_row(objective.name, self._objective(snapshot, objective))
         grid.add_row("last decision", decision_text(newest(self._watcher.decisions.values())))
@@ -144,7 +151,8 @@ def _title(run: Run) -> str:
 
 def _load(snapshot: Snapshot) -> str:
     core = snapshot.core
-    return f"{core.running} running, {core.waiting} waiting" if core else "engine does not answer"
+    gate = ", refusing what would be late" if snapshot.gated else ""
+    return f"{core.running} running, {core.waiting} waiting{gate}" if core else "engine does not answer"
 
 
 def _trouble(snapshot: Snapshot) -> str:

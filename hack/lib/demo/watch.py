@@ -69,6 +69,11 @@ class Snapshot:
         return self.core.effective if self.core else None
 
     @property
+    def gated(self) -> bool:
+        """True if the engine refuses by a deadline."""
+        return self.engine is not None and self.engine.accepted is not None and self.engine.accepted.shed is not None
+
+    @property
     def idle(self) -> bool:
         """True if the engine surely has nothing to do."""
         return self.core is not None and self.core.running == 0 and self.core.waiting == 0

@@ -1,0 +1,190 @@
+"""What status says of objectives and of the load, held against what the clients measure for themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
+from flyball_operator.api.quantities import parse_duration
+from support.cluster import Object, patch
+from support.counted import ON_THE_WAY, POINTS, scaled
+from support.live import ANSWER, MODEL, PROMPTS, RESOURCE, Service
+from support.measured import Measurement, Wish, measure
+from support.scraped import scraped
+from support.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+#: Seconds between two scrapes, and between two looks of the brain.
+PERIOD = 5.0
+#: Status tells budgets in steps of five percent.
+BUDGET_STEP = 5.0
+
+
+@pytest.fixture
+def tuned(chat: Service) -> Service:
+    """The service with its model learnt, which takes steps of many sizes."""
+    with chat.streams(6).running() as totals:
+        chat.expect_condition("Tuned", "True", within=300)
+    assert not totals.failures, totals.failures[0]
+    return chat
+
+
+@pytest.fixture
+def asked(chat: Service) -> Iterator[Callable[[list[Object]], None]]:
+    """Asks for other objectives, which restarts nothing; the scenario's own are put back at its end."""
+    before, pod = chat.read()["spec"]["objectives"], chat.pod()
+
+    def ask(objectives: list[Object]) -> None:
+        patch(RESOURCE, chat.name, {"spec": {"objectives": objectives}}, namespace=chat.namespace)
+        wanted = {(one["metric"], float(parse_duration(one["threshold"]))) for one in objectives}
+        eventually(lambda: counted_against(chat) == wanted, expecting="the engine counts against them")
+
+    yield ask
+    patch(RESOURCE, chat.name, {"spec": {"objectives": before}}, namespace=chat.namespace)
+    assert chat.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
+def counted_against(service: Service) -> set[tuple[str, float]]:
+    return {(one["metric"], one["threshold_seconds"]) for one in service.read_back()["accepted"]["objectives"]}
+
+
+def objective(name: str, metric: Metric, seconds: float, target: str) -> Object:
+    return {"name": name, "metric": metric.value, "threshold": f"{seconds * 1000:.0f}ms", "target": target}
+
+
+def test_a_load_step_is_answered_within_some_control_periods(
+    tuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
+) -> None:
+    asked(
+        [
+            objective("first", Metric.TIME_TO_FIRST_TOKEN, 2.0, "90"),
+            objective("token", Metric.TIME_PER_OUTPUT_TOKEN, 0.1, "90"),
+        ]
+    )
+    with tuned.streams(2, pause=1.0).running() as calm:
+        eventually(
+            lambda: tuned.effective()["max_num_active_seqs"] < 64, expecting="limits for a calm load", within=300
+        )
+        held = tuned.effective()["max_num_active_seqs"]
+        many = 40
+        with tuned.streams(many).running() as step:
+            began = time.time()
+            eventually(lambda: tuned.effective()["max_num_active_seqs"] > held, expecting="a wider batch", within=120)
+            applied = time.time()
+            # The scrape that shows it may be the operator's first word of it, and ours a moment later.
+            shown = eventually(lambda: seen_queue(tuned, began, many), expecting="a scrape that shows the queue")
+            reason = tuned.tuning()["decisions"][0]["trigger"]
+    assert not calm.failures
+    assert not step.failures
+    note_figure(
+        f"{(applied - shown) / PERIOD:.1f} control periods from the first scrape that shows {many} more streams to a "
+        f"wider batch in the engine, {(applied - began) / PERIOD:.1f} from their start: {reason}"
+    )
+    assert applied - shown < 12 * PERIOD
+
+
+def seen_queue(service: Service, since: float, streams: int) -> float | None:
+    """Time of the first scrape since then that shows half of these streams."""
+    found = [scraped(metric.value, uid=service.uid, seconds=180) for metric in (MetricName.RUNNING, MetricName.WAITING)]
+    both = {at: sum(one.get(at, 0.0) for one in found) for at in found[0]}
+    return next((at for at, value in both.items() if at >= since and value >= streams / 2), None)
+
+
+@pytest.fixture
+def untuned(tuned: Service) -> Iterator[Service]:
+    """The service under limits that nobody moves, so that one load says of the next what its latencies will be."""
+    mode = tuned.read()["spec"]["tuning"]["mode"]
+
+    def put(wanted: str) -> None:
+        patch(RESOURCE, tuned.name, {"spec": {"tuning": {"mode": wanted}}}, namespace=tuned.namespace)
+
+    put("Disabled")
+    tuned.expect_condition("Tuned", "False", reason="Disabled")
+    yield tuned
+    put(mode)
+
+
+def test_attained_fractions_are_what_the_clients_measure(
+    untuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
+) -> None:
+    before = clients(untuned, 40)
+    # Half of the requests or so keep the first two; what a verdict hangs on is far from what they see.
+    targets = {
+        name: (ObjectiveSpec(metric=metric, threshold_seconds=round(part * before.median(metric), 3)), target)
+        for name, metric, part, target in (
+            ("first", Metric.TIME_TO_FIRST_TOKEN, 1.1, 2.0),
+            ("token", Metric.TIME_PER_OUTPUT_TOKEN, 1.1, 50.0),
+            ("whole", Metric.END_TO_END_LATENCY, 0.1, 50.0),
+        )
+    }
+    asked(
+        [objective(name, one.metric, one.threshold_seconds, f"{target:g}") for name, (one, target) in targets.items()]
+    )
+    for one, _ in targets.values():
+        expect_scraped(untuned, one, 0)
+    seen = clients(untuned, 160)
+    for name, (one, target) in targets.items():
+        expect_scraped(untuned, one, len(seen.finished))
+        note_figure(expect_agreement(untuned, name, one, target, seen))
+    violated = untuned.expect_condition("ObjectivesMet", "False")
+    assert "whole" in violated["message"], "what 50 % should have met, and nobody did"
+    assert "first" not in violated["message"], "what 2 % should have met"
+
+
+def expect_agreement(service: Service, name: str, one: ObjectiveSpec, target: float, seen: Measurement) -> str:
+    """Status tells of an objective what the clients saw; both, in words."""
+    less, exact, more = (100 * seen.met(scaled(one, by)) for by in (1 - ON_THE_WAY, 1.0, 1 + ON_THE_WAY))
+    low, high = less - 100 * POINTS, more + 100 * POINTS
+
+    def agrees() -> Object | None:
+        row: Object = next(row for row in service.read()["status"]["objectives"] if row["name"] == name)
+        return row if low <= float(row.get("attained") or -1) <= high else None
+
+    row = eventually(agrees, expecting=f"{name} attained between {low:.1f} and {high:.1f}", within=60)
+    left = [100 * (1 - (100 - share) / (100 - target)) for share in (low, exact, high)]
+    assert left[0] - BUDGET_STEP / 2 <= float(row["budgetRemaining"]) <= left[2] + BUDGET_STEP / 2
+    return (
+        f"{name} within {one.threshold_seconds:g} s: {row['attained']} % by status, {exact:.1f} % by the clients of"
+        f" {len(seen.finished)} requests; remaining budget {row['budgetRemaining']} % and {left[1]:.0f} %"
+    )
+
+
+def clients(service: Service, number: int) -> Measurement:
+    """What clients measure of so many requests, six at a time."""
+    wishes = [Wish(prompt_tokens=PROMPTS[one % len(PROMPTS)], max_tokens=ANSWER) for one in range(number)]
+    return asyncio.run(measure(service.url(), MODEL, wishes, concurrency=6))
+
+
+def expect_scraped(service: Service, one: ObjectiveSpec, number: int) -> None:
+    """The newest scrape has so many requests counted against an objective."""
+
+    def newest() -> bool:
+        counts = scraped(MetricName.OBJECTIVE_REQUESTS, uid=service.uid, seconds=30, objective=one.id)
+        return next(reversed(counts.values()), None) == number
+
+    eventually(newest, expecting=f"a scrape with {number} requests counted against {one.id}")
+
+
+def test_objectives_that_nobody_can_keep_are_named_with_what_can(
+    tuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
+) -> None:
+    hopeless, token = 0.005, objective("token", Metric.TIME_PER_OUTPUT_TOKEN, 0.5, "90")
+    with tuned.streams(1, pause=0.5).running() as totals:
+        asked([objective("first", Metric.TIME_TO_FIRST_TOKEN, hopeless, "90"), token])
+        found = tuned.expect_condition("CapacitySufficient", "False", reason="Infeasible", within=300)
+        named = re.search(r"cannot keep first, but (\S+)$", found["message"])
+        assert named, found["message"]
+        kept = float(parse_duration(named[1]))
+        alone = sorted(first.seconds for first in totals.first_tokens)
+        note_figure(
+            f"asked for {hopeless * 1000:g} ms: {found['message']}; a client alone saw"
+            f" {1000 * alone[len(alone) // 2]:.0f} ms in the median, {1000 * alone[-1]:.0f} ms at most"
+        )
+        assert kept > hopeless
+    assert not totals.failures
