@@ -81,8 +81,7 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
         assert (live.max_num_scheduled_tokens or 0) < 2048
         assert world.tuning().applied_pods == "2/2"
         assert "flyball_operator_push_acknowledged_seconds_bucket" in brain.metrics()
-    assert "Retuned" in world.reasons()
-    assert "ModelLearned" in world.reasons()
+        await until("both are told", lambda: {"Retuned", "ModelLearned"} <= set(world.reasons()))
 
 
 async def test_the_intent_is_in_status_before_any_engine_hears_of_it() -> None:
