@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flyball_engine.contract import MetricName, Refusal
+from flyball_engine.contract import MetricName, ObjectiveSpec, Refusal
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
 from support.cluster import Object, apply, condition, delete, get, items, kubectl
 from support.streams import StreamLoad
@@ -202,6 +202,21 @@ def shedding_service(flyball: Flyball, name: str, objectives: list[Object]) -> I
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Requests that kept an objective and that did not, by an engine's count."""
+
+    met: int
+    violated: int
+
+    def __sub__(self, before: Kept) -> Kept:
+        return Kept(self.met - before.met, self.violated - before.violated)
+
+    @property
+    def share(self) -> float:
+        return self.met / (self.met + self.violated)
+
+
+@dataclass(frozen=True)
 class Service:
     """An InferenceService on the cluster, by name, with what tests ask of it."""
 
@@ -265,6 +280,17 @@ class Service:
     def refused_setpoints(self) -> int:
         """How many setpoints the engine refused, such as those of a leader that no longer leads."""
         return self.setpoints(*Refusal)
+
+    def kept(self, objective: ObjectiveSpec) -> Kept:
+        """Requests that the one pod's engine has counted against an objective since it was asked for."""
+        text = scrape(self.pod(), 8001)
+        found = re.findall(
+            rf'^{MetricName.OBJECTIVE_REQUESTS}{{objective="{re.escape(objective.id)}",outcome="(\w+)"}} (\S+)$',
+            text,
+            flags=re.MULTILINE,
+        )
+        counts = {outcome: float(number) for outcome, number in found}
+        return Kept(met=int(counts["met"]), violated=int(counts["violated"]))
 
     def obeyed_epoch(self) -> int:
         """Epoch of the leader whose setpoint the engine runs under: it rises with each, also when no limit changes."""
