@@ -8,7 +8,7 @@ from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
-from support.tuning import ENVELOPE, GAP, TPOT, TTFT, limits, outcome
+from support.tuning import ENVELOPE, GAP, TPOT, TTFT, demand, limits, outcome
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0, rate=0)
 
@@ -118,3 +118,26 @@ def test_gaps_count_as_requests_not_as_tokens() -> None:
 def test_one_window_cannot_throw_a_margin_across_its_range() -> None:
     flooded = guard.trim(Margins(token=0.92), (TPOT,), {TPOT.id: outcome(99_000, 1_000)}, 40)
     assert flooded.token == pytest.approx(0.92, abs=0.01)
+
+
+def test_short_answers_of_steps_that_scatter_need_more_room() -> None:
+    short, long = (
+        guard.scattered(Margins(token=0.92), (TPOT,), demand(output=output, scatter=0.4)).token
+        for output in (16.0, 400.0)
+    )
+    assert short == pytest.approx(1 / (1 + 2.326 * 0.4 / 4), abs=1e-3), "99 of 100 by the normal distribution"
+    assert long == 0.92, "the trimmed margin is the narrower one"
+
+
+def test_tokens_of_a_step_scatter_with_speculation() -> None:
+    def margin(made: float) -> float:
+        return guard.scattered(Margins(token=0.92), (TPOT,), demand(drafted=4.0, made=made)).token
+
+    assert margin(2.5) < 0.92
+    assert margin(1.0) == margin(4.0) == 0.92, "where none or all are accepted nothing is left to chance"
+
+
+def test_scatter_narrows_no_margin_beyond_what_violations_may_nor_that_of_gaps() -> None:
+    noisy = demand(output=1.0, scatter=3.0)
+    assert guard.scattered(Margins(token=0.92), (TPOT,), noisy).token == guard.TOKEN_MARGIN[0]
+    assert guard.scattered(Margins(token=0.92), (TTFT, GAP), noisy) == Margins(token=0.92)

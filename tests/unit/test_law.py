@@ -28,6 +28,21 @@ def test_a_token_objective_bounds_the_batch() -> None:
     assert choice.binding == "tpot"
 
 
+def test_with_speculation_a_step_makes_several_tokens_and_may_take_as_much_longer() -> None:
+    plain, drafting = situation(TPOT), situation(TPOT, drafted=3.0, made=2.0)
+    choice = choose(drafting)
+    assert drafting.token_seconds(choice.seqs) <= TPOT.seconds * drafting.margins.token
+    assert drafting.token_seconds(choice.seqs + 1) > TPOT.seconds * drafting.margins.token
+    assert drafting.step(8, 0) > plain.step(8, 0), "drafts are computed"
+    assert choose(situation(TPOT, drafted=3.0, made=3.0)).seqs > choose(plain).seqs, "all accepted"
+    assert choose(situation(TPOT, drafted=3.0)).seqs < choose(plain).seqs, "none accepted"
+
+
+def test_steps_have_room_for_the_drafts_of_all_that_decode() -> None:
+    here = situation(TTFT, TPOT, drafted=5.0, made=2.0, decodes=60.0)
+    assert choose(here).tokens >= 5.0 * here.decodes(128)
+
+
 def test_a_tighter_objective_never_allows_more() -> None:
     sizes = [choose(situation(replace(TPOT, seconds=seconds))).seqs for seconds in (0.02, 0.04, 0.08, 0.16)]
     assert sizes == sorted(sizes)

@@ -15,7 +15,7 @@ from bench.plays import first_in_time, known_model, tokens_in_time
 from bench.setpoints import fixed, gated
 from flyball_engine.contract import Limits, Metric, Setpoint
 from flyball_engine.model import StepModel
-from flyball_engine.simulator.core import Core
+from flyball_engine.simulator.core import Core, Speculation
 from flyball_engine.simulator.lengths import SHAPES
 from flyball_engine.simulator.presets import PRESETS, Preset
 from flyball_engine.simulator.requests import Request
@@ -112,6 +112,7 @@ class Scenario(Case):
 
     `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `workload.Phase`. `slow`
     slows the plant down half-way. `pods` engines take turns, one of them `slow_pod` times as slow from the start.
+    `speculation`: drafts of each engine.
     """
 
     phases: tuple[tuple[float, str], ...]
@@ -122,6 +123,7 @@ class Scenario(Case):
     slow: float = 1.0
     pods: int = 1
     slow_pod: float = 1.0
+    speculation: Speculation | None = None
 
     @property
     def seconds(self) -> float:
@@ -153,8 +155,9 @@ class Scenario(Case):
     def core(self, seed: int) -> Core:
         """One engine, or several that look like one."""
         if self.pods == 1:
-            return super().core(seed)
-        cores = [build(self.hardware, seed=10 * seed + number) for number in range(self.pods)]
+            return build(self.hardware, seed=seed, speculation=self.speculation)
+        seeds = [10 * seed + number for number in range(self.pods)]
+        cores = [build(self.hardware, seed=one, speculation=self.speculation) for one in seeds]
         cores[0].plant.slow_down = self.slow_pod
         return fleet(cores)
 

@@ -10,7 +10,7 @@ from flyball_engine.batching.batch_metrics import BatchCounts, batch_counts
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Setpoint, StepSums
-from flyball_engine.simulator.core import Core, CoreConfig
+from flyball_engine.simulator.core import Core, CoreConfig, Speculation
 from flyball_engine.simulator.plant import USUAL, Disturbances, Law, Plant
 from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Request
@@ -69,12 +69,13 @@ def build(
     seed: int = 1,
     disturbances: Disturbances = USUAL,
     plant: Callable[[Law, Random, Disturbances], Plant] = Plant,
+    speculation: Speculation | None = None,
     sums: MutableSequence[float] | None = None,
     batch_sums: MutableSequence[float] | None = None,
 ) -> Core:
     """A core of a preset, started at its sizes, on its `plant`; sums as for `Core`."""
     random = Random(seed)  # noqa: S311 – a simulation is to be repeatable
-    config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens)
+    config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens, speculation=speculation)
     return Core(config, plant(preset.law, random, disturbances), random, sums=sums, batch_sums=batch_sums)
 
 

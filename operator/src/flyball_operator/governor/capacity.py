@@ -187,10 +187,10 @@ def _steady(situation: Situation, arrivals: float) -> Situation:
 
 
 def _batch(situation: Situation, arrivals: float) -> float:
-    """Decodes that run in the mean: Little's law, arrivals · output · balanced step; endless past what is sustained."""
+    """Decodes in the mean: Little's law, arrivals · output · a token's time; endless past what is sustained."""
     tokens, decodes = arrivals * situation.demand.output, 0.0
     for _ in range(100):
-        more = tokens * situation.balanced_step(decodes)
+        more = tokens * situation.token_seconds(decodes)
         if more > _ENDLESS:
             break
         if more - decodes <= EXACT * more:

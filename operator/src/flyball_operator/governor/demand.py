@@ -6,35 +6,46 @@ their rate. Pure; seconds and tokens.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import Load, StepWindow
+from flyball_operator.governor.signals import Load, StepWindow, Sums
 from flyball_operator.governor.situation import Demand
 
 #: Requests whose lengths the running means remember.
 LENGTH_MEMORY: Final = 150.0
 #: A window of fewer arrivals says by chance alone that too much comes, or nothing: it counts by its share of these.
 ARRIVALS_MEMORY: Final = 60.0
+#: Fewer tokens processed for a decode than this are no speculation.
+LEAST_DRAFTED: Final = 1.05
+#: Share of the newest window in the scatter of steps.
+SCATTER_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output."""
+    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output; `made` by each decode."""
 
     prompt: float
     uncached: float
     output: float
+    made: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step."""
+    """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step.
+
+    `drafted`: tokens processed for a decode. `variance` of the time of steps alike, as a share of their mean squared.
+    """
 
     ratio: float
     attention: float
     decodes: float
+    drafted: float
+    variance: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +65,7 @@ class Seen:
         mix = _mix(self.mix, steps) if steps is not None else self.mix
         if self.lengths is not None and at - self.at < seconds - 0.5:
             return replace(self, mix=mix)
-        lengths, arrivals = _lengths(self.lengths, load), _arrivals(self.arrivals, load, seconds)
+        lengths, arrivals = _lengths(self.lengths, load, steps), _arrivals(self.arrivals, load, seconds)
         return Seen(lengths=lengths, mix=mix, arrivals=arrivals, at=at)
 
     def demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
@@ -67,13 +78,16 @@ class Seen:
             prompt=lengths.prompt,
             uncached=lengths.uncached,
             output=lengths.output,
-            ratio=lengths.uncached / lengths.output,
+            ratio=lengths.uncached * lengths.made / lengths.output,
             attention=mix.attention,
             decodes=mix.decodes,
             running=load.running / cores,
             waiting=load.waiting / cores,
             kv_tokens=load.kv_tokens,
             held=load.held_tokens / load.running if load.running > 0 else 0.0,
+            drafted=mix.drafted,
+            made=lengths.made,
+            scatter=math.sqrt(mix.variance),
         )
 
     def first_demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
@@ -85,7 +99,7 @@ class Seen:
         return guess.demand(load, cores=cores, seconds=seconds)
 
 
-def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
+def _lengths(old: Lengths | None, load: Load, steps: StepWindow | None) -> Lengths | None:
     """Running means over finished requests; a window counts by its number of requests."""
     if load.finished < 1:
         return old
@@ -93,6 +107,7 @@ def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
         prompt=load.prompt_tokens / load.finished,
         uncached=max(1.0, (load.prompt_tokens - load.cached_tokens) / load.finished),
         output=max(1.0, load.generated_tokens / load.finished),
+        made=_made(old, load, steps),
     )
     if old is None:
         return new
@@ -101,7 +116,26 @@ def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
         prompt=old.prompt + share * (new.prompt - old.prompt),
         uncached=old.uncached + share * (new.uncached - old.uncached),
         output=old.output + share * (new.output - old.output),
+        made=old.made + share * (new.made - old.made),
     )
+
+
+def _made(old: Lengths | None, load: Load, steps: StepWindow | None) -> float:
+    """Tokens that a decode makes: what finished requests have but for their first, by decodes of the same window.
+
+    A window does not hold the whole of its requests, which evens out over many. Without drafts it is 1, by no chance.
+    """
+    total = steps.total() if steps is not None else Sums()
+    if total.decodes < 1:
+        return old.made if old is not None else 1.0
+    return min(_drafted(total), max(1.0, (load.generated_tokens - load.finished) / total.decodes))
+
+
+def _drafted(total: Sums) -> float:
+    """Tokens processed for a decode."""
+    drafted = (total.tokens - total.prefill_tokens) / total.decodes
+    # Counters of one scrape are extrapolated each by itself: what is so little is no draft.
+    return drafted if drafted > LEAST_DRAFTED else 1.0
 
 
 def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
@@ -109,11 +143,26 @@ def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
     if total.steps < 1 or total.decodes <= 0:
         return old
     attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
+    variance = _variance(window)
     return Mix(
         ratio=total.prefill_tokens / total.decodes,
         attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
         decodes=total.decodes / total.steps,
+        drafted=_drafted(total),
+        variance=variance if old is None else old.variance + SCATTER_SHARE * (variance - old.variance),
     )
+
+
+def _variance(window: StepWindow) -> float:
+    """Variance of the time of steps of one cell, as a share of the mean squared, over all cells."""
+    within = sum(max(0.0, one.seconds_squared - one.seconds**2 / one.steps) for one in _full(window))
+    means = sum(one.seconds**2 / one.steps for one in _full(window))
+    return within / means if means > 0 else 0.0
+
+
+def _full(window: StepWindow) -> list[Sums]:
+    """Cells with steps enough to scatter."""
+    return [one for one in window.cells.values() if one.steps >= 2]
 
 
 def _arrivals(usual: float | None, load: Load, seconds: float) -> float:

@@ -235,8 +235,8 @@ def _learn_on(
     choice = choose_gated(situation)
     if choice.regime is Regime.TOKEN_BOUND:
         # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
-        decodes = min(demand.decodes, fit.reach - 1.0)
-        choice = replace(choice, budget=situation.step(decodes, fit.reach - decodes) / 2)
+        decodes = min(demand.decodes, (fit.reach - 1.0) / demand.drafted)
+        choice = replace(choice, budget=situation.step(decodes, fit.reach - decodes * demand.drafted) / 2)
     # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = guard.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
@@ -259,12 +259,13 @@ def _explored(state: State, decision: Decision, *, until: float) -> tuple[State,
 
 def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec) -> Situation:
     shed = state.policy.shed
+    # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
+    margins = GATED_MARGINS if spec.sheds and shed is None else state.margins
     return Situation(
         model,
         demand,
         spec.objectives,
-        # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
-        GATED_MARGINS if spec.sheds and shed is None else state.margins,
+        guard.scattered(margins, spec.objectives, demand),
         spec.envelope,
         state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most,
         draining=state.regime is Regime.DRAINING,

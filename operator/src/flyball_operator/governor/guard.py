@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import NormalDist
 from typing import Final
 
 from flyball_engine.contract import Limits, Metric
 from flyball_operator.governor.signals import Outcome
-from flyball_operator.governor.situation import Choice, Margins, Regime
+from flyball_operator.governor.situation import Choice, Demand, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective
 
 #: A change must be worth it: relative change of S and of C up to which the limits stay, for S one place at least. The
@@ -45,6 +46,9 @@ TOKEN_MARGIN: Final = (0.70, 0.92)
 FIRST_TOKEN_MARGIN: Final = (0.50, 0.85)
 #: At most so many requests are counted in one trim, so that a single window cannot throw a margin across its range.
 TRIM_REQUESTS: Final = 100.0
+#: No objective is held for more than all requests but this share.
+LEAST_ALLOWED: Final = 1e-4
+_NORMAL: Final = NormalDist()
 
 
 class Hold(StrEnum):
@@ -128,6 +132,23 @@ def trim(margins: Margins, objectives: tuple[Objective, ...], outcomes: dict[str
         else:
             token = min(token + step, TOKEN_MARGIN[1])
     return Margins(token=max(TOKEN_MARGIN[0], token), first_token=max(FIRST_TOKEN_MARGIN[0], first))
+
+
+def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Demand) -> Margins:
+    """The margins, narrowed for what short answers scatter: so that all but the allowed share keep their token time.
+
+    A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.
+    With speculation the tokens of a step scatter, too: between one and all drafts, by a variance that their mean bounds
+    (Bhatia and Davis, 2000).
+    """
+    drafts = (demand.made - 1.0) * (demand.drafted - demand.made) / demand.made**2
+    scatter = math.sqrt((demand.scatter**2 + drafts) / max(1.0, demand.output / demand.made))
+    token = margins.token
+    for objective in objectives:
+        if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+            deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(LEAST_ALLOWED, objective.allowed)))
+            token = min(token, 1.0 / (1.0 + deviations * scatter))
+    return replace(margins, token=max(min(TOKEN_MARGIN[0], margins.token), token))
 
 
 def _given(limits: Limits, envelope: Envelope) -> tuple[int, int]:

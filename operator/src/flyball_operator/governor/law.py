@@ -161,7 +161,7 @@ def _relieved(situation: Situation, seqs: int) -> int:
 
 def _wait_budget(situation: Situation, seqs: int) -> float:
     """Seconds a request may wait for a place: what its objective leaves beside the tokens a batch of `seqs` makes."""
-    made = situation.demand.output * situation.balanced_step(seqs)
+    made = situation.demand.output * situation.token_seconds(seqs)
     left = min(
         (
             objective.seconds * situation.margins.first_token
@@ -176,13 +176,13 @@ def _wait_budget(situation: Situation, seqs: int) -> float:
 
 def token_budget(objective: Objective, situation: Situation) -> float | None:
     """Seconds a balanced step may take under this objective; None if it does not say."""
-    margins = situation.margins
+    margins, made = situation.margins, situation.demand.made
     if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
-        return objective.seconds * margins.token
+        return objective.seconds * margins.token * made
     if objective.metric is Metric.INTER_TOKEN_LATENCY:
         return objective.seconds * margins.token * GAP_SHARE
     if objective.metric is Metric.END_TO_END_LATENCY:
-        return objective.seconds * margins.first_token / (situation.demand.output + 1.0)
+        return objective.seconds * margins.first_token / (situation.demand.output + 1.0) * made
     return None
 
 
@@ -209,8 +209,9 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
     """Candidates for C: quarter octaves in multiples of 8, the ends, never below what feeds the batch."""
     span, decodes = situation.envelope.tokens, situation.decodes(seqs)
     # The mean batch, not the larger one a step is planned for: a few decodes more are many tokens of long prompts.
-    fed = min(situation.demand.decodes, decodes) * (1.0 + situation.demand.ratio)
-    floor = max(BALANCE * fed, decodes + 64)
+    drafted = situation.demand.drafted
+    fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
+    floor = max(BALANCE * fed, decodes * drafted + 64)
     least = min(span.most, max(span.least, math.ceil(floor)))
     steps = (int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
     present = {situation.tokens} if least < situation.tokens < span.most else set()
@@ -219,8 +220,9 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
 
 def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
     """What comes of these limits."""
-    decodes = min(situation.decodes(seqs), tokens - 1.0)
-    chunk = tokens - decodes
+    drafted = situation.demand.drafted
+    decodes = min(situation.decodes(seqs), (tokens - 1.0) / drafted)
+    chunk = tokens - decodes * drafted
     full = situation.step(decodes, chunk)
     predicted = _predict(situation, seqs, chunk=chunk, full=full, idle=situation.step(decodes, 0.0))
     unqueued = replace(situation, demand=replace(situation.demand, waiting=0.0))
@@ -254,8 +256,8 @@ def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle
     # Share of a request's steps that carry prefill: all of the backlog, a burst, and what arrives meanwhile.
     burst = BURST_DEVIATIONS * math.sqrt(demand.arrivals) * demand.uncached
     fed = backlog + burst + demand.arrivals * demand.uncached * full
-    share = min(1.0, fed / (chunk * max(1.0, demand.output / 2)))
-    tpot = share * full + (1.0 - share) * idle
+    share = min(1.0, fed / (chunk * max(1.0, demand.output / demand.made / 2)))
+    tpot = (share * full + (1.0 - share) * idle) / demand.made
     return Prediction(
         ttft=ttft,
         tpot=tpot,

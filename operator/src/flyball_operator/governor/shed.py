@@ -8,7 +8,6 @@ time by itself. Pure.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Final
 
@@ -56,7 +55,7 @@ def choose_gated(situation: Situation) -> Choice:
         binding=binding,
         predicted=point.predicted,
         budget=budget,
-        deadline=_deadline(situation, min(calm.balanced_step(seqs), math.inf if budget is None else budget)),
+        deadline=_deadline(situation, _token_seconds(calm, seqs, budget)),
     )
 
 
@@ -76,16 +75,25 @@ def _feasible(situation: Situation) -> tuple[Objective, ...]:
 
 def _chunk(situation: Situation, decodes: float, budget: float) -> float:
     """Prefill tokens that fit into a step's time beside some decodes, no more than a step may have."""
+    decode_tokens = decodes * situation.demand.drafted
     fits = situation.model.largest_chunk(
-        seconds=budget, tokens=decodes, decodes=decodes, context=situation.demand.attention
+        seconds=budget, tokens=decode_tokens, decodes=decodes, context=situation.demand.attention
     )
-    return min(fits, situation.envelope.tokens.most - decodes)
+    return min(fits, situation.envelope.tokens.most - decode_tokens)
 
 
 def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
     """Tokens of the largest step within its time, for what is predicted."""
     most, decodes = situation.envelope.tokens.most, situation.decodes(seqs)
-    return most if budget is None else min(most, int(decodes + max(1.0, _chunk(situation, decodes, budget))))
+    if budget is None:
+        return most
+    return min(most, int(decodes * situation.demand.drafted + max(1.0, _chunk(situation, decodes, budget))))
+
+
+def _token_seconds(situation: Situation, seqs: int, budget: float | None) -> float:
+    """What a token takes in a batch whose steps are held to their time."""
+    seconds = situation.token_seconds(seqs)
+    return seconds if budget is None else min(seconds, budget / situation.demand.made)
 
 
 def _deadline(situation: Situation, token_seconds: float) -> float | None:

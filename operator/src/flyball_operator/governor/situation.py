@@ -40,9 +40,10 @@ class Demand:
     """What one engine core is asked for.
 
     `arrivals` requests per second; `prompt` tokens of a prompt, `uncached` those that need computing, `output` tokens;
-    `ratio` prefill tokens per decode token; `attention` prefill attention per prefill token (mean context of a chunk);
+    `ratio` prefill tokens per decode; `attention` prefill attention per prefill token (mean context of a chunk);
     `decodes` running in a mean step; `running`, `waiting` requests; `kv_tokens` the cache holds, `held` per running
-    request.
+    request. `drafted`: tokens that a step processes for a decode, `made`: those that come of it, both 1 without
+    speculation. `scatter`: deviation of the time of steps alike, as a share of their mean.
     """
 
     arrivals: float
@@ -56,6 +57,9 @@ class Demand:
     waiting: float
     kv_tokens: float
     held: float
+    drafted: float = 1.0
+    made: float = 1.0
+    scatter: float = 0.0
 
     @property
     def large(self) -> float:
@@ -120,20 +124,32 @@ class Situation:
 
         A prefill below one token stands for a prefill in that share of steps.
         """
-        context = max(0.0, self.demand.attention - prefill / 2)
         if prefill >= 1.0:
-            return self.model.seconds(decodes=decodes, prefill_tokens=prefill, context=context)
-        idle = self.model.seconds(decodes=decodes)
-        one = self.model.seconds(decodes=decodes, prefill_tokens=1.0, context=context)
-        return idle + max(0.0, prefill) * (one - idle)
+            return self._seconds(decodes, prefill)
+        idle = self._seconds(decodes, 0.0)
+        return idle + max(0.0, prefill) * (self._seconds(decodes, 1.0) - idle)
+
+    def _seconds(self, decodes: float, prefill: float) -> float:
+        # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
+        context = max(self.demand.attention, prefill / 2)
+        return self.model.step_seconds(
+            tokens=decodes * self.demand.drafted + prefill,
+            decodes=decodes,
+            prefills=prefill > 0,
+            attention=prefill * context,
+        )
 
     def balanced_step(self, decodes: float) -> float:
-        """Mean step of a batch that admits as fast as it finishes: what one token takes."""
+        """Mean step of a batch that admits as fast as it finishes."""
         return self.step(decodes, decodes * self.demand.ratio)
+
+    def token_seconds(self, decodes: float) -> float:
+        """What one token takes in such a batch: its step, which makes several with speculation."""
+        return self.balanced_step(decodes) / self.demand.made
 
     def capacity(self, seqs: float) -> float:
         """Requests per second that a batch of `seqs` sustains."""
-        return seqs / (self.demand.output * self.balanced_step(seqs))
+        return seqs / (self.demand.output * self.token_seconds(seqs))
 
     def decodes(self, seqs: int) -> float:
         """Decodes to plan one step for: a little above the mean, never above the limit."""

@@ -1,0 +1,42 @@
+"""Speculation: a step makes several tokens and computes more; the law is to find the limits that this allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bench.policies import Policy, play, policies, the_law
+from bench.scenarios import SCENARIOS, Scenario
+from flyball_engine.simulator.core import Speculation
+
+#: A small grid: its best is nearly that of a large one.
+GRID = tuple(one for one in policies((32, 64, 256), (512, 2048)) if one.in_grid)
+
+
+def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
+    (chat,) = (one for one in SCENARIOS if one.name == "h100 chat")
+    assert isinstance(chat, Scenario)
+    return replace(chat, phases=((rate, "conversation"),) * 3, tpot=tpot, speculation=speculation)
+
+
+@pytest.mark.parametrize(
+    ("scene", "gate"),
+    [
+        (drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True),
+        (drafting(14.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), False),
+        (drafting(24.0, tpot=0.012, speculation=Speculation(drafts=3, acceptance=0.7)), True),
+        (drafting(14.0, tpot=0.020, speculation=Speculation(drafts=5, acceptance=0.4)), True),
+    ],
+    ids=["within capacity behind a gate", "within capacity", "beyond capacity", "drafts that are mostly refused"],
+)
+def test_with_drafts_the_law_is_where_the_best_limits_are(
+    scene: Scenario, gate: bool, note_figure: Callable[[str], None]
+) -> None:
+    def goodput(policy: Policy) -> float:
+        return play(scene, policy, 1, gate=gate).goodput
+
+    law, best = goodput(the_law(5.0)), max(map(goodput, GRID))
+    note_figure(f"goodput {law:.2f}/s by the law, {best:.2f}/s by the best of {len(GRID)} fixed limits")
+    assert law >= 0.97 * best

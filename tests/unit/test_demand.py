@@ -1,0 +1,74 @@
+"""What one engine core is asked for, out of windows: what a decode makes, and how steps alike scatter."""
+
+from __future__ import annotations
+
+import pytest
+
+from flyball_engine.contract import StepKind
+from flyball_operator.governor.demand import Seen
+from flyball_operator.governor.signals import CellKey, Load, Signals, StepWindow, Sums
+from flyball_operator.governor.situation import Demand
+from support.tuning import signals
+
+
+def decodes(
+    *, drafts: int = 0, steps: float = 100, at_once: float = 8, seconds: tuple[float, float] = (0.01, 0.01)
+) -> Sums:
+    """Steps of decodes alone, half of which took the one time and half the other."""
+    return Sums(
+        steps=steps,
+        seconds=steps * sum(seconds) / 2,
+        seconds_squared=steps * sum(one**2 for one in seconds) / 2,
+        tokens=steps * 8 * (1 + drafts),
+        decodes=steps * 8,
+    )
+
+
+def demanded(*windows: Signals) -> Demand:
+    """What is remembered of windows, one after the other."""
+    seen = Seen()
+    for one in windows:
+        assert isinstance(one.load, Load)
+        assert isinstance(one.steps, StepWindow)
+        seen = seen.after(one.load, one.steps, at=one.at, seconds=one.window_seconds)
+    assert isinstance(one.load, Load)
+    found = seen.demand(one.load, cores=1, seconds=one.window_seconds)
+    assert found is not None
+    return found
+
+
+def window(at: float, sums: Sums, **load: float) -> Signals:
+    cells = {CellKey(64, StepKind.DECODE): sums}
+    return signals(at, window=StepWindow(start=at - 15, end=at, cells=cells), **load)
+
+
+def test_without_drafts_a_decode_makes_one_token_whatever_a_window_holds_of_its_requests() -> None:
+    # Twice as many tokens ended as were decoded in this window.
+    found = demanded(window(15, decodes(), finished=40.0, generated_tokens=1640.0))
+    assert (found.drafted, found.made) == (1.0, 1.0)
+
+
+def test_with_drafts_it_makes_what_finished_requests_have_beside_their_first() -> None:
+    found = demanded(window(15, decodes(drafts=3), finished=40.0, generated_tokens=2040.0))
+    assert (found.drafted, found.made) == (4.0, 2.5)
+    assert found.ratio == pytest.approx(found.uncached * 2.5 / found.output), "prompts are fed by fewer decodes"
+
+
+@pytest.mark.parametrize(("generated", "made"), [(40.0, 1.0), (99_999.0, 4.0)])
+def test_no_decode_makes_less_than_a_token_or_more_than_all_its_drafts(generated: float, made: float) -> None:
+    assert demanded(window(15, decodes(drafts=3), finished=40.0, generated_tokens=generated)).made == made
+
+
+def test_what_decodes_make_is_a_mean_over_many_requests() -> None:
+    first = window(15, decodes(drafts=3), finished=150.0, generated_tokens=150.0 + 2 * 800)
+    last = window(30, decodes(drafts=3), finished=75.0, generated_tokens=75.0 + 3 * 800)
+    assert demanded(first, last).made == pytest.approx(2.5)
+
+
+def test_steps_alike_that_take_other_times_scatter() -> None:
+    assert demanded(window(15, decodes(seconds=(0.01, 0.01)))).scatter == pytest.approx(0.0, abs=1e-6)
+    assert demanded(window(15, decodes(seconds=(0.01, 0.03)))).scatter == pytest.approx(0.5)
+
+
+def test_one_step_of_a_kind_says_nothing_of_scatter() -> None:
+    assert demanded(window(15, decodes(steps=1, seconds=(0.01, 0.03)))).scatter == 0.0
