@@ -15,7 +15,7 @@ import pytest
 from bench.interrupted import InterruptedPart
 from bench.live import compare
 from bench.live.calibration import Calibration
-from bench.live.command import refusal, write_report
+from bench.live.command import write_report
 from bench.live.compare import Ground, ground_key, jobs
 from bench.live.elsewhere import Elsewhere, busy
 from bench.live.goodput import Held, Objectives, Played, Seen, figures, goodput
@@ -269,12 +269,6 @@ class TestTheBrainsSurroundings:
 def decision(trigger: str, *, observed: str = "") -> DecisionStatus:
     """One of the brain's."""
     return DecisionStatus(time="2026-11-22T10:00:00Z", trigger=trigger, observed=observed)
-
-
-@pytest.mark.parametrize("given", [{"trace": Path("x.csv")}, {"rate": 2.0}, {"minutes": 5.0}])
-def test_what_is_of_the_law_is_refused(given: dict[str, Any]) -> None:
-    assert "are of law" in (refusal(Options(**given), ["open"]) or "")
-    assert refusal(Options(), ["open"]) is None
 
 
 @pytest.mark.parametrize("asked", ["--help", "live --help"])

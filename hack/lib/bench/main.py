@@ -57,6 +57,20 @@ BARE: Final[dict[str, dict[str, str]]] = {
 }
 #: What a benchmark is told besides its parts, refuses before any run, and leaves as a report.
 COMMANDS: Final = {"law": "law_command", "live": "live.command"}
+#: Options that mean something to some benchmarks alone.
+MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
+    "seeds": ("law",),
+    "quick": ("law", "live"),
+    "out": ("law", "live"),
+    "trace": ("law",),
+    "rate": ("law",),
+    "minutes": ("law",),
+    "preset": ("law",),
+    "model": ("gpu",),
+    "services": ("tick",),
+    "ticks": ("tick",),
+    "python": ("gpu",),
+}
 #: How its engines differ: vLLM's default of requests at once, and nobody looks on.
 ENGINES: Final[dict[str, dict[str, Any]]] = {"live": {"slots": 256, "timed": False}}
 
@@ -162,7 +176,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ticks", type=_count, default=20, help="tick: how many are measured; 20")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    for option, names in MEANT_FOR.items():
+        if asked.name not in names and getattr(asked, option) != parser.get_default(option):
+            parser.error(f"--{option} is no option of {asked.name}, but of: {', '.join(names)}")
+    return asked
 
 
 def _positive(text: str) -> float:

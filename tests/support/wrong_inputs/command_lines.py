@@ -171,7 +171,8 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("tick --part law", ("no part law", "accepted: tick")),
     ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
     ("live --part calm", ("no part calm", "accepted: open, gated")),
-    ("live --rate 2", ("--trace, --rate and --minutes are of law",)),
+    ("live --rate 2", ("--rate is no option of live, but of: law",)),
+    ("engine --quick", ("--quick is no option of engine, but of: law, live",)),
     ("live --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
 ]
 #: Of `flyball-bench`, but for what needs an endpoint to be seen.

@@ -20,8 +20,6 @@ FIGURES: Final = "live.json"
 def refusal(options: Options, parts: Sequence[str]) -> str | None:
     """Why it cannot be done as asked, None if it can."""
     del parts
-    if options.trace is not None or options.rate is not None or options.minutes is not None:
-        return "--trace, --rate and --minutes are of law: its load is made for the machine"
     try:
         Rows(options.out, SOURCES)
     except KeptError as error:
