@@ -43,7 +43,10 @@ def contradiction(options: argparse.Namespace) -> str | None:
 
 
 def raw_service(options: argparse.Namespace, *, asking: str) -> Mapping[str, Any]:
-    """The object that the options mean; `asking` names the command in API server logs. Raises `NotHadError`."""
+    """The object that the options mean; `asking` names the command in API server logs.
+
+    Raises `NotHadError`, and `WrongServiceError` for a manifest that was never applied.
+    """
     return _from_file(options.file) if options.file is not None else asyncio.run(_from_cluster(options, asking))
 
 
@@ -72,6 +75,13 @@ def _from_file(name: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or found.get("kind") != "InferenceService":
         kind = found.get("kind") if isinstance(found, Mapping) else type(found).__name__
         raise NotHadError(f"--file {name}: kind is {kind!r}, accepted: InferenceService, one object")
+    meta = found.get("metadata")
+    if missing := [key for key in ("namespace", "uid") if not isinstance(meta, Mapping) or not meta.get(key)]:
+        said = " and ".join(f"metadata.{key}" for key in missing)
+        raise WrongServiceError(
+            f"--file {name}: no {said}, as in a manifest that was never applied; accepted: an object of a cluster,"
+            " such as kubectl get inferenceservice NAME -o yaml writes it"
+        )
     return found
 
 
