@@ -40,6 +40,8 @@ DRAINED: Final = 0.5
 AS_FAST: Final = 0.75
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
+#: Candidates for C: quarter octaves in multiples of 8.
+_SIZES: Final = frozenset(int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
 #: Seconds that stand for a queue that only grows.
 _UNBOUNDED: Final = 3600.0
 #: Metrics that a queue spoils, whatever a step takes.
@@ -50,7 +52,7 @@ _FIRST: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
 class Point:
     """One candidate C: its prediction, drain rate, and use of the objectives (1 = at the margin).
 
-    `idle_use`: what `first_use` would be with an empty queue.
+    `idle_use`: what `first_use` would be with an empty queue; told only where the law is draining.
     """
 
     tokens: int
@@ -116,7 +118,8 @@ def grid_points(situation: Situation) -> list[Point]:
 
 
 def _points(situation: Situation, seqs: int) -> list[Point]:
-    return [point_at(situation, seqs, tokens) for tokens in _grid(situation, seqs)]
+    batch = _Batch.of(situation, seqs)
+    return [_point(situation, batch, tokens) for tokens in _grid(situation, seqs)]
 
 
 def _widest(situation: Situation) -> Choice:
@@ -155,7 +158,7 @@ def _relieved(situation: Situation, seqs: int) -> int:
     budget = _wait_budget(situation, seqs)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _slot_wait(situation, middle) <= budget else (middle + 1, high)
+        low, high = (low, middle) if _place_wait(situation, middle, waiting=situation.demand.waiting) <= budget else (middle + 1, high)
     return low
 
 
@@ -206,34 +209,66 @@ def _largest_batch(situation: Situation, least: int, most: int, budget: float) -
 
 
 def _grid(situation: Situation, seqs: int) -> list[int]:
-    """Candidates for C: quarter octaves in multiples of 8, the ends, never below what feeds the batch."""
+    """Candidates for C: `_SIZES`, the present one, the ends, never below what feeds the batch."""
     span, decodes = situation.envelope.tokens, situation.decodes(seqs)
     # The mean batch, not the larger one a step is planned for: a few decodes more are many tokens of long prompts.
     drafted = situation.demand.drafted
     fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
     floor = max(BALANCE * fed, decodes * drafted + 64)
     least = min(span.most, max(span.least, math.ceil(floor)))
-    steps = (int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
-    present = {situation.tokens} if least < situation.tokens < span.most else set()
-    return sorted({least, span.most, *present, *(size for size in steps if least < size < span.most)})
+    return sorted({least, span.most, *(size for size in _SIZES | {situation.tokens} if least < size < span.most)})
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What is the same for each C beside a batch of `seqs`.
+
+    `decodes` of a step; `capacity` in requests per second; `place_wait`: seconds that a request waits for a place,
+    `calm_place_wait`: with an empty queue.
+    """
+
+    decodes: float
+    capacity: float
+    place_wait: float
+    calm_place_wait: float
+
+    @classmethod
+    def of(cls, situation: Situation, seqs: int) -> _Batch:
+        """In this situation."""
+        return cls(
+            decodes=situation.decodes(seqs),
+            capacity=situation.capacity(seqs),
+            place_wait=_place_wait(situation, seqs, waiting=situation.demand.waiting),
+            calm_place_wait=_place_wait(situation, seqs, waiting=0.0),
+        )
 
 
 def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
     """What comes of these limits."""
-    drafted = situation.demand.drafted
-    decodes = min(situation.decodes(seqs), (tokens - 1.0) / drafted)
-    chunk = tokens - decodes * drafted
-    full = situation.step(decodes, chunk)
-    predicted = _predict(situation, seqs, chunk=chunk, full=full, idle=situation.step(decodes, 0.0))
-    unqueued = replace(situation, demand=replace(situation.demand, waiting=0.0))
-    alone = _predict(unqueued, seqs, chunk=chunk, full=full, idle=situation.step(decodes, 0.0))
+    return _point(situation, _Batch.of(situation, seqs), tokens)
+
+
+def _point(situation: Situation, batch: _Batch, tokens: int) -> Point:
+    demand = situation.demand
+    decodes = min(batch.decodes, (tokens - 1.0) / demand.drafted)
+    chunk = tokens - decodes * demand.drafted
+    full, idle = situation.step(decodes, chunk), situation.step(decodes, 0.0)
+
+    def predicted(waiting: float, place_wait: float) -> Prediction:
+        return _predict(
+            demand, chunk=chunk, full=full, idle=idle, waiting=waiting, place_wait=place_wait, capacity=batch.capacity
+        )
+
+    expected = predicted(demand.waiting, batch.place_wait)
+    first_use = _most_use(situation, expected, first=True)
+    calm = predicted(0.0, batch.calm_place_wait) if situation.draining and demand.waiting > 0 else expected
     return Point(
         tokens=tokens,
         rate=chunk / full,
-        predicted=predicted,
-        token_use=_most_use(situation, predicted, first=False),
-        first_use=_most_use(situation, predicted, first=True),
-        idle_use=_most_use(situation, alone, first=True),
+        predicted=expected,
+        token_use=_most_use(situation, expected, first=False),
+        first_use=first_use,
+        idle_use=first_use if calm is expected else _most_use(situation, calm, first=True),
     )
 
 
@@ -247,25 +282,22 @@ def _most_use(situation: Situation, predicted: Prediction, *, first: bool) -> fl
     return max(uses, default=0.0)
 
 
-def _predict(situation: Situation, seqs: int, *, chunk: float, full: float, idle: float) -> Prediction:
-    """What comes of full steps of `chunk` prefill tokens taking `full` seconds among steps of decodes taking `idle`."""
-    demand, rate = situation.demand, chunk / full
-    backlog = demand.waiting * demand.uncached
-    wait = max((backlog + 1.5 * demand.large) / rate + _queueing(demand, rate), _slot_wait(situation, seqs))
+def _predict(  # noqa: PLR0913 - what it is predicted from, all by name
+    demand: Demand, *, chunk: float, full: float, idle: float, waiting: float, place_wait: float, capacity: float
+) -> Prediction:
+    """What comes of full steps of `chunk` prefill tokens taking `full` seconds among steps of decodes taking `idle`.
+
+    `waiting` requests are before those that come, which wait for a place for `place_wait` seconds.
+    """
+    rate, backlog = chunk / full, waiting * demand.uncached
+    wait = max((backlog + 1.5 * demand.large) / rate + _queueing(demand, rate), place_wait)
     ttft = full / 2 + wait
     # Share of a request's steps that carry prefill: all of the backlog, a burst, and what arrives meanwhile.
     burst = BURST_DEVIATIONS * math.sqrt(demand.arrivals) * demand.uncached
     fed = backlog + burst + demand.arrivals * demand.uncached * full
     share = min(1.0, fed / (chunk * max(1.0, demand.output / demand.made / 2)))
     tpot = (share * full + (1.0 - share) * idle) / demand.made
-    return Prediction(
-        ttft=ttft,
-        tpot=tpot,
-        gap=full,
-        e2e=ttft + demand.output * tpot,
-        capacity=situation.capacity(seqs),
-        rate=rate,
-    )
+    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot, capacity=capacity, rate=rate)
 
 
 def mean_backlog(demand: Demand, rate: float) -> float:
@@ -279,7 +311,7 @@ def _queueing(demand: Demand, rate: float) -> float:
     return load / (2 * (1 - load)) * demand.large / rate if load < 1 else _UNBOUNDED
 
 
-def _slot_wait(situation: Situation, seqs: int) -> float:
+def _place_wait(situation: Situation, seqs: int, *, waiting: float) -> float:
     """Wait for a free place: the queue before it, and the tail of chance queues where the batch is nearly full.
 
     The tail of the wait falls with the spare rate (P(W > t) ~ exp(-spare·t)), so one in a hundred waits some 3 / spare.
@@ -287,7 +319,7 @@ def _slot_wait(situation: Situation, seqs: int) -> float:
     demand, sustained = situation.demand, situation.capacity(seqs)
     if demand.arrivals >= sustained:
         return _UNBOUNDED
-    queue = demand.waiting / sustained if demand.running >= 0.9 * seqs else 0.0
+    queue = waiting / sustained if demand.running >= 0.9 * seqs else 0.0
     return queue + (TAIL / (sustained - demand.arrivals) if demand.arrivals > BUSY * sustained else 0.0)
 
 

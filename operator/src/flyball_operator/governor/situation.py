@@ -124,10 +124,10 @@ class Situation:
 
         A prefill below one token stands for a prefill in that share of steps.
         """
-        if prefill >= 1.0:
-            return self._seconds(decodes, prefill)
+        if prefill <= 0.0 or prefill >= 1.0:
+            return self._seconds(decodes, max(0.0, prefill))
         idle = self._seconds(decodes, 0.0)
-        return idle + max(0.0, prefill) * (self._seconds(decodes, 1.0) - idle)
+        return idle + prefill * (self._seconds(decodes, 1.0) - idle)
 
     def _seconds(self, decodes: float, prefill: float) -> float:
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
