@@ -16,12 +16,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_operator.governor.law import TAIL, choose, grid_points, mean_backlog, token_budget, use
+from flyball_operator.governor.policy import difference
 from flyball_operator.governor.shed import choose_gated
 from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
 from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
 
 #: A rate is found to this share.
 EXACT: Final = 0.02
+#: It is looked for again once lengths, margins or steps differ by this share, and after so many seconds in any case.
+MOVED: Final = 0.1
+FOUND_SECONDS: Final = 60.0
 #: Requests per second that no core carries, whatever a model says.
 FASTEST: Final = 1e6
 #: Thresholds that cannot be kept are loosened by this until they can.
@@ -57,6 +61,26 @@ class Carried:
     rate: float
     binding: str = ""
     reachable: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What was found to be carried, `gated` or not, in a situation, `at` a time in Unix seconds."""
+
+    at: float
+    situation: Situation
+    gated: bool
+    found: Carried
+
+    def holds(self, situation: Situation, *, gated: bool, now: float) -> bool:
+        """Whether it says enough of another situation."""
+        asked_for = (self.situation.objectives, self.situation.envelope, self.gated)
+        return (
+            0.0 <= now - self.at < FOUND_SECONDS - 0.5
+            and asked_for == (situation.objectives, situation.envelope, gated)
+            and all(abs(b - a) <= MOVED * a for a, b in zip(_mix(self.situation), _mix(situation), strict=True))
+            and difference(self.situation.model, situation.model) <= MOVED
+        )
 
 
 #: What of a spec decides what is carried: objectives, bounds, and whether requests are refused.
@@ -107,6 +131,20 @@ class Balance:
         return self.replicas * self.shown_rate
 
 
+def searched(before: Search | None, situation: Situation, *, gated: bool, now: float) -> Search:
+    """What one core carries, as it was found last where that still holds: the search is dear, the load is not in it."""
+    if before is not None and before.holds(situation, gated=gated, now=now):
+        return before
+    near = before.found.rate if before is not None else 0.0
+    return Search(at=now, situation=situation, gated=gated, found=carried(situation, gated=gated, near=near))
+
+
+def _mix(situation: Situation) -> tuple[float, ...]:
+    """What a core carries depends on this, besides what is asked and the model. Of memory little comes, and slowly."""
+    demand, margins = situation.demand, situation.margins
+    return (demand.prompt, demand.uncached, demand.output, demand.attention, margins.token, margins.first_token)
+
+
 def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
     """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused.
 
@@ -121,7 +159,7 @@ def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
         return held.kept
 
     low = near or max(situation.demand.arrivals, EXACT)
-    step = 2 * EXACT * near or low
+    step = EXACT * near or low
     if keeps(low):
         high = low + step
         while high < FASTEST and keeps(high):

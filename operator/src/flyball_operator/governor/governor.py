@@ -14,7 +14,7 @@ from flyball_engine.contract import Limits
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.governor import capacity, guard
-from flyball_operator.governor.capacity import Balance
+from flyball_operator.governor.capacity import Balance, Search
 from flyball_operator.governor.demand import Seen
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
@@ -39,8 +39,8 @@ class State:
     `policy`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
     `halved`: whether its budget is half of what it should be, to learn; `explore_at`: when that may change.
     `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
-    `balance`: the load against what the engines carry, None until there is a model; `advised`: the
-    replicas that were advised last, whatever is known now.
+    `balance`: the load against what the engines carry, None until there is a model, and the `search` that this was
+    found by; `advised`: the replicas that were advised last, whatever is known now.
     """
 
     policy: Policy
@@ -57,6 +57,7 @@ class State:
     halved: bool = False
     explore_at: float = float("inf")
     balance: Balance | None = None
+    search: Search | None = None
     advised: int | None = None
 
     @property
@@ -166,8 +167,9 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         return state
     model, demand, before = state.learner.model, _demand(state, load, signals), state.balance
     if model is not None and demand is not None:
-        last = before.carried.rate if before is not None else 0.0
-        found = capacity.carried(_situation(state, model, demand, spec), gated=spec.refuses, near=last)
+        situation = _situation(state, model, demand, spec)
+        search = capacity.searched(state.search, situation, gated=spec.refuses, now=now)
+        state, found = replace(state, search=search), search.found
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
