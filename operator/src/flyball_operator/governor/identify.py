@@ -13,7 +13,7 @@ forgotten and the model scaled to what is seen becomes the prior. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -151,14 +151,15 @@ def learn(learner: Learner, window: StepWindow) -> Learner:
 
     Only while there is no model yet may it take the place of what it overlaps, if more can be done by what it makes.
     """
+    # Far before what was learnt is no overlap: a clock was set back.
+    overlaps = learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5
+    if overlaps and (learner.model is not None or window.end <= learner.until):
+        return learner
     fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
     if not fresh:
         return learner
-    # Far before what was learnt is no overlap: a clock was set back.
-    if not learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5:
+    if not overlaps:
         return _taken(learner, fresh, window.end)
-    if learner.model is not None or window.end <= learner.until:
-        return learner
     instead = _taken(_until(learner, window.start), fresh, window.end)
     return instead if _use(instead) > _use(learner) else learner
 
@@ -217,11 +218,6 @@ def first_guess(rows: Sequence[Row]) -> StepModel:
     return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
 
 
-def predict(model: StepModel, row: Row) -> float:
-    """Seconds the model gives the mean step of a row."""
-    return float(_features([row], model.kappa)[0] @ _vector(model))
-
-
 def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
     """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
     if sums.steps < 1 or not 0 < sums.tokens / sums.steps <= 2 * key.bucket:
@@ -242,19 +238,37 @@ def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
     )
 
 
-def _features(rows: Sequence[Row], kappa: int) -> Matrix:
-    tokens = np.array([row.tokens for row in rows])
-    hinged = kappa > 1
-    columns = [
-        np.ones(len(rows)),
-        np.array([1.0 if row.mixed else 0.0 for row in rows]),
-        # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
-        np.minimum(tokens, kappa) if hinged else tokens,
-        np.maximum(0.0, tokens - kappa) if hinged else np.zeros(len(rows)),
-        np.array([row.decodes for row in rows]),
-        np.array([row.attention for row in rows]),
-    ]
-    return np.stack(columns, axis=1)
+class _Table:
+    """Rows as columns: made once, used for each κ."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        named = ((row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.mixed) for row in rows)
+        columns = np.array(list(named), dtype=np.float64).T
+        self.seconds, self.weight, self.steps, self.tokens, self.decodes, self.attention, self.mixed = columns
+
+    def features(self, kappa: int) -> Matrix:
+        """What each coefficient is multiplied with, by row."""
+        hinged = kappa > 1
+        columns = [
+            np.ones_like(self.tokens),
+            self.mixed,
+            # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
+            np.minimum(self.tokens, kappa) if hinged else self.tokens,
+            np.maximum(0.0, self.tokens - kappa) if hinged else np.zeros_like(self.tokens),
+            self.decodes,
+            self.attention,
+        ]
+        return np.stack(columns, axis=1)
+
+    def relative(self, kappa: int) -> Matrix:
+        """The same by second that the row's step took."""
+        features: Matrix = self.features(kappa) / self.seconds[:, None]
+        return features
+
+    def predicted(self, model: StepModel) -> Matrix:
+        """Seconds the model gives the mean step of each row."""
+        seconds: Matrix = self.features(model.kappa) @ _vector(model)
+        return seconds
 
 
 def _vector(model: StepModel) -> Matrix:
@@ -268,17 +282,15 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
 
 def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
     kept = learner.fit.model.kappa if learner.fit is not None else prior.kappa
-    pull = PROVEN_PULL if learner.proven else GUESS_PULL
-    fits = {kappa: _solve(rows, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=learner.proven)}
+    pull, table = PROVEN_PULL if learner.proven else GUESS_PULL, _Table(rows)
+    fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=learner.proven)}
     best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
     model = _model(fits[best][0], best)
-    errors = [abs(predict(model, row) / row.seconds - 1.0) for row in rows]
-    steps = sum(row.steps for row in rows)
     fit = Fit(
         model=model,
-        error=float(np.median(errors)),
-        condition=_condition(rows, best),
-        steps=int(steps),
+        error=float(np.median(np.abs(table.predicted(model) / table.seconds - 1.0))),
+        condition=_condition(table, best),
+        steps=int(sum(row.steps for row in rows)),
         reach=int(max(row.tokens for row in rows)),
         doubt=None,
     )
@@ -299,11 +311,9 @@ def _units(prior: StepModel) -> Matrix:
     return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token])
 
 
-def _solve(rows: Sequence[Row], prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
+def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
     """Coefficients and loss at one κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
-    seconds = np.array([row.seconds for row in rows])
-    relative = _features(rows, kappa) / seconds[:, None]
-    weight = np.array([row.weight for row in rows])
+    relative, weight = table.relative(kappa), table.weight
     ridge = np.diag(pull / _units(prior))
     goal = ridge @ _vector(prior)
     vector = _vector(prior)
@@ -316,17 +326,17 @@ def _solve(rows: Sequence[Row], prior: StepModel, kappa: int, pull: float) -> tu
     return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
 
 
-def _condition(rows: Sequence[Row], kappa: int) -> float:
+def _condition(table: _Table, kappa: int) -> float:
     """Condition number of the data alone, each column scaled to length one, columns never seen left out.
 
     Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own.
     """
-    relative = _features(rows, kappa) / np.array([[row.seconds] for row in rows])
-    if all(row.mixed for row in rows):
+    relative = table.relative(kappa)
+    if table.mixed.all():
         relative = np.delete(relative, 1, axis=1)
     norms = np.linalg.norm(relative, axis=0)
     seen = relative[:, norms > 0] / norms[norms > 0]
-    return float(np.linalg.cond(seen)) if len(rows) >= seen.shape[1] else math.inf
+    return float(np.linalg.cond(seen)) if len(seen) >= seen.shape[1] else math.inf
 
 
 def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
@@ -348,8 +358,9 @@ def _watch(learner: Learner, fresh: Sequence[Row], at: float) -> Learner:
     """Advance the change detector; on an alarm forget what was seen before the change began."""
     if learner.model is None or learner.fit is None:
         return learner
-    weights = np.array([row.weight * min(row.steps, 50.0) for row in fresh])
-    ratios = np.array([row.seconds / max(predict(learner.model, row), 1e-9) for row in fresh])
+    table = _Table(fresh)
+    weights = table.weight * np.minimum(table.steps, 50.0)
+    ratios = table.seconds / np.maximum(table.predicted(learner.model), 1e-9)
     ratio = float((weights * ratios).sum() / weights.sum())
     residual = (ratio - 1.0) / max(LEAST_NOISE, learner.fit.error)
     old = learner.cusum

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
@@ -83,6 +84,8 @@ class Sums:
 
 
 Cells = Mapping[CellKey, Sums]
+_SUMS: Final = tuple(f.name for f in fields(Sums))
+_figures: Final = attrgetter(*_SUMS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +98,8 @@ class StepWindow:
 
     def total(self, kind: StepKind | None = None) -> Sums:
         """Sums over all cells, or over those of one kind."""
-        total = Sums()
-        for key, sums in self.cells.items():
-            if kind is None or key.kind is kind:
-                total = total.plus(sums)
-        return total
+        summed = [_figures(sums) for key, sums in self.cells.items() if kind is None or key.kind is kind]
+        return Sums(**dict(zip(_SUMS, map(sum, zip(*summed, strict=True)), strict=True))) if summed else Sums()
 
 
 @dataclass(frozen=True, kw_only=True)
