@@ -34,7 +34,7 @@ from flyball_operator.governor.signals import Observation, Outcome, Signals, Uno
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
-from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.brain import Brain, collect_seldom
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.ports import EventType
 from flyball_operator.shell.tools import Tools
@@ -236,7 +236,9 @@ def main() -> None:
     parser.add_argument("--prometheus", type=int, required=True, help="its process")
     parser.add_argument("--services", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
-    asyncio.run(_work(parser.parse_args()))
+    asked = parser.parse_args()
+    collect_seldom()
+    asyncio.run(_work(asked))
 
 
 if __name__ == "__main__":

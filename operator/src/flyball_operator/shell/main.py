@@ -41,7 +41,7 @@ from flyball_operator.plan.snapshot import Config
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.shell import kopf_glue, startup
-from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.brain import Brain, collect_seldom
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.hands import Hands
 from flyball_operator.shell.queue import KeyQueue
@@ -332,6 +332,7 @@ def main() -> int:
         sys.stderr.write("\n".join(problems) + "\n")
         return Exit.MISCONFIGURED
     configure_logging(settings.log_level, settings.log_format)
+    collect_seldom()
     return _outcome(lambda: asyncio.run(run(settings)))
 
 
