@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
@@ -27,6 +28,9 @@ from flyball_operator.shell.tools import Tools
 
 _log: Final = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 1.0
+#: A window of signals is that of so many ticks, and over so many new services are taken up if they are more than a few.
+TICKS_OF_A_WINDOW: Final = 3
+BEGUN_AT_ONCE: Final = 50
 #: Objects made between two looks for cycles of them, and every how manyth look is a deeper one.
 _MADE, _DEEPER, _DEEPEST = 50_000, 20, 100
 
@@ -64,6 +68,9 @@ class Brain:
         self._clock = tools.clock
         self._tick_seconds = tick_seconds
         self._seats: dict[str, Seat] = {}
+        #: When the ticks of a service begin, by UID. What each does once per window, like learning, would fall into the
+        #: same tick for all that began in one.
+        self._begin_at: dict[str, float] = {}
         self._epoch = 0
         self._asked: dict[str, tuple[int, str | None]] = {}
         self._edited = asyncio.Event()
@@ -98,19 +105,20 @@ class Brain:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _tick(self, group: asyncio.TaskGroup) -> None:
-        if not self._muster(group):
+        services = self._muster(group)
+        if services is None:
             return
         began = self._clock()
         pods = {
             (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
-            for s in self._services.all()
+            for s in services
         }
         observations = await self._reader.read(pods)
         attainment = await self._reader.attainment()
         self._metrics.prometheus_seconds.observe(self._clock() - began)
         for identity, observation in observations.items():
             seat = self._seats.get(identity[1])
-            if seat is not None and not seat.lock.locked():
+            if seat is not None and not seat.lock.locked() and self._begin_at[identity[1]] <= began:
                 work = partial(seat.tick, observation, _of(attainment, identity))
                 group.create_task(self._guarded(seat, work))
                 # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
@@ -119,38 +127,48 @@ class Brain:
         self._metrics.tick_seconds.observe(self._clock() - began)
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
-        if not self._muster(group):
+        services = self._muster(group)
+        if services is None:
             return
         for seat in self._seats.values():
-            group.create_task(self._caught(seat, seat.tell_late))
-            if not seat.lock.locked():
+            # Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look.
+            if seat.heart.to_be_told():
+                group.create_task(self._caught(seat, seat.tell_late))
+            if not seat.lock.locked() and seat.to_be_kept():
                 group.create_task(self._guarded(seat, seat.keep))
-        asked = {service.metadata.uid: _asked(service) for service in self._services.all()}
+        asked = {service.metadata.uid: _asked(service) for service in services}
         if asked != self._asked:
             self._asked = asked
             self._edited.set()
 
-    def _muster(self, group: asyncio.TaskGroup) -> bool:
-        """Seats for the services there are, none for those gone; all anew under another leadership."""
+    def _muster(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
+        """Seats for the services there are, none for those gone; all anew under another leadership.
+
+        Returns the services, None while we do not lead.
+        """
         if not self._leadership.may_act():
-            return False
+            return None
         present = {service.metadata.uid: service for service in self._services.all()}
         ended = gone = self._seats.keys() - present.keys()
         if self._leadership.epoch != self._epoch:
             gone, self._epoch = set(self._seats), self._leadership.epoch
         for uid in gone:
             dismissed = self._seats.pop(uid)
+            del self._begin_at[uid]
             self._metrics.forget(*dismissed.labels)
             group.create_task(self._dismiss(dismissed, ended=uid in ended))
         # Once for all of them: a new leader has every seat to make, in one turn of the loop that renews the lease, too.
-        known = kin.models_of(present.values()) if present.keys() - self._seats.keys() else {}
+        new = [uid for uid in present if uid not in self._seats]
+        known = kin.models_of(present.values()) if new else {}
+        at_once, now = max(BEGUN_AT_ONCE, math.ceil(len(new) / TICKS_OF_A_WINDOW)), self._clock()
+        self._begin_at |= {uid: now + number // at_once * self._tick_seconds for number, uid in enumerate(new)}
         for uid, service in present.items():
             seat = self._seats.get(uid)
             if seat is None:
                 seat = self._seats[uid] = Seat(service, self._tools, known.get(kin.kind_of(service)))
             seat.update(service, self._services.pods(uid))
         self._metrics.services.set(len(self._seats))
-        return True
+        return present.values()
 
     async def _dismiss(self, seat: Seat, *, ended: bool) -> None:
         """End a seat. What it still did, it has measured: that is dropped, too, unless another one has its name."""

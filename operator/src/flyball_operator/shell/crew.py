@@ -9,7 +9,7 @@ written to again; after a trip of its watchdog it is not, because the same setpo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -249,15 +249,27 @@ class Crew:
         due = [uid for uid, given in told.items() if self._members[uid].holds != generation_of(given)]
         await self._talk(due, lambda there: self._write(there, told[there.key]))
 
+    def to_be_kept(self, setpoint: Setpoint) -> bool:
+        """Whether some pod is to be written to, or read back."""
+        now, told = self.clock(), self._told(setpoint)
+        return bool(self._to_verify(told, now) or self._to_write(told, now))
+
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
-        now, told = self.clock(), self._told(setpoint)
-        holding = [uid for uid, given in told.items() if self._members[uid].holds == generation_of(given)]
-        await self._talk([uid for uid in holding if now >= self._verify_at(uid)], self._read)
+        now = self.clock()
+        await self._talk(self._to_verify(self._told(setpoint), now), self._read)
         # Anew: pods come and go while others answer.
         told = self._told(setpoint)
-        due = [uid for uid, given in told.items() if self._is_due(self._members[uid], given, now)]
-        await self._talk(due, lambda there: self._write(there, told[there.key]))
+        await self._talk(self._to_write(told, now), lambda there: self._write(there, told[there.key]))
+
+    def _to_verify(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
+        """Pods that hold what they were told, and are to be read back."""
+        due = [uid for uid in told if now >= self._verify_at(uid)]
+        return [uid for uid in due if self._members[uid].holds == generation_of(told[uid])]
+
+    def _to_write(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
+        """Pods that are to be written to."""
+        return [uid for uid, given in told.items() if self._is_due(self._members[uid], given, now)]
 
     def _is_due(self, member: Member, given: Setpoint, now: float) -> bool:
         """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""

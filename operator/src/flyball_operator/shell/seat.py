@@ -124,6 +124,10 @@ class Seat:
         """The spec, but that where some engine cannot refuse requests a queue is drained, and not left to grow."""
         return self._spec if self._crew.gates else replace(self._spec, overload=Overload.QUEUE)
 
+    def to_be_kept(self) -> bool:
+        """Whether `keep` has something to do."""
+        return self._setpoint is not None and (self._followed != self._spec or self._crew.to_be_kept(self._setpoint))
+
     async def keep(self) -> None:
         """Between ticks: give the setpoint to pods that came back, and follow an edited spec without waiting."""
         if self._setpoint is None or not self._may_act:
@@ -178,9 +182,7 @@ class Seat:
         return said
 
     async def tell_late(self) -> None:
-        """Say so when no tick is completed any more. Takes no lock: a tick that hangs has it."""
-        if not self.heart.to_be_told():
-            return
+        """Say that no tick is completed any more. Takes no lock: a tick that hangs has it."""
         verdicts = self._judge(late=True)
         # First what lasts: what keeps the tick from its end may be the event.
         await self._report(verdicts)
