@@ -236,6 +236,8 @@ def test_at_rest_nothing_is_sent() -> None:
 def test_a_model_is_sent_anew_when_it_says_something_else() -> None:
     nearly, other = (replace(CPU, c1=CPU.c1 * by, c2=CPU.c2 * by) for by in (1.02, 1.3))
     assert difference(CPU, nearly) < MODEL_MOVED < difference(CPU, other)
+    # Of the largest steps it is a small part, of those of a few decodes nearly all.
+    assert difference(CPU, replace(CPU, t0=2 * CPU.t0)) > 10 * MODEL_MOVED
     assert settled(PRESENT, PRESENT.limits, CHOICE, nearly, MARGINS) == PRESENT
     sent = settled(PRESENT, PRESENT.limits, CHOICE, other, MARGINS)
     assert sent.step is not None

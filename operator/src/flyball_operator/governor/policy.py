@@ -107,11 +107,11 @@ def _moved(present: Policy, wanted: Policy) -> bool:
 
 def difference(one: StepModel, other: StepModel) -> float:
     """The largest share by which two models differ over the compared steps."""
-    pairs = [
-        (model_.seconds(decodes=n, prefill_tokens=p, context=context) for model_ in (one, other))
-        for n, p, context in _COMPARED
-    ]
-    return max(abs(b - a) / max(a, 1e-9) for a, b in pairs)
+    first, second = (
+        [model.seconds(decodes=n, prefill_tokens=p, context=context) for n, p, context in _COMPARED]
+        for model in (one, other)
+    )
+    return max(abs(b - a) / max(a, 1e-9) for a, b in zip(first, second, strict=True))
 
 
 def _rounded(seconds: float) -> float:
