@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +11,11 @@ import pytest
 from bench import tick
 from bench.interrupted import InterruptedPart
 from bench.options import Options
-from bench.tick_operator import PODS, address_of, pod, service
+from bench.tick_copies import copied
+from bench.tick_operator import PODS, address_of, pod, service, uid_of
 from flyball_operator.cluster.cache import Cache
+from flyball_operator.prometheus import answers
+from flyball_operator.prometheus.queries import UID
 from flyball_operator.shell.view import CachedServices
 
 
@@ -54,3 +59,25 @@ def test_no_two_pods_have_the_same_address() -> None:
     addresses = {address_of(number) for number in range(20_000 * PODS)}
     assert len(addresses) == 20_000 * PODS
     assert all(0 <= int(part) <= 250 for address in addresses for part in address.split("."))
+
+
+def test_ticks_that_come_late_are_reported_all_the_same() -> None:
+    said = [json.dumps(row(number)) for number in range(100)]
+    minutes = itertools.count(0.0, 60.0)
+    late = list(tick.measured(said, 20, clock=lambda: next(minutes)))
+    assert 0 < len(late) < 20
+    assert late[0] == row(tick.WARM_TICKS)
+    assert len(list(tick.measured(said, 20, clock=lambda: 0.0))) == 20
+
+
+def test_what_is_known_of_some_services_is_said_of_all() -> None:
+    samples = [
+        {"metric": {"namespace": "team", UID: uid_of(service), "field": field}, "value": [100.0, f"{service}"]}
+        for service in range(2)
+        for field in ("running", "waiting")
+    ]
+    whole = json.loads(copied({"data": {"result": samples}}, scraped=2, services=5))
+    found = answers.figures(whole["data"]["result"])
+    assert [uid for _, uid in found] == [uid_of(service) for service in range(5)]
+    assert [answers.named(group)["waiting"] for group in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
+    assert all(len(group) == 2 for group in found.values())

@@ -14,11 +14,14 @@ from flyball_operator.governor.capacity import (
     EXACT,
     FAILING_WINDOWS,
     FEWER_SECONDS,
+    FOUND_SECONDS,
     MOST_GROWTH,
+    MOVED,
     WEIGHED_SECONDS,
     Balance,
     Carried,
     carried,
+    searched,
     weighed,
 )
 from flyball_operator.governor.governor import State, decide, start
@@ -119,6 +122,33 @@ def test_a_looser_objective_never_lets_less_be_carried_behind_a_gate(
         for one in (first, replace(first, seconds=looser * ttft))
     )
     assert loose >= tight * (1 - 2 * EXACT)
+
+
+# When it is looked for.
+
+
+@GATED
+def test_what_was_found_holds_while_little_moves_whatever_the_load(gated: bool) -> None:
+    calm = situation(TTFT, TPOT)
+    first = searched(None, calm, gated=gated, now=0.0)
+    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, running=100.0, decodes=90.0)
+    longer = replace(calm, demand=replace(calm.demand, output=calm.demand.output * (1 + MOVED / 2)))
+    for near in (calm, crowded, longer):
+        assert searched(first, near, gated=gated, now=FOUND_SECONDS / 2) is first
+
+
+@GATED
+def test_it_is_found_again_after_a_while_and_where_more_moved(gated: bool) -> None:
+    calm = situation(TTFT, TPOT)
+    first = searched(None, calm, gated=gated, now=0.0)
+    slower = replace(calm, model=replace(calm.model, t0=2 * calm.model.t0))
+    edited = situation(TTFT, replace(TPOT, seconds=2 * TPOT.seconds))
+    for moved in (mixed(TTFT, TPOT, **LONG), slower, edited):
+        found = searched(first, moved, gated=gated, now=15.0)
+        assert found.found.rate == pytest.approx(carried(moved, gated=gated).rate, rel=2 * EXACT)
+    again = searched(first, calm, gated=gated, now=FOUND_SECONDS)
+    assert (again.at, again.found.rate) == (FOUND_SECONDS, pytest.approx(first.found.rate, rel=2 * EXACT))
+    assert searched(first, calm, gated=not gated, now=15.0) is not first
 
 
 # The load against it.

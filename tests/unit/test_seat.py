@@ -200,6 +200,26 @@ async def test_a_pod_that_goes_while_another_one_is_read_back_hurts_nobody() -> 
 
 
 @in_virtual_time
+async def test_between_ticks_only_a_seat_with_something_to_do_is_woken() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    await asyncio.sleep(VERIFY_SECONDS)
+    assert seat.to_be_kept()
+    await seat.keep()
+    assert not seat.to_be_kept()
+    desk.engines.held["pod-2"] = None
+    desk.muster(seat)
+    assert seat.to_be_kept(), "a pod came that was told nothing"
+    await seat.keep()
+    assert not seat.to_be_kept()
+    desk.edit(tuning={"mode": "Disabled"})
+    desk.muster(seat)
+    assert seat.to_be_kept()
+    await seat.keep()
+    assert not seat.to_be_kept()
+
+
+@in_virtual_time
 async def test_an_outage_that_goes_on_is_told_once() -> None:
     desk = Desk()
     seat = await settled(desk)

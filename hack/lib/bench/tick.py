@@ -1,8 +1,9 @@
 """What a tick of the brain costs by the number of services: processor, memory, queries, and Prometheus beside.
 
 A real Prometheus scrapes the control ports of two pods for each service, which one process serves on as many addresses
-(`tick_fleet`); the operator's brain works over it in a process of its own (`tick_operator`). A tick is the time from
-one read to the next, so what seats, read-backs and pushes take in between counts.
+(`tick_fleet`); the operator's brain works over it in a process of its own (`tick_operator`). Of more services than
+`SCRAPED` those are scraped, and a process between the two says the same of the others (`tick_copies`). A tick is the
+time from one read to the next, so what seats, read-backs and pushes take in between counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +27,11 @@ from support.prometheus import Target, prometheus
 
 #: Before these a model is learnt, and limits go down to what the load needs.
 WARM_TICKS: Final = 5
-#: Engines are scraped as they are in a cluster.
+#: Ticks that come late may take minutes each: after so many seconds what was measured will do.
+LONGEST_SECONDS: Final = 300.0
+#: Engines are scraped as they are in a cluster, of so many services at most: that is a core's worth of Prometheus.
 SCRAPE: Final = "5s"
+SCRAPED: Final = 100
 Row = dict[str, Any]
 
 
@@ -53,17 +58,20 @@ def _title(services: int) -> str:
 def _ticks(services: int, ticks: int) -> Iterator[Row]:
     """A row for each tick after the first ones."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        port = free_port()
-        fleet = stack.enter_context(_process("bench.tick_fleet", str(port)))
-        if not fleet.readline():
-            raise RuntimeError("the fleet did not start")
+        port, scraped = free_port(), min(services, SCRAPED)
+        _await_ready(stack.enter_context(_process("bench.tick_fleet", str(port))))
         targets = [
             Target(f"{address_of(pod)}:{port}", uid_of(pod // PODS), pod=f"chat-{pod // PODS}-{pod % PODS}")
-            for pod in range(PODS * services)
+            for pod in range(PODS * scraped)
         ]
         running = stack.enter_context(prometheus(Path(folder), targets, scrape=SCRAPE))
+        url = running.url
+        if scraped < services:
+            copies, numbers = free_port(), (str(scraped), str(services))
+            _await_ready(stack.enter_context(_process("bench.tick_copies", str(copies), url, *numbers)))
+            url = f"http://127.0.0.1:{copies}"
         arguments = {
-            "--url": running.url,
+            "--url": url,
             "--prometheus": str(running.pid),
             "--services": str(services),
             "--port": str(port),
@@ -71,12 +79,24 @@ def _ticks(services: int, ticks: int) -> Iterator[Row]:
         said = stack.enter_context(
             _process("bench.tick_operator", *(word for pair in arguments.items() for word in pair))
         )
-        for number, line in enumerate(said):
-            if number >= WARM_TICKS:
-                yield json.loads(line)
-            if number + 1 >= WARM_TICKS + ticks:
+        yield from measured(said, ticks)
+
+
+def measured(said: Iterable[str], ticks: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Row]:
+    """The rows of so many ticks after the first ones, fewer if these take too long, but one."""
+    began = clock()
+    for number, line in enumerate(said):
+        if number >= WARM_TICKS:
+            yield json.loads(line)
+            if number + 1 >= WARM_TICKS + ticks or clock() - began > LONGEST_SECONDS:
                 return
-        raise RuntimeError("the operator ended before its time")
+    raise RuntimeError("the operator ended before its time")
+
+
+def _await_ready(said: Iterator[str]) -> None:
+    """Until a process says that it serves."""
+    if next(said, None) is None:
+        raise RuntimeError("what the operator works over did not start")
 
 
 @contextmanager
@@ -114,6 +134,7 @@ def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
         "status writes p50": statistics.median(row["writes of the tick"] for row in rows),
         "observed share": statistics.fmean(row["observed"] / row["of"] for row in rows),
         "tuned share": statistics.fmean(row["tuned"] / row["of"] for row in rows),
+        "services scraped": float(min(services, SCRAPED)),
         "memory MiB": max(row["VmRSS MiB"] for row in rows),
         "largest memory MiB": max(row["VmHWM MiB"] for row in rows),
         "services": float(services),

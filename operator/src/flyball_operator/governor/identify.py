@@ -242,7 +242,9 @@ class _Table:
     """Rows as columns: made once, used for each κ."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        named = ((row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.mixed) for row in rows)
+        named = (
+            (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.mixed) for row in rows
+        )
         columns = np.array(list(named), dtype=np.float64).T
         self.seconds, self.weight, self.steps, self.tokens, self.decodes, self.attention, self.mixed = columns
 

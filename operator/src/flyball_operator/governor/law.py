@@ -158,7 +158,8 @@ def _relieved(situation: Situation, seqs: int) -> int:
     budget = _wait_budget(situation, seqs)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _place_wait(situation, middle, waiting=situation.demand.waiting) <= budget else (middle + 1, high)
+        wait = _place_wait(situation, middle, waiting=situation.demand.waiting)
+        low, high = (low, middle) if wait <= budget else (middle + 1, high)
     return low
 
 
@@ -282,7 +283,7 @@ def _most_use(situation: Situation, predicted: Prediction, *, first: bool) -> fl
     return max(uses, default=0.0)
 
 
-def _predict(  # noqa: PLR0913 - what it is predicted from, all by name
+def _predict(
     demand: Demand, *, chunk: float, full: float, idle: float, waiting: float, place_wait: float, capacity: float
 ) -> Prediction:
     """What comes of full steps of `chunk` prefill tokens taking `full` seconds among steps of decodes taking `idle`.

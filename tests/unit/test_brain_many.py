@@ -1,0 +1,83 @@
+"""The brain with many services: none waits for long, and they do not all do the same in the same tick."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.shell.brain import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Brain
+from flyball_operator.shell.seat import Seat
+from support.brains import ScriptedReader, inference_service
+from support.seats import AWAY, Desk
+from support.virtual_time import in_virtual_time, now
+
+
+@dataclass
+class Many(Desk):
+    """A desk with other services than one."""
+
+    services: list[InferenceService] = field(default_factory=list)
+
+    def all(self) -> list[InferenceService]:
+        return self.services
+
+
+def numbered(*numbers: int) -> list[InferenceService]:
+    return [inference_service(f"uid-{number}", name=f"chat-{number}") for number in numbers]
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    """When each service, by its name, had its ticks, in seconds since the first of all."""
+    seen: dict[str, list[float]] = defaultdict(list)
+    began: list[float] = []
+
+    async def tick(seat: Seat, *_: Any) -> None:
+        began[:] = began or [now()]
+        seen[seat.labels[1]].append(now() - began[0])
+
+    monkeypatch.setattr(Seat, "tick", tick)
+    return seen
+
+
+async def work(desk: Many, seconds: float) -> None:
+    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(AWAY), tools=desk.tools()).run())
+    await asyncio.sleep(seconds)
+    brain.cancel()
+    await asyncio.gather(brain, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_many_services_are_taken_up_one_part_in_each_tick_of_a_window(ticks: dict[str, list[float]]) -> None:
+    share = 2 * BEGUN_AT_ONCE
+    await work(Many(services=numbered(*range(TICKS_OF_A_WINDOW * share))), 31)
+    firsts = [times[0] for times in ticks.values()]
+    assert len(firsts) == TICKS_OF_A_WINDOW * share
+    groups = [sum(5 * part <= first < 5 * part + 5 for first in firsts) for part in range(TICKS_OF_A_WINDOW)]
+    assert groups == [share] * TICKS_OF_A_WINDOW
+    assert all(
+        later - earlier <= 5 for times in ticks.values() for earlier, later in zip(times, times[1:], strict=False)
+    )
+
+
+@in_virtual_time
+async def test_a_few_services_begin_at_once(ticks: dict[str, list[float]]) -> None:
+    await work(Many(services=numbered(*range(BEGUN_AT_ONCE))), 1)
+    assert [times[0] for times in ticks.values()] == [0.0] * BEGUN_AT_ONCE
+
+
+@in_virtual_time
+async def test_a_service_that_comes_later_waits_for_nobody(ticks: dict[str, list[float]]) -> None:
+    desk = Many(services=numbered(*range(BEGUN_AT_ONCE)))
+    brain = asyncio.create_task(work(desk, 60))
+    await asyncio.sleep(22)
+    desk.services = [*desk.services, *numbered(1000)]
+    await asyncio.sleep(3)
+    assert ticks["chat-1000"]
+    await brain
