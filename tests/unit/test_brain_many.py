@@ -61,9 +61,7 @@ async def test_many_services_are_taken_up_one_part_in_each_tick_of_a_window(tick
     assert len(firsts) == TICKS_OF_A_WINDOW * share
     groups = [sum(5 * part <= first < 5 * part + 5 for first in firsts) for part in range(TICKS_OF_A_WINDOW)]
     assert groups == [share] * TICKS_OF_A_WINDOW
-    assert all(
-        later - earlier <= 5 for times in ticks.values() for earlier, later in zip(times, times[1:], strict=False)
-    )
+    assert all(later - earlier <= 5 for times in ticks.values() for earlier, later in pairwise(times))
 
 
 @in_virtual_time
