@@ -11,7 +11,7 @@ from urllib3.util.retry import Retry
 
 from flyball_operator.governor.signals import Missing
 
-#: Series of one answer: 1000 services with 42 cells of 8 figures.
+#: Series of one answer: 1000 services with 42 cells of 7 figures.
 MAX_SERIES: Final = 400_000
 
 

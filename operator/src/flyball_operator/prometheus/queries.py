@@ -21,6 +21,8 @@ FIELD: Final = "field"
 #: The field of the number of cells.
 CELLS: Final = "cells"
 
+#: What is asked of steps. Of the KV tokens that decodes read nothing is learnt: they go with the number of decodes.
+_STEPS: Final = {field: metric for field, metric in STEP_FIELDS.items() if field != "kv_tokens"}
 _TARGETS: Final = f'container="{CONTAINER_ENGINE}",port="{PORT_CONTROL}",{UID}!=""'
 
 
@@ -56,10 +58,10 @@ def _together(figures: dict[str, str]) -> str:
 def steps(window: int, targets: str = _TARGETS) -> str:
     """Sums over the steps of a window in seconds, by bucket and kind; `field` is that of `contract.StepSums`.
 
-    Only what is above zero: of an engine's 42 cells most are idle, and each has eight sums. `cells` counts all of them,
+    Only what is above zero: of an engine's 42 cells most are idle, and each has seven sums. `cells` counts all of them,
     which tells an idle service from one that is not seen.
     """
-    sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
+    sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in _STEPS.items()}
     moved = {field: f"{increase} > 0" for field, increase in sums.items()}
     return _together({CELLS: _aggregate("count", sums["steps"]), **moved})
 
