@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from flyball_engine.contract import Limits, Metric, ObjectiveSpec
 from flyball_operator.api import names
@@ -56,12 +57,12 @@ class Objective:
     seconds: float
     allowed: float
 
-    @property
+    @cached_property
     def contract(self) -> ObjectiveSpec:
         """The objective as the engine counts it."""
         return ObjectiveSpec(metric=self.metric, threshold_seconds=self.seconds)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The id that the engine's counters carry."""
         return self.contract.id

@@ -309,8 +309,7 @@ class Seat:
         self._journal = self._journal.observed(observation, self._spec, self._tools.wall())
 
     def _judge(self, *, late: bool = False) -> Verdicts:
-        ready = self._crew.ready
-        live = self._setpoint
+        ready, live = self._crew.ready, self._setpoint
         fit = self._state.learner.fit
         progress = Progress(
             mode=self._spec.mode,
