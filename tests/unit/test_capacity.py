@@ -121,7 +121,8 @@ def test_a_looser_objective_never_lets_less_be_carried_behind_a_gate(
         carried(mixed(one, token, ratio=prompt / output, **lengths), gated=True).rate
         for one in (first, replace(first, seconds=looser * ttft))
     )
-    assert loose >= tight * (1 - 2 * EXACT)
+    # Of less than one request in a quarter of an hour the search knows only that it is next to none.
+    assert loose >= tight * (1 - 2 * EXACT) - 1e-3
 
 
 # When it is looked for.

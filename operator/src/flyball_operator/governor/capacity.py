@@ -142,7 +142,8 @@ def searched(before: Search | None, situation: Situation, *, gated: bool, now: f
 def _mix(situation: Situation) -> tuple[float, ...]:
     """What a core carries depends on this, besides what is asked and the model. Of memory little comes, and slowly."""
     demand, margins = situation.demand, situation.margins
-    return (demand.prompt, demand.uncached, demand.output, demand.attention, margins.token, margins.first_token)
+    lengths = (demand.prompt, demand.uncached, demand.output, demand.attention)
+    return (*lengths, demand.drafted, demand.made, margins.token, margins.first_token)
 
 
 def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
