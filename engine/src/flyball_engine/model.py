@@ -32,6 +32,11 @@ class StepModel:
     g: float
     kappa: int
 
+    @property
+    def charges(self) -> bool:
+        """Whether a step costs anything but for its decodes and their prompts' contexts: else any fits into no time."""
+        return self.t0 + self.c1 + self.c2 > 0
+
     def seconds(self, *, decodes: float, prefill_tokens: float = 0.0, context: float = 0.0) -> float:
         """Predicted time of one step, in seconds.
 

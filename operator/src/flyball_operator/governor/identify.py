@@ -72,7 +72,7 @@ class Doubt(StrEnum):
     ALIKE = "AlikeSteps"
     """Enough steps, all of like size: an overloaded engine makes full ones alone."""
     LARGE_ERROR = "LargeError"
-    """The model explains half of what it learnt from worse than `LARGEST_ERROR`."""
+    """The model explains half of what it learnt from worse than `LARGEST_ERROR`, or has tokens for nothing."""
     ILL_CONDITIONED = "IllConditioned"
     """The steps seen are too alike to tell the coefficients apart."""
 
@@ -342,7 +342,7 @@ def _condition(table: _Table, kappa: int) -> float:
 
 
 def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
-    if fit.error > LARGEST_ERROR:
+    if fit.error > LARGEST_ERROR or not fit.model.charges:
         return Doubt.LARGE_ERROR
     if proven:
         return None

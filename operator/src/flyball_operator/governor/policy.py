@@ -64,7 +64,7 @@ def settled(present: Policy, limits: Limits, choice: Choice, model: StepModel, m
     """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
     if choice.deadline is None:
         return Policy(limits=limits)
-    budget = NO_BUDGET if choice.budget is None else min(NO_BUDGET, _rounded(choice.budget))
+    budget = NO_BUDGET if choice.budget is None else _rounded(min(NO_BUDGET, choice.budget))
     wanted = Policy(
         limits=limits,
         step=StepBudget(seconds=budget, model=model_spec(model)),

@@ -155,9 +155,8 @@ def _model(status: StepModelCoefficients) -> StepModel | None:
     """The model that is there, None if none is."""
     values = {name: _number(getattr(status, name)) for name in _COEFFICIENTS}
     sane = all(0 <= value <= LARGEST_COEFFICIENT for value in values.values())
-    if not sane or values["c1"] + values["c2"] + values["t0"] <= 0 or status.kappa < 1:
-        return None
-    return StepModel(kappa=status.kappa, **values)
+    model = StepModel(kappa=status.kappa, **values)
+    return model if sane and model.charges and status.kappa >= 1 else None
 
 
 def _number(text: str) -> float:
