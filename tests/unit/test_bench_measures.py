@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.measures import BIN, LONGEST_RECOVERY, good_each, recovery, seconds_below, start_seconds
+from bench.measures import BIN, LONGEST_RECOVERY, good_each, most_within, recovery, seconds_below, start_seconds
 from bench.scenarios import SCENARIOS
 from flyball_engine.simulator.requests import Request
 
@@ -31,6 +31,11 @@ def test_a_recovery_is_the_first_second_whose_next_ten_are_good() -> None:
     assert recovery(requests, lambda _: True, [60.0]) == 0
     assert recovery(requests, lambda one: one.arrival < 60, [30.0, 60.0]) == LONGEST_RECOVERY
     assert recovery(requests, lambda _: False, []) == 0
+
+
+def test_what_lies_in_any_span_is_counted_wherever_that_begins() -> None:
+    assert most_within([], 60.0) == 0
+    assert most_within([5.0, 55.0, 60.0, 64.0, 65.0, 130.0], 60.0) == 4
 
 
 def test_a_start_is_over_when_as_much_is_kept_as_by_the_best() -> None:

@@ -162,6 +162,52 @@ def test_changed_bounds_move_the_limits_at_once_and_unobserved() -> None:
     assert decision.changed
 
 
+def flapping(number: int, at: float) -> Observation:
+    """A window of long prompts, or of short ones, in turns."""
+    longer = {"prompt_tokens": 60 * 4000.0, "running": 1.0} if number % 2 else {}
+    window = step_window(start=at - 15, end=at, decodes=(1, 2) if number % 2 else (15, 31, 60))
+    return signals(at, window=window, **longer)
+
+
+def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:
+    state, changed, held = tuned(), [], []
+    for number in range(120):
+        at = 200.0 + 5 * number
+        state, decision = ticks(state, flapping(number, at), now=at)
+        if decision.changed:
+            changed.append(at)
+        if decision.hold is Hold.CHANGED_OFTEN:
+            held.append(decision)
+    assert all(sum(start <= at < start + 60.0 for at in changed) <= 6 for start in changed)
+    assert held
+    assert held[-1].trigger.endswith("the next one waits")
+    assert len(state.changes) <= 6
+
+
+def test_a_change_that_waits_is_weighed_anew_and_made_when_it_may_be() -> None:
+    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(128, 2048)))
+    state, early = ticks(state, signals(200.0), now=200.0)
+    assert (early.hold, early.changed) == (Hold.CHANGED_OFTEN, False)
+    assert early.choice is not None
+    _, later = ticks(state, signals(225.0), now=225.0)
+    assert later.changed
+
+
+def test_a_queue_is_drained_even_where_it_changed_often() -> None:
+    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(16, 512)))
+    _, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=300.0, running=16.0), now=200.0)
+    assert decision.changed
+    assert decision.policy.limits.max_num_active_seqs == 128
+
+
+def test_what_the_spec_asks_for_is_not_held() -> None:
+    often = replace(start(AUTO), changes=(70.0, 75.0, 80.0, 85.0, 90.0, 95.0))
+    narrow = replace(AUTO, envelope=Envelope(Span(4, 16), Span(128, 256)))
+    state, decision = ticks(often, signals(100.0), spec=narrow)
+    assert decision.changed
+    assert state.limits == limits(16, 256)
+
+
 def test_overlapping_windows_teach_nothing_twice() -> None:
     first, _ = ticks(start(AUTO), signals(100.0))
     second, _ = ticks(first, signals(105.0), now=105.0)

@@ -62,6 +62,41 @@ def test_the_token_limit_grows_only_so_far_beyond_what_was_ever_seen() -> None:
     assert restrained((64, 256), wish(64, 128), reach=150) == (64, 128)
 
 
+def changes_made(spaced: float, *, urgent: bool, seconds: float = 600.0) -> list[float]:
+    """When changes were made of those that were wanted so far apart."""
+    made: list[float] = []
+    for number in range(int(seconds / spaced)):
+        now = number * spaced
+        if guard.may_change(guard.recent(tuple(made), now), now, urgent=urgent):
+            made.append(now)
+    return made
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+@pytest.mark.parametrize("spaced", [1.0, 5.0, 15.0])
+def test_in_no_minute_are_there_more_than_six_changes(spaced: float, urgent: bool) -> None:
+    made = changes_made(spaced, urgent=urgent)
+    assert len(made) > 30
+    for start in made:
+        assert sum(start <= at < start + 60.0 for at in made) <= (6 if urgent else 4)
+
+
+def test_what_must_not_wait_finds_a_change_left() -> None:
+    made = tuple(changes_made(10.0, urgent=False, seconds=40.0))
+    assert not guard.may_change(made, 41.0, urgent=False)
+    assert guard.may_change(made, 41.0, urgent=True)
+
+
+def test_a_change_that_may_wait_waits_for_the_last_one_to_show_what_it_does() -> None:
+    assert not guard.may_change((100.0,), 105.0, urgent=False)
+    assert guard.may_change((100.0,), 110.0, urgent=False)
+    assert guard.may_change((100.0,), 101.0, urgent=True)
+
+
+def test_a_clock_that_was_set_back_holds_nothing_for_long() -> None:
+    assert guard.recent((1000.0, 1005.0), 400.0) == ()
+
+
 def test_limits_outside_changed_bounds_are_moved_inside() -> None:
     assert guard.clipped(limits(500, 64), ENVELOPE) == limits(128, 128)
 

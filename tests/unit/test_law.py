@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from flyball_operator.governor.law import GAP_SHARE, choose
 from flyball_operator.governor.situation import Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, Objective, Span
@@ -83,6 +85,25 @@ def test_what_keeps_tokens_and_is_nearly_as_fast_is_not_given_up_for_a_drain() -
     short = replace(big, prompt=1000.0, uncached=1000.0, ratio=25.0)
     many = replace(short, waiting=200.0, running=150.0, decodes=150.0, arrivals=30.0)
     assert choose(replace(wide, objectives=(TTFT, replace(TPOT, seconds=0.02)), demand=many)).tokens == 8192
+
+
+def test_a_queue_that_is_only_foretold_is_not_drained() -> None:
+    crowd = situation(TTFT, TPOT, arrivals=40.0, running=40.0)
+    assert choose(crowd).regime is not Regime.DRAINING
+    assert choose(crowd).predicted.tpot <= TPOT.seconds
+
+
+@pytest.mark.parametrize("arrivals", [2.0, 6.0, 10.0])
+@pytest.mark.parametrize("waiting", [0.0, 5.0])
+def test_no_step_is_smaller_than_what_keeps_all_tokens_whatever_comes(arrivals: float, waiting: float) -> None:
+    first, token = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
+    wide = situation(first, token, model=H100, envelope=Envelope(Span(4, 256), Span(128, 8192)), tokens=8192)
+    long = {"prompt": 1500.0, "uncached": 1500.0, "output": 20.0, "ratio": 75.0, "attention": 900.0, "decodes": 2.0}
+    here = replace(wide, demand=demand(arrivals=arrivals, waiting=waiting, **long))
+    choice = choose(here)
+    full = here.step(here.decodes(choice.seqs), choice.tokens - here.decodes(choice.seqs))
+    assert full <= token.seconds * here.margins.token
+    assert full == pytest.approx(token.seconds * here.margins.token, rel=0.05)
 
 
 def test_a_drain_ends_with_room_not_at_the_edge() -> None:

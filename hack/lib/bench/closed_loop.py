@@ -64,7 +64,7 @@ class Brain:
         self, tuning: TuningSpec, *, tick: float, gated: bool, cores: int = 1, scrape: float | None = None
     ) -> None:
         """`cores` engines stand behind what it observes. `scrape`: seconds; absent, as often as it decides."""
-        self.changes = 0
+        self.changes: list[float] = []
         self.signals: Signals | None = None
         self._cores = cores
         self._scrape_seconds = scrape or min(SCRAPE_SECONDS, tick)
@@ -100,8 +100,8 @@ class Brain:
         seen = _signals(self._samples[0], self._samples[-1], core, self._tuning)
         self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
         self._state, decision = decide(self._state, self._told(self.signals), self._tuning, core.now)
-        self.changes += decision.changed
         if decision.changed:
+            self.changes.append(core.now)
             self._push(core)
 
     def _told(self, signals: Signals) -> Observation:

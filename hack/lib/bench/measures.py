@@ -59,6 +59,11 @@ def start_seconds(mine: Sequence[int], best: Sequence[int]) -> float:
     return BIN * len(mine)
 
 
+def most_within(times: Sequence[float], seconds: float) -> int:
+    """Most of these times, which are in order, that lie in any span of so many seconds."""
+    return max((bisect_left(times, start + seconds) - number for number, start in enumerate(times)), default=0)
+
+
 def _attainment(requests: Sequence[Request], good: Good) -> Callable[[float, float], float]:
     """Share of those that came in a span, of its start and its end, that kept theirs; 1 if nobody came.
 

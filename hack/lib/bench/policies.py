@@ -9,7 +9,7 @@ from typing import Final
 
 from bench.closed_loop import Brain
 from bench.fleet import cores_of
-from bench.measures import good_each, recovery, seconds_below
+from bench.measures import good_each, most_within, recovery, seconds_below
 from bench.rivals.aimd import Aimd
 from bench.rivals.binary_search import BinarySearch
 from bench.rivals.gradient import Gradient2
@@ -24,6 +24,8 @@ from flyball_engine.simulator.virtual import Event, retune, run
 
 #: Seconds after the last arrival in which answers may still come in time.
 AFTERWARDS: Final = 60.0
+#: Changes are counted in any span of so many seconds.
+MINUTE: Final = 60.0
 SEQS: Final = (8, 16, 32, 64, 128, 192, 256)
 TOKENS: Final = (256, 512, 1024, 2048, 4096, 8192)
 #: A grid for the impatient; limits by hand are in it.
@@ -84,7 +86,7 @@ def policies(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Requests per second that kept every objective, their share of those let in, and changes a minute of arrivals.
+    """Requests per second that kept every objective, their share of those let in, and the most changes in any minute.
 
     `first`: the share of those let in whose first token came in time; `tokens`: of those that got one, the share whose
     other tokens did. `good_each`, `recovery`: see `measures`. `below`: seconds of too low an attainment among all,
@@ -95,7 +97,7 @@ class Outcome:
 
     goodput: float
     kept: float
-    changes: float
+    changes: int
     first: float = 1.0
     tokens: float = 1.0
     below: int = 0
@@ -111,7 +113,7 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
     """One run."""
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     core = case.core(seed)
-    changes = 0
+    changes: Sequence[float] = ()
     if policy.limits is not None:
         run(core, requests, until=until, events=[*_fixed(case, policy, core, gate=gate), *case.events()])
     elif policy.tick is not None:
@@ -126,7 +128,7 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
     return outcome(case, requests, changes)
 
 
-def outcome(case: Case, requests: Sequence[Request], changes: int) -> Outcome:
+def outcome(case: Case, requests: Sequence[Request], changes: Sequence[float]) -> Outcome:
     """What came of a run."""
     good = sum(map(case.good, requests))
     let_in = [request for request in requests if request.fate is not Fate.SHED]
@@ -134,7 +136,7 @@ def outcome(case: Case, requests: Sequence[Request], changes: int) -> Outcome:
     return Outcome(
         goodput=good / case.seconds,
         kept=good / max(1, len(let_in)),
-        changes=60.0 * changes / case.seconds,
+        changes=most_within(changes, MINUTE),
         first=_share(let_in, case.first_in_time),
         tokens=_share(answered, case.tokens_in_time),
         below=seconds_below(requests, case.good, case.seconds),

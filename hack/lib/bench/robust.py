@@ -130,7 +130,7 @@ def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate:
     again = [retune(case.seconds / 2 + RESTART_SECONDS, setpoint)] if trouble.restart else []
     events = [retune(0.0, setpoint), *case.events(), *_befalls(case, trouble), *again]
     run(case.core(seed), requests, until=until, events=events)
-    return outcome(case, requests, 0)
+    return outcome(case, requests, ())
 
 
 def _befalls(case: Case, trouble: Trouble) -> list[Event]:

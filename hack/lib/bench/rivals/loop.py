@@ -28,7 +28,7 @@ class Opponent:
 
     def __init__(self, rival: Rival, requests: Sequence[Request], *, told: Callable[[Limits], Setpoint]) -> None:
         self.rival = rival
-        self.changes = 0
+        self.changes: list[float] = []
         self._requests = requests
         self._told = told
         self._arrived = 0
@@ -47,7 +47,7 @@ class Opponent:
         before = self.rival.limits
         self.rival = self.rival.after(self._window(core))
         if self.rival.limits != before:
-            self.changes += 1
+            self.changes.append(core.now)
             self._push(core)
 
     def _push(self, core: Core) -> None:

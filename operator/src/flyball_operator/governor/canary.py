@@ -97,6 +97,7 @@ def undecided(before: State, after: State) -> State:
         held_until=before.held_until,
         halved=before.halved,
         explore_at=before.explore_at,
+        changes=before.changes,
     )
 
 

@@ -40,7 +40,8 @@ class State:
     `halved`: whether its budget is half of what it should be, to learn; `explore_at`: when that may change.
     `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
     `balance`: the load against what the engines carry, None until there is a model, and the `search` that this was
-    found by; `advised`: the replicas that were advised last, whatever is known now.
+    found by; `advised`: the replicas that were advised last, whatever is known now. `changes`: when the law changed
+    the policy by itself, the last minute's.
     """
 
     policy: Policy
@@ -59,6 +60,7 @@ class State:
     balance: Balance | None = None
     search: Search | None = None
     advised: int | None = None
+    changes: tuple[float, ...] = ()
 
     @property
     def limits(self) -> Limits:
@@ -118,7 +120,9 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
     watched = _watch(_lived(state, spec, observation.at), observation, observation.load, spec)
     watched = _weigh(watched, observation, observation.load, spec, now)
-    return _act(watched, observation, observation.load, spec, now)
+    if watched.trial is not None and watched.trial.worse >= guard.WORSE_WINDOWS:
+        return _roll_back(watched, spec.envelope, now)
+    return _paced(watched, *_act(watched, observation, observation.load, spec, now), observation.load)
 
 
 def learn_steps(state: State, window: StepWindow) -> State:
@@ -189,8 +193,6 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
 
 
 def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: float) -> tuple[State, Decision]:
-    if state.trial is not None and state.trial.worse >= guard.WORSE_WINDOWS:
-        return _roll_back(state, spec.envelope, now)
     if now < state.held_until:
         return state, _decision(state, state, now, Hold.ROLLED_BACK, "holding after a change was undone")
     if load.running + load.waiting + load.arrivals + load.refused <= 0:
@@ -217,6 +219,38 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     moved = replace(moved, policy=policy, regime=choice.regime, trial=trial, halved=False, explore_at=later)
     said = explain(choice, demand, sheds=shed_for(spec) if policy.shed is not None else "")
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
+
+
+def _paced(state: State, moved: State, decision: Decision, load: Load) -> tuple[State, Decision]:
+    """What was decided, or the policy as it is where that changed as often as it may.
+
+    What is not done is not remembered as decided either: the next tick weighs it anew.
+    """
+    if not decision.changed:
+        return moved, decision
+    changes = guard.recent(state.changes, decision.at)
+    if guard.may_change(changes, decision.at, urgent=_is_urgent(decision, load)):
+        return replace(moved, changes=(*changes, decision.at)), decision
+    said = f"{decision.trigger}; changed {len(changes)} times within {guard.CHANGES_SECONDS:.0f} s: the next one waits"
+    held = replace(decision, policy=state.policy, hold=Hold.CHANGED_OFTEN, trigger=said)
+    return replace(state, changes=changes), held
+
+
+def _is_urgent(decision: Decision, load: Load) -> bool:
+    """What every second counts for: a first gate, a batch that memory does not hold, and wider limits for a queue."""
+    before, after, choice = decision.before, decision.policy, decision.choice
+    if before.shed is None and after.shed is not None:
+        return True
+    rises = [
+        (new or 0) - (old or 0)
+        for new, old in (
+            (after.limits.max_num_active_seqs, before.limits.max_num_active_seqs),
+            (after.limits.max_num_scheduled_tokens, before.limits.max_num_scheduled_tokens),
+        )
+    ]
+    if load.kv_usage > guard.KV_URGENT and rises[0] < 0:
+        return True
+    return choice is not None and choice.regime is Regime.DRAINING and min(rises) >= 0
 
 
 def _learn_on(

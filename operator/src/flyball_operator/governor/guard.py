@@ -37,6 +37,13 @@ REACH: Final = 4
 WORSE_WINDOWS: Final = 2
 WORSE_DEVIATIONS: Final = 2.0
 ROLLBACK_HOLD: Final = 120.0
+#: Changes that the law makes by itself in so many seconds at most, each being a setpoint that every pod must confirm;
+#: the last ones are left to what must not wait.
+CHANGES: Final = 6
+CHANGES_SECONDS: Final = 60.0
+URGENT_CHANGES: Final = 2
+#: Seconds between two that may wait, two usual ticks: so that the last of a row never has to wait for long.
+CHANGES_APART: Final = 9.5
 #: A window is compared only with one of similar load, and with enough requests in both.
 LIKE_LOAD: Final = 1.25
 LEAST_REQUESTS: Final = 20.0
@@ -64,6 +71,8 @@ class Hold(StrEnum):
     """The change would be within the hysteresis."""
     COOLING_DOWN = "CoolingDown"
     """S rose a moment ago and may not fall yet."""
+    CHANGED_OFTEN = "ChangedOften"
+    """It changed a moment ago, or as often as it may in a minute, and this change may wait."""
     ROLLED_BACK = "RolledBack"
     """A change was undone; nothing moves until the hold ends."""
 
@@ -99,6 +108,18 @@ def restrain(
     if (new_seqs, new_tokens) == (seqs, tokens):
         return current, Hold.COOLING_DOWN if held else Hold.GOOD_ENOUGH
     return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
+
+
+def recent(changes: tuple[float, ...], now: float) -> tuple[float, ...]:
+    """Those of the law's changes, in order, that the next one has to heed."""
+    return tuple(at for at in changes if 0.0 <= now - at < CHANGES_SECONDS)
+
+
+def may_change(changes: tuple[float, ...], now: float, *, urgent: bool) -> bool:
+    """Whether one more change may be made now, after these recent ones."""
+    if urgent or not changes:
+        return len(changes) < CHANGES
+    return len(changes) < CHANGES - URGENT_CHANGES and now - changes[-1] >= CHANGES_APART
 
 
 def clipped(current: Limits, envelope: Envelope) -> Limits:

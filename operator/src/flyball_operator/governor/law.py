@@ -88,7 +88,8 @@ def choose(situation: Situation) -> Choice:
     calm = [point for point in points if point.token_use <= 1.0]
     prompt = [point for point in points if point.in_time(1.0, draining=draining)]
     both = [point for point in calm if point in prompt]
-    late = [point for point in calm if point.in_time(brink, draining=draining)]
+    # A queue that is only foretold spoils nothing yet: draining it would.
+    late = [point for point in calm if situation.demand.waiting < 1.0 or point.in_time(brink, draining=draining)]
     regime = Regime.BALANCED if has_token_objective(situation.objectives) else Regime.THROUGHPUT
     if both:
         best = min(
@@ -216,7 +217,7 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
     drafted = situation.demand.drafted
     fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
     floor = max(BALANCE * fed, decodes * drafted + 64)
-    least = min(span.most, max(span.least, math.ceil(floor)))
+    least = min(span.most, max(span.least, math.ceil(floor), int(_harmless(situation, decodes))))
     return sorted({least, span.most, *(size for size in _SIZES | {situation.tokens} if least < size < span.most)})
 
 
@@ -242,6 +243,23 @@ class _Batch:
             place_wait=_place_wait(situation, seqs, waiting=situation.demand.waiting),
             calm_place_wait=_place_wait(situation, seqs, waiting=0.0),
         )
+
+
+def _harmless(situation: Situation, decodes: float) -> float:
+    """Tokens of the largest step that keeps what a token takes in the mean even if all steps are full; 0 if none does.
+
+    Smaller steps save no token, whatever comes, and let prompts wait. Gaps are single steps, which scatter: there slack
+    is worth something.
+    """
+    budgets = [
+        token_budget(objective, situation) for objective in situation.objectives if objective.metric not in _FIRST
+    ]
+    if not budgets or any(objective.metric is Metric.INTER_TOKEN_LATENCY for objective in situation.objectives):
+        return 0.0
+    seconds = min(budget for budget in budgets if budget is not None)
+    tokens, context = decodes * situation.demand.drafted, situation.demand.attention
+    chunk = situation.model.largest_chunk(seconds=seconds, tokens=tokens, decodes=decodes, context=context)
+    return min(tokens + chunk, float(situation.envelope.tokens.most)) if chunk >= 1.0 else 0.0
 
 
 def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
