@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +18,7 @@ from bench.interrupted import InterruptedPart
 from bench.intervals import half_width, quotients
 from bench.kept import Kept
 from bench.law import SEEDS, compare
-from bench.law_command import write_report
+from bench.law_command import refusal, write_report
 from bench.main import run as command
 from bench.options import Options
 from bench.policies import Outcome
@@ -27,7 +27,7 @@ from bench.rows import FILE, KeptError
 from bench.runs import Job, finish
 from bench.scenarios import SCENARIOS
 
-OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=1.5, good_each=(3, 4))
+OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=2, good_each=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,25 @@ class TestKeptResults:
             Kept(tmp_path / "file")
 
 
+class TestChosenScenarios:
+    def test_only_those_are_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ran: list[str] = []
+
+        def all_of_them(jobs: list[object], _: Kept) -> tuple[dict[str, Outcome], bool]:
+            ran.extend(job.case.name for job in jobs)  # type: ignore[attr-defined]  # as they are
+            return {job.key: OUTCOME for job in jobs}, True  # type: ignore[attr-defined]  # as they are
+
+        monkeypatch.setattr("bench.law.finish", all_of_them)
+        compare(Options(quick=True, scenarios=("h100 chat",)), gate=False)
+        assert set(ran) == {"h100 chat"}
+
+    def test_names_that_are_none_and_other_parts_are_refused(self) -> None:
+        chosen = Options(scenarios=("h100 chat", "h100 chatt"))
+        assert "no scenario h100 chatt: there are h100 chat," in (refusal(chosen, ["open"]) or "")
+        assert "--part" in (refusal(replace(chosen, scenarios=("h100 chat",)), ["open", "robust"]) or "")
+        assert refusal(replace(chosen, scenarios=("h100 chat",)), ["open", "gated"]) is None
+
+
 class TestCtrlC:
     def test_what_was_measured_is_kept(self, tmp_path: Path) -> None:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -165,7 +184,7 @@ class TestIntervals:
     @staticmethod
     def came(job: object) -> Outcome:
         rival, seed = job.policy.rival, job.seed  # type: ignore[attr-defined]  # as they are
-        return Outcome(goodput=seed * (0.5 if rival else 1.0), kept=1.0, changes=0.0)
+        return Outcome(goodput=seed * (0.5 if rival else 1.0), kept=1.0, changes=0)
 
 
 class Opened(HTMLParser):

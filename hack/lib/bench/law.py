@@ -68,6 +68,7 @@ def compare(options: Options, *, gate: bool, cases: Sequence[Case] = SCENARIOS) 
     With --quick an oracle of six limits instead of 42. Raises InterruptedPart with the
     scenarios that were finished.
     """
+    cases = [case for case in cases if not options.scenarios or case.name in options.scenarios]
     tried = policies(*COARSE) if options.quick else policies()
     jobs = [_Job(case, policy, seed, gate) for case in cases for policy in tried for seed in seeds(options)]
     found, whole = finish(jobs, Kept(options.out))

@@ -11,6 +11,7 @@ from bench.kept import Kept
 from bench.options import Options
 from bench.report.page import page
 from bench.rows import KeptError
+from bench.scenarios import SCENARIOS
 from bench.traffic import recorded
 from flyball_engine.simulator.workload import TraceError
 
@@ -24,6 +25,10 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
         return "the part trace needs --trace FILE"
     if options.trace is None and (options.rate is not None or options.minutes is not None):
         return "--rate and --minutes are of a trace: name it with --trace FILE"
+    if options.scenarios and not set(parts) <= {"open", "gated"}:
+        return "--scenario is of the parts open and gated: name them with --part"
+    if unknown := set(options.scenarios) - {case.name for case in SCENARIOS}:
+        return f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(case.name for case in SCENARIOS)}"
     try:
         Kept(options.out)
         if options.trace is not None:

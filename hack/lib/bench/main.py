@@ -60,6 +60,7 @@ COMMANDS: Final = {"law": "law_command", "live": "live.command"}
 #: Options that mean something to some benchmarks alone.
 MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "seeds": ("law",),
+    "scenario": ("law",),
     "quick": ("law", "live"),
     "out": ("law", "live"),
     "trace": ("law",),
@@ -123,6 +124,7 @@ def _options(asked: argparse.Namespace) -> Options:
         trace=asked.trace,
         rate=asked.rate,
         minutes=asked.minutes,
+        scenarios=tuple(asked.scenario),
         preset=asked.preset,
         services=tuple(asked.services),
         ticks=asked.ticks,
@@ -163,6 +165,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="law, live: keep results and a report there, and go on from them"
+    )
+    parser.add_argument(
+        "--scenario",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="law: of the parts open and gated these scenarios alone",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="law: a recorded load, with the columns of Azure's")
     parser.add_argument(

@@ -25,6 +25,8 @@ class Options:
     `trace`: a recorded load, of which `minutes` are played on `preset`, `rate` times as fast as they were recorded;
     absent, so fast that the engine is used to `SHARE` of what it carries.
 
+    `scenarios`: the only ones of the law's comparisons, by name; absent all.
+
     `services`, `ticks`: of how many services the brain's tick is measured, one after the other, over so many ticks.
     """
 
@@ -35,5 +37,6 @@ class Options:
     rate: float | None = None
     minutes: float | None = None
     preset: str = PRESET
+    scenarios: tuple[str, ...] = ()
     services: tuple[int, ...] = (1, 100, 1000)
     ticks: int = 20

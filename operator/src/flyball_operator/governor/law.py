@@ -221,6 +221,23 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
     return sorted({least, span.most, *(size for size in _SIZES | {situation.tokens} if least < size < span.most)})
 
 
+def _harmless(situation: Situation, decodes: float) -> float:
+    """Tokens of the largest step that keeps what a token takes in the mean even if all steps are full; 0 if none does.
+
+    Smaller steps save no token, whatever comes, and let prompts wait. Gaps are single steps, which scatter: there slack
+    is worth something.
+    """
+    budgets = [
+        token_budget(objective, situation) for objective in situation.objectives if objective.metric not in _FIRST
+    ]
+    if not budgets or any(objective.metric is Metric.INTER_TOKEN_LATENCY for objective in situation.objectives):
+        return 0.0
+    seconds = min(budget for budget in budgets if budget is not None)
+    tokens, context = decodes * situation.demand.drafted, situation.demand.attention
+    chunk = situation.model.largest_chunk(seconds=seconds, tokens=tokens, decodes=decodes, context=context)
+    return min(tokens + chunk, float(situation.envelope.tokens.most)) if chunk >= 1.0 else 0.0
+
+
 @dataclass(frozen=True)
 class _Batch:
     """What is the same for each C beside a batch of `seqs`.
@@ -243,23 +260,6 @@ class _Batch:
             place_wait=_place_wait(situation, seqs, waiting=situation.demand.waiting),
             calm_place_wait=_place_wait(situation, seqs, waiting=0.0),
         )
-
-
-def _harmless(situation: Situation, decodes: float) -> float:
-    """Tokens of the largest step that keeps what a token takes in the mean even if all steps are full; 0 if none does.
-
-    Smaller steps save no token, whatever comes, and let prompts wait. Gaps are single steps, which scatter: there slack
-    is worth something.
-    """
-    budgets = [
-        token_budget(objective, situation) for objective in situation.objectives if objective.metric not in _FIRST
-    ]
-    if not budgets or any(objective.metric is Metric.INTER_TOKEN_LATENCY for objective in situation.objectives):
-        return 0.0
-    seconds = min(budget for budget in budgets if budget is not None)
-    tokens, context = decodes * situation.demand.drafted, situation.demand.attention
-    chunk = situation.model.largest_chunk(seconds=seconds, tokens=tokens, decodes=decodes, context=context)
-    return min(tokens + chunk, float(situation.envelope.tokens.most)) if chunk >= 1.0 else 0.0
 
 
 def point_at(situation: Situation, seqs: int, tokens: int) -> Point:
