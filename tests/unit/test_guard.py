@@ -8,6 +8,7 @@ from flyball_operator.governor import guard
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.situation import Choice, Margins, Prediction, Regime
+from flyball_operator.governor.spec import Envelope, Span
 from support.tuning import ENVELOPE, GAP, TPOT, TTFT, demand, limits, outcome
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0, capacity=0, rate=0)
@@ -39,6 +40,18 @@ def test_a_single_place_and_a_neighbour_in_the_law_s_grid_are_no_change() -> Non
     assert restrained((5, 512), wish(6, 608)) == (5, 512)
     assert restrained((5, 512), wish(4, 424)) == (5, 512)
     assert restrained((5, 512), wish(7, 720)) == (7, 720)
+
+
+def test_of_two_or_three_places_each_one_counts() -> None:
+    envelope = Envelope(Span(1, 128), ENVELOPE.tokens)
+
+    def moved(seqs: int, wanted: int) -> int:
+        found, _ = guard.restrain(
+            limits(seqs, 512), wish(wanted, 512), envelope, reach=2048, cooled=True, used=float(seqs)
+        )
+        return found.max_num_active_seqs or 0
+
+    assert [moved(1, 2), moved(2, 1), moved(2, 3), moved(3, 2)] == [2, 1, 3, 2]
 
 
 def test_a_draining_batch_is_not_held_back() -> None:

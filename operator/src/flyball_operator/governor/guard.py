@@ -18,10 +18,12 @@ from flyball_operator.governor.signals import Outcome
 from flyball_operator.governor.situation import Choice, Demand, Margins, Regime
 from flyball_operator.governor.spec import Envelope, Objective
 
-#: A change must be worth it: relative change of S and of C up to which the limits stay, for S one place at least. The
-#: law's candidates for C are quarter octaves: a neighbour is no change.
+#: A change must be worth it: relative change of S and of C up to which the limits stay, for S one place at least, see
+#: below. The law's candidates for C are quarter octaves: a neighbour is no change.
 SEQS_HYSTERESIS: Final = 0.10
 TOKENS_HYSTERESIS: Final = 0.20
+#: Of so few places each counts: the last ones of an engine whose requests hardly fit into its memory.
+FEW_SEQS: Final = 3
 #: S may fall to this share, or rise by this factor and step, in one decision. C leaves nothing behind and may jump.
 SLEW_DOWN: Final = 0.7
 SLEW_UP: Final = 1.5
@@ -102,7 +104,7 @@ def restrain(
     least = min(SLEW_DOWN * seqs, IDLE_PLACES * used + SLEW_STEP)
     wanted = envelope.seqs.clip(min(max(choice.seqs, least), most))
     held = wanted < seqs and not cooled
-    new_seqs = seqs if held or _near(wanted, seqs, max(SEQS_HYSTERESIS, 1.0 / seqs)) else wanted
+    new_seqs = seqs if held or _near(wanted, seqs, _worth(seqs)) else wanted
     reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))
     new_tokens = tokens if _near(reachable, tokens, TOKENS_HYSTERESIS) else envelope.tokens.clip(reachable)
     if (new_seqs, new_tokens) == (seqs, tokens):
@@ -177,6 +179,11 @@ def _given(limits: Limits, envelope: Envelope) -> tuple[int, int]:
         limits.max_num_active_seqs or envelope.seqs.most,
         limits.max_num_scheduled_tokens or envelope.tokens.most,
     )
+
+
+def _worth(seqs: int) -> float:
+    """Relative change of S that is worth a setpoint: one place is none, but where there are but a few."""
+    return SEQS_HYSTERESIS if seqs <= FEW_SEQS else max(SEQS_HYSTERESIS, 1.0 / seqs)
 
 
 def _near(new: float, old: float, share: float) -> bool:
