@@ -42,7 +42,11 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
         began[:] = began or [now()]
         seen[seat.labels[1]].append(now() - began[0])
 
+    async def take_over(_: Seat) -> None:
+        """Nothing runs."""
+
     monkeypatch.setattr(Seat, "tick", tick)
+    monkeypatch.setattr(Seat, "take_over", take_over)
     return seen
 
 
@@ -79,3 +83,32 @@ async def test_a_service_that_comes_later_waits_for_nobody(ticks: dict[str, list
     await asyncio.sleep(3)
     assert ticks["chat-1000"]
     await brain
+
+
+@in_virtual_time
+async def test_what_runs_is_taken_over_in_the_first_tick_by_all(
+    ticks: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_over: set[str] = set()
+
+    async def take_over(seat: Seat) -> None:
+        taken_over.add(seat.labels[1])
+
+    monkeypatch.setattr(Seat, "take_over", take_over)
+    many = range(3 * BEGUN_AT_ONCE)
+    await work(Many(services=numbered(*many)), 1)
+    assert taken_over | ticks.keys() == {f"chat-{number}" for number in many}
+
+
+@in_virtual_time
+async def test_a_service_whose_watch_fails_stops_no_other(
+    ticks: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to_be_kept(seat: Seat) -> bool:
+        if seat.labels[1] == "chat-0":
+            raise RuntimeError
+        return False
+
+    monkeypatch.setattr(Seat, "to_be_kept", to_be_kept)
+    await work(Many(services=numbered(0, 1)), 31)
+    assert len(ticks["chat-0"]) == len(ticks["chat-1"]) >= 7

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_operator.governor.law import GAP_SHARE, choose
+from flyball_operator.governor.capacity import carried
+from flyball_operator.governor.law import GAP_SHARE, choose, point_at
 from flyball_operator.governor.situation import Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, Objective, Span
 from support.plant import A100, H100
@@ -95,15 +96,28 @@ def test_a_queue_that_is_only_foretold_is_not_drained() -> None:
 
 @pytest.mark.parametrize("arrivals", [2.0, 6.0, 10.0])
 @pytest.mark.parametrize("waiting", [0.0, 5.0])
-def test_no_step_is_smaller_than_what_keeps_all_tokens_whatever_comes(arrivals: float, waiting: float) -> None:
+def test_up_to_what_keeps_all_tokens_steps_are_the_prompts_alone(arrivals: float, waiting: float) -> None:
     first, token = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
     wide = situation(first, token, model=H100, envelope=Envelope(Span(4, 256), Span(128, 8192)), tokens=8192)
     long = {"prompt": 1500.0, "uncached": 1500.0, "output": 20.0, "ratio": 75.0, "attention": 900.0, "decodes": 2.0}
     here = replace(wide, demand=demand(arrivals=arrivals, waiting=waiting, **long))
     choice = choose(here)
-    full = here.step(here.decodes(choice.seqs), choice.tokens - here.decodes(choice.seqs))
-    assert full <= token.seconds * here.margins.token
-    assert full == pytest.approx(token.seconds * here.margins.token, rel=0.05)
+    assert here.step(here.decodes(choice.seqs), choice.tokens - here.decodes(choice.seqs)) <= token.seconds
+    smaller = [point_at(here, choice.seqs, tokens) for tokens in (128, 256, 512)]
+    assert choice.predicted.ttft < min(point.predicted.ttft for point in smaller)
+
+
+@pytest.mark.parametrize(("ttft", "tpot"), [(0.1, 0.2), (0.08, 0.1)])
+@pytest.mark.parametrize("waiting", [0.0, 2.0])
+def test_no_step_is_longer_than_what_waits_for_it_may_wait(ttft: float, tpot: float, waiting: float) -> None:
+    first, token = replace(TTFT, seconds=ttft), replace(TPOT, seconds=tpot)
+    wide = situation(first, token, model=H100, envelope=Envelope(Span(4, 256), Span(128, 8192)), tokens=8192)
+    mix = {"prompt": 500.0, "uncached": 500.0, "output": 200.0, "ratio": 2.5, "attention": 250.0, "decodes": 8.0}
+    here = replace(wide, demand=demand(arrivals=4.0, waiting=waiting, **mix))
+    choice = choose(here)
+    assert choice.regime is Regime.BALANCED
+    assert choice.predicted.ttft <= ttft
+    assert carried(here, gated=False).rate > 4.0
 
 
 def test_a_drain_ends_with_room_not_at_the_edge() -> None:

@@ -73,10 +73,11 @@ class Search:
     found: Carried
 
     def holds(self, situation: Situation, *, gated: bool, now: float) -> bool:
-        """Whether it says enough of another situation."""
+        """Whether it says enough of another situation. That objectives cannot be kept is found anew in each window."""
         asked_for = (self.situation.objectives, self.situation.envelope, self.gated)
         return (
-            0.0 <= now - self.at < FOUND_SECONDS - 0.5
+            not self.found.reachable
+            and 0.0 <= now - self.at < FOUND_SECONDS - 0.5
             and asked_for == (situation.objectives, situation.envelope, gated)
             and all(abs(b - a) <= MOVED * a for a, b in zip(_mix(self.situation), _mix(situation), strict=True))
             and difference(self.situation.model, situation.model) <= MOVED

@@ -20,43 +20,69 @@ LENGTH_MEMORY: Final = 150.0
 ARRIVALS_MEMORY: Final = 60.0
 #: Fewer tokens processed for a decode than this are no speculation.
 LEAST_DRAFTED: Final = 1.05
-#: Share of the newest window in the scatter of steps.
+#: Share of what is known of decodes that is kept with each window: some ten of them are remembered.
+DECODED_KEPT: Final = 0.9
+#: Share of the newest window in the scatter of steps, and how many alike scatter.
 SCATTER_SHARE: Final = 0.2
+LEAST_ALIKE: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output; `made` by each decode."""
+    """Mean tokens of recent requests: of the prompt, of its uncached part, of the output."""
 
     prompt: float
     uncached: float
     output: float
-    made: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """Sums over recent windows: decodes, and the tokens, but for the first ones, of requests that finished in them.
+
+    A window does not hold the whole of its requests: their quotient says what a decode makes only over many.
+    """
+
+    decodes: float = 0.0
+    tokens: float = 0.0
+
+    def after(self, load: Load, steps: StepWindow) -> Decoded:
+        """With a window."""
+        return Decoded(
+            decodes=DECODED_KEPT * self.decodes + steps.total().decodes,
+            tokens=DECODED_KEPT * self.tokens + max(0.0, load.generated_tokens - load.finished),
+        )
+
+    def made(self, drafted: float) -> float:
+        """Tokens that a decode makes: no more than it has now with all of its drafts."""
+        return min(drafted, max(1.0, self.tokens / self.decodes)) if self.decodes > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
     """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step.
 
-    `drafted`: tokens processed for a decode. `variance` of the time of steps alike, as a share of their mean squared.
+    `drafted`: tokens processed for a decode.
     """
 
     ratio: float
     attention: float
     decodes: float
     drafted: float
-    variance: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """What is remembered of windows; None what none has shown yet.
 
-    `arrivals` (requests per second) and `lengths` were last taken in at `at`: once per window, since windows overlap.
+    `arrivals` (requests per second), `lengths`, `decoded` and `variance` were last taken in at `at`: once per window,
+    since windows overlap. `variance` is of the time of steps alike, as a share of their mean squared.
     """
 
     lengths: Lengths | None = None
     mix: Mix | None = None
+    decoded: Decoded = Decoded()
+    variance: float = 0.0
     arrivals: float | None = None
     at: float = float("-inf")
 
@@ -65,20 +91,25 @@ class Seen:
         mix = _mix(self.mix, steps) if steps is not None else self.mix
         if self.lengths is not None and at - self.at < seconds - 0.5:
             return replace(self, mix=mix)
-        lengths, arrivals = _lengths(self.lengths, load, steps), _arrivals(self.arrivals, load, seconds)
-        return Seen(lengths=lengths, mix=mix, arrivals=arrivals, at=at)
+        lengths, arrivals = _lengths(self.lengths, load), _arrivals(self.arrivals, load, seconds)
+        taken = replace(self, lengths=lengths, mix=mix, arrivals=arrivals, at=at)
+        if self.lengths is None or steps is None:
+            return taken
+        variance = self.variance + SCATTER_SHARE * (_variance(steps) - self.variance)
+        return replace(taken, decoded=self.decoded.after(load, steps), variance=variance)
 
     def demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
         """What one core is asked for, None until lengths and mix are known. `load`: of the last so many seconds."""
         if self.lengths is None or self.mix is None or cores < 1:
             return None
         lengths, mix = self.lengths, self.mix
+        made = self.decoded.made(mix.drafted)
         return Demand(
             arrivals=_arrivals(self.arrivals, load, seconds) / cores,
             prompt=lengths.prompt,
             uncached=lengths.uncached,
             output=lengths.output,
-            ratio=lengths.uncached * lengths.made / lengths.output,
+            ratio=lengths.uncached * made / lengths.output,
             attention=mix.attention,
             decodes=mix.decodes,
             running=load.running / cores,
@@ -86,8 +117,8 @@ class Seen:
             kv_tokens=load.kv_tokens,
             held=load.held_tokens / load.running if load.running > 0 else 0.0,
             drafted=mix.drafted,
-            made=lengths.made,
-            scatter=math.sqrt(mix.variance),
+            made=made,
+            scatter=math.sqrt(self.variance),
         )
 
     def first_demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
@@ -99,7 +130,7 @@ class Seen:
         return guess.demand(load, cores=cores, seconds=seconds)
 
 
-def _lengths(old: Lengths | None, load: Load, steps: StepWindow | None) -> Lengths | None:
+def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
     """Running means over finished requests; a window counts by its number of requests."""
     if load.finished < 1:
         return old
@@ -107,7 +138,6 @@ def _lengths(old: Lengths | None, load: Load, steps: StepWindow | None) -> Lengt
         prompt=load.prompt_tokens / load.finished,
         uncached=max(1.0, (load.prompt_tokens - load.cached_tokens) / load.finished),
         output=max(1.0, load.generated_tokens / load.finished),
-        made=_made(old, load, steps),
     )
     if old is None:
         return new
@@ -116,19 +146,7 @@ def _lengths(old: Lengths | None, load: Load, steps: StepWindow | None) -> Lengt
         prompt=old.prompt + share * (new.prompt - old.prompt),
         uncached=old.uncached + share * (new.uncached - old.uncached),
         output=old.output + share * (new.output - old.output),
-        made=old.made + share * (new.made - old.made),
     )
-
-
-def _made(old: Lengths | None, load: Load, steps: StepWindow | None) -> float:
-    """Tokens that a decode makes: what finished requests have but for their first, by decodes of the same window.
-
-    A window does not hold the whole of its requests, which evens out over many. Without drafts it is 1, by no chance.
-    """
-    total = steps.total() if steps is not None else Sums()
-    if total.decodes < 1:
-        return old.made if old is not None else 1.0
-    return min(_drafted(total), max(1.0, (load.generated_tokens - load.finished) / total.decodes))
 
 
 def _drafted(total: Sums) -> float:
@@ -143,26 +161,23 @@ def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
     if total.steps < 1 or total.decodes <= 0:
         return old
     attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
-    variance = _variance(window)
     return Mix(
         ratio=total.prefill_tokens / total.decodes,
         attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
         decodes=total.decodes / total.steps,
         drafted=_drafted(total),
-        variance=variance if old is None else old.variance + SCATTER_SHARE * (variance - old.variance),
     )
 
 
 def _variance(window: StepWindow) -> float:
-    """Variance of the time of steps of one cell, as a share of the mean squared, over all cells."""
-    within = sum(max(0.0, one.seconds_squared - one.seconds**2 / one.steps) for one in _full(window))
-    means = sum(one.seconds**2 / one.steps for one in _full(window))
-    return within / means if means > 0 else 0.0
+    """Variance of the time of steps of one cell, as a share of their mean squared, in the mean over the steps.
 
-
-def _full(window: StepWindow) -> list[Sums]:
-    """Cells with steps enough to scatter."""
-    return [one for one in window.cells.values() if one.steps >= 2]
+    That of a cell is 1 at most: one step that stood still says nothing of the others.
+    """
+    cells = [one for one in window.cells.values() if one.steps >= LEAST_ALIKE and one.seconds > 0]
+    scatter = [one.seconds_squared * one.steps / one.seconds**2 - 1.0 for one in cells]
+    steps = sum(one.steps for one in cells)
+    return sum(one.steps * min(1.0, max(0.0, each)) for one, each in zip(cells, scatter, strict=True)) / max(1.0, steps)
 
 
 def _arrivals(usual: float | None, load: Load, seconds: float) -> float:

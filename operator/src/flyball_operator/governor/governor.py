@@ -122,7 +122,7 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
     watched = _weigh(watched, observation, observation.load, spec, now)
     if watched.trial is not None and watched.trial.worse >= guard.WORSE_WINDOWS:
         return _roll_back(watched, spec.envelope, now)
-    return _paced(watched, *_act(watched, observation, observation.load, spec, now), observation.load)
+    return _paced(watched, *_act(watched, observation, observation.load, spec, now), observation.load, spec)
 
 
 def learn_steps(state: State, window: StepWindow) -> State:
@@ -221,18 +221,22 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
 
 
-def _paced(state: State, moved: State, decision: Decision, load: Load) -> tuple[State, Decision]:
+def _paced(state: State, moved: State, decision: Decision, load: Load, spec: TuningSpec) -> tuple[State, Decision]:
     """What was decided, or the policy as it is where that changed as often as it may.
 
-    What is not done is not remembered as decided either: the next tick weighs it anew.
+    What is not done is not remembered as decided either: the next tick weighs it anew. But a queue that should be
+    drained is one, and what it spoils is no verdict on margins or limits.
     """
-    if not decision.changed:
+    # A shadow's moves are no setpoints, which is what there may not be too many of.
+    if not decision.changed or not spec.live:
         return moved, decision
     changes = guard.recent(state.changes, decision.at)
     if guard.may_change(changes, decision.at, urgent=_is_urgent(decision, load)):
         return replace(moved, changes=(*changes, decision.at)), decision
     said = f"{decision.trigger}; changed {len(changes)} times within {guard.CHANGES_SECONDS:.0f} s: the next one waits"
     held = replace(decision, policy=state.policy, hold=Hold.CHANGED_OFTEN, trigger=said)
+    if moved.regime is Regime.DRAINING:
+        state = replace(state, regime=Regime.DRAINING, trial=None)
     return replace(state, changes=changes), held
 
 
@@ -250,7 +254,7 @@ def _is_urgent(decision: Decision, load: Load) -> bool:
     ]
     if load.kv_usage > guard.KV_URGENT and rises[0] < 0:
         return True
-    return choice is not None and choice.regime is Regime.DRAINING and min(rises) >= 0
+    return choice is not None and choice.regime is Regime.DRAINING and max(rises) > 0
 
 
 def _learn_on(

@@ -164,7 +164,7 @@ def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Deman
     With speculation the tokens of a step scatter, too: between one and all drafts, by a variance that their mean bounds
     (Bhatia and Davis, 2000).
     """
-    drafts = (demand.made - 1.0) * (demand.drafted - demand.made) / demand.made**2
+    drafts = max(0.0, (demand.made - 1.0) * (demand.drafted - demand.made)) / demand.made**2
     scatter = math.sqrt((demand.scatter**2 + drafts) / max(1.0, demand.output / demand.made))
     token = margins.token
     for objective in objectives:

@@ -89,7 +89,8 @@ def choose(situation: Situation) -> Choice:
     prompt = [point for point in points if point.in_time(1.0, draining=draining)]
     both = [point for point in calm if point in prompt]
     # A queue that is only foretold spoils nothing yet: draining it would.
-    late = [point for point in calm if situation.demand.waiting < 1.0 or point.in_time(brink, draining=draining)]
+    foretold = situation.demand.waiting < 1.0 and not draining
+    late = [point for point in calm if foretold or point.in_time(brink, draining=draining)]
     regime = Regime.BALANCED if has_token_objective(situation.objectives) else Regime.THROUGHPUT
     if both:
         best = min(
@@ -217,15 +218,16 @@ def _grid(situation: Situation, seqs: int) -> list[int]:
     drafted = situation.demand.drafted
     fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
     floor = max(BALANCE * fed, decodes * drafted + 64)
-    least = min(span.most, max(span.least, math.ceil(floor), int(_harmless(situation, decodes))))
-    return sorted({least, span.most, *(size for size in _SIZES | {situation.tokens} if least < size < span.most)})
+    least = min(span.most, max(span.least, math.ceil(floor)))
+    sizes = _SIZES | {situation.tokens, int(_harmless(situation, decodes))}
+    return sorted({least, span.most, *(size for size in sizes if least < size < span.most)})
 
 
 def _harmless(situation: Situation, decodes: float) -> float:
     """Tokens of the largest step that keeps what a token takes in the mean even if all steps are full; 0 if none does.
 
-    Smaller steps save no token, whatever comes, and let prompts wait. Gaps are single steps, which scatter: there slack
-    is worth something.
+    Smaller steps save no token, whatever comes: up to there C is the first tokens' alone. Gaps are single steps, which
+    scatter: there slack is worth something.
     """
     budgets = [
         token_budget(objective, situation) for objective in situation.objectives if objective.metric not in _FIRST
@@ -242,11 +244,12 @@ def _harmless(situation: Situation, decodes: float) -> float:
 class _Batch:
     """What is the same for each C beside a batch of `seqs`.
 
-    `decodes` of a step; `capacity` in requests per second; `place_wait`: seconds that a request waits for a place,
-    `calm_place_wait`: with an empty queue.
+    `decodes` of a step; `harmless`: tokens of the largest step that spoils none; `capacity` in requests per second;
+    `place_wait`: seconds that a request waits for a place, `calm_place_wait`: with an empty queue.
     """
 
     decodes: float
+    harmless: float
     capacity: float
     place_wait: float
     calm_place_wait: float
@@ -254,8 +257,10 @@ class _Batch:
     @classmethod
     def of(cls, situation: Situation, seqs: int) -> _Batch:
         """In this situation."""
+        decodes = situation.decodes(seqs)
         return cls(
-            decodes=situation.decodes(seqs),
+            decodes=decodes,
+            harmless=_harmless(situation, decodes),
             capacity=situation.capacity(seqs),
             place_wait=_place_wait(situation, seqs, waiting=situation.demand.waiting),
             calm_place_wait=_place_wait(situation, seqs, waiting=0.0),
@@ -285,7 +290,7 @@ def _point(situation: Situation, batch: _Batch, tokens: int) -> Point:
         tokens=tokens,
         rate=chunk / full,
         predicted=expected,
-        token_use=_most_use(situation, expected, first=False),
+        token_use=_most_use(situation, expected, first=False) if tokens > batch.harmless else 0.0,
         first_use=first_use,
         idle_use=first_use if calm is expected else _most_use(situation, calm, first=True),
     )

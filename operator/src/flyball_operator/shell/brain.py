@@ -31,8 +31,8 @@ WATCH_SECONDS: Final = 1.0
 #: A window of signals is that of so many ticks, and over so many new services are taken up if they are more than a few.
 TICKS_OF_A_WINDOW: Final = 3
 BEGUN_AT_ONCE: Final = 50
-#: Objects made between two looks for cycles of them, and every how manyth look is a deeper one.
-_MADE, _DEEPER, _DEEPEST = 50_000, 20, 100
+#: Objects made between two looks for cycles of them. Every how manyth look is a deeper one is Python's own choice.
+OBJECTS_MADE: Final = 50_000
 
 
 def collect_seldom() -> None:
@@ -41,7 +41,7 @@ def collect_seldom() -> None:
     They live as long as the tick and are in no cycles. To look through them as often as Python does by itself takes
     longer than to parse what they are made of.
     """
-    gc.set_threshold(_MADE, _DEEPER, _DEEPEST)
+    gc.set_threshold(OBJECTS_MADE, *gc.get_threshold()[1:])
 
 
 class SignalReader(Protocol):
@@ -69,7 +69,7 @@ class Brain:
         self._tick_seconds = tick_seconds
         self._seats: dict[str, Seat] = {}
         #: When the ticks of a service begin, by UID. What each does once per window, like learning, would fall into the
-        #: same tick for all that began in one.
+        #: same tick for all that began in one. What runs is taken over before, so that it is given back to engines.
         self._begin_at: dict[str, float] = {}
         self._epoch = 0
         self._asked: dict[str, tuple[int, str | None]] = {}
@@ -118,8 +118,9 @@ class Brain:
         self._metrics.prometheus_seconds.observe(self._clock() - began)
         for identity, observation in observations.items():
             seat = self._seats.get(identity[1])
-            if seat is not None and not seat.lock.locked() and self._begin_at[identity[1]] <= began:
-                work = partial(seat.tick, observation, _of(attainment, identity))
+            if seat is not None and not seat.lock.locked():
+                tick = partial(seat.tick, observation, _of(attainment, identity))
+                work = tick if self._begin_at[identity[1]] <= began else seat.take_over
                 group.create_task(self._guarded(seat, work))
                 # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
                 # an engine is heard, and connections that are there seem to have timed out.
@@ -131,15 +132,21 @@ class Brain:
         if services is None:
             return
         for seat in self._seats.values():
-            # Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look.
-            if seat.heart.to_be_told():
-                group.create_task(self._caught(seat, seat.tell_late))
-            if not seat.lock.locked() and seat.to_be_kept():
-                group.create_task(self._guarded(seat, seat.keep))
+            try:
+                self._keep(seat, group)
+            except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
+                self._failed(seat, error)
         asked = {service.metadata.uid: _asked(service) for service in services}
         if asked != self._asked:
             self._asked = asked
             self._edited.set()
+
+    def _keep(self, seat: Seat, group: asyncio.TaskGroup) -> None:
+        """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
+        if seat.heart.to_be_told():
+            group.create_task(self._caught(seat, seat.tell_late))
+        if not seat.lock.locked() and seat.to_be_kept():
+            group.create_task(self._guarded(seat, seat.keep))
 
     def _muster(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
         """Seats for the services there are, none for those gone; all anew under another leadership.
@@ -184,15 +191,17 @@ class Brain:
     async def _caught(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except ClusterError as error:
-            # The API server is away or somebody else was faster; the next tick is another try.
-            self._metrics.failed(*seat.labels)
-            seat.heart.failed(error)
-            _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
         except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
-            self._metrics.failed(*seat.labels)
-            seat.heart.failed(error)
-            _log.exception("%s/%s: this tick failed", *seat.labels)
+            self._failed(seat, error)
+
+    def _failed(self, seat: Seat, error: Exception) -> None:
+        self._metrics.failed(*seat.labels)
+        seat.heart.failed(error)
+        if isinstance(error, ClusterError):
+            # The API server is away or somebody else was faster; the next tick is another try.
+            _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
+        else:
+            _log.error("%s/%s: this tick failed", *seat.labels, exc_info=error)
 
 
 def _asked(service: InferenceService) -> tuple[int, str | None]:

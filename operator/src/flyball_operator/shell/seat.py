@@ -141,7 +141,7 @@ class Seat:
     async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
         """One decision and all that follows from it."""
         self._sight.look(observation, attainment)
-        await self._take_over()
+        await self.take_over()
         now = self._tools.wall()
         # While Prometheus has no steps for us: limits hold, the model stays fresh.
         if (window := self._sight.steps_read_back(observation, self._crew.steps, now)) is not None:
@@ -225,7 +225,7 @@ class Seat:
         """
         self._state = replace(before, learner=self._state.learner)
 
-    async def _take_over(self) -> None:
+    async def take_over(self) -> None:
         """At first, adopt what runs: numbers go on from the newest of status and echoes, the policy is status's."""
         if self._surveyed:
             return
