@@ -153,6 +153,14 @@ def test_it_is_found_again_after_a_while_and_where_more_moved(gated: bool) -> No
     assert searched(first, calm, gated=not gated, now=15.0) is not first
 
 
+@GATED
+def test_that_objectives_cannot_be_kept_is_found_anew_each_time(gated: bool) -> None:
+    hopeless = situation(replace(TTFT, seconds=0.001), TPOT)
+    first = searched(None, hopeless, gated=gated, now=0.0)
+    assert first.found.reachable
+    assert searched(first, hopeless, gated=gated, now=15.0) is not first
+
+
 # The load against it.
 
 

@@ -13,6 +13,7 @@ from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, d
 from flyball_operator.governor.guard import Hold
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Load, Missing, Observation, Outcome, StepWindow, Unobserved, blind_spot
+from flyball_operator.governor.situation import Regime
 from flyball_operator.governor.spec import Envelope, Span, TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
@@ -198,6 +199,32 @@ def test_a_queue_is_drained_even_where_it_changed_often() -> None:
     _, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=300.0, running=16.0), now=200.0)
     assert decision.changed
     assert decision.policy.limits.max_num_active_seqs == 128
+
+
+def test_so_is_one_for_which_steps_become_smaller() -> None:
+    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(16, 2048)))
+    _, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=10.0, running=16.0), now=200.0)
+    assert decision.choice is not None
+    assert decision.choice.regime is Regime.DRAINING
+    assert decision.choice.tokens < 2048
+    assert decision.changed
+
+
+def test_what_a_queue_spoils_is_no_verdict_even_while_its_drain_has_to_wait() -> None:
+    often = (165.0, 170.0, 175.0, 180.0, 185.0, 195.0)
+    state = replace(tuned(), changes=often, policy=Policy(limits=limits(16, 512)))
+    state, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=300.0, running=16.0), now=200.0)
+    assert decision.hold is Hold.CHANGED_OFTEN
+    assert (state.regime, state.trial) == (Regime.DRAINING, None)
+
+
+def test_the_moves_of_a_shadow_are_not_counted() -> None:
+    shadow, state = replace(AUTO, mode=Mode.RECOMMEND), replace(tuned(), changes=())
+    for number in range(40):
+        at = 200.0 + 5 * number
+        state, decision = ticks(state, flapping(number, at), spec=shadow, now=at)
+        assert decision.hold is not Hold.CHANGED_OFTEN
+    assert state.changes == ()
 
 
 def test_what_the_spec_asks_for_is_not_held() -> None:
