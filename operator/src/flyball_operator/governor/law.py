@@ -5,7 +5,7 @@ a batch of n decodes must admit n·ρ prefill tokens per step to hold its size (
 mean step is T(n, n·ρ), and that is what a token takes. KV memory caps S. `max_num_scheduled_tokens` (C) bounds one
 step: the gap that a long prompt tears into every stream, against the time the prompt itself waits.
 
-Without an admission gate an infeasible load is drained first, as fast as steps can: protecting token latency behind
+Without an admission gate an infeasible load is drained first, with the largest steps: protecting token latency behind
 a queue that grows without bound loses every later request, and where gaps are lost anyway, few long ones lose fewer
 than many of medium length. `shed` has what is chosen behind a gate. Pure; seconds and tokens throughout, all per
 engine core.
@@ -14,7 +14,6 @@ engine core.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,8 +38,6 @@ DRAINED: Final = 0.5
 #: Draining spoils the tokens of all that run: it must compute prompts so much faster than what keeps them, this being
 #: the share of its rate that is as good. Prompts in long prefill are hardly faster in larger steps.
 AS_FAST: Final = 0.75
-#: Where speed alone counts, steps at this share of the largest rate are as good, and shorter.
-NEARLY_AS_FAST: Final = 0.95
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
 #: Candidates for C: quarter octaves in multiples of 8.
@@ -101,9 +98,9 @@ def choose(situation: Situation) -> Choice:
         )
     elif late:
         # The margin is gone, the objective is not: as fast as token objectives allow.
-        best = _fast(late)
+        best = max(late, key=lambda point: point.rate)
     elif points[-1].token_use > 1.0 and (as_fast := [one for one in calm if one.rate >= AS_FAST * points[-1].rate]):
-        best, regime = _fast(as_fast), Regime.DRAINING
+        best, regime = max(as_fast, key=lambda point: point.rate), Regime.DRAINING
     elif prompt:
         best, regime = max(prompt, key=lambda point: point.rate), Regime.TOKEN_BOUND
     else:
@@ -361,22 +358,10 @@ def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
     return predicted.gap / (objective.seconds * margins.token * GAP_SHARE)
 
 
-def _fast(points: Sequence[Point]) -> Point:
-    """The smallest of the steps that compute prompts nearly as fast as any: larger ones are but longer."""
-    most = max(point.rate for point in points)
-    return next(point for point in points if point.rate >= NEARLY_AS_FAST * most)
-
-
 def _drain(situation: Situation) -> Choice:
-    """The largest batch that memory allows, and steps that nothing computes prompts much faster than.
-
-    The largest ones where gaps have an objective: it is lost, and few long ones lose fewer than many of medium length.
-    """
+    """The largest batch that memory allows and the largest steps: nothing computes prompts faster."""
     waiting = tuple(objective for objective in situation.objectives if objective.metric in _FIRST)
     widest = _widest(situation)
-    if not any(objective.metric is Metric.INTER_TOKEN_LATENCY for objective in situation.objectives):
-        fast = _fast(_points(situation, widest.seqs))
-        widest = replace(widest, tokens=fast.tokens, predicted=fast.predicted)
     return replace(
         widest, regime=Regime.DRAINING, binding=max(waiting, key=lambda o: _use_of(widest, o, situation)).name
     )
