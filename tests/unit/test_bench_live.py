@@ -280,5 +280,5 @@ def test_help_says_what_there_is_and_how_long_it_takes(
         command()
     assert end.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "under a load that shifts, in some 25 minutes" in said
+    assert "under a load that shifts, in some 50 minutes" in said
     assert "short phases, in some six" in said

@@ -153,7 +153,7 @@ def _arguments() -> argparse.Namespace:
         "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine; "
         "tick: what a tick of the operator's brain costs over a real Prometheus, 3 minutes for each number of "
         "services; live: the operator's brain on real vLLM on the CPU against vLLM's defaults and other limits that "
-        "never move, under a load that shifts, in some 25 minutes",
+        "never move, under a load that shifts, in some 50 minutes",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")
     parser.add_argument("--seeds", type=int, choices=(1, 2, 3), help="law: so many; without it three, quick one")

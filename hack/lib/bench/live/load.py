@@ -46,15 +46,16 @@ CHAT: Final = Kind("chat", (64, 192), (24, 40))
 LONG: Final = Kind("long prompt", (900, 1900), (12, 20))
 KINDS: Final = (CHAT, LONG)
 
-#: Beyond capacity is a little of it, and for long enough that a queue lasts into the calm behind it.
+#: Beyond capacity is a little of it, and for long enough that a queue lasts into the calm behind it. The brain sees
+#: windows of 15 s: a load that shifts faster than that is past when it is seen.
 PHASES: Final = (
-    Phase("calm", 7.0, {CHAT.name: 0.4}),
-    Phase("long prompts", 12.0, {CHAT.name: 0.3, LONG.name: 0.35}),
-    Phase("beyond capacity", 11.0, {CHAT.name: 1.4}),
-    Phase("calm again", 8.0, {CHAT.name: 0.4}),
+    Phase("calm", 20.0, {CHAT.name: 0.4}),
+    Phase("long prompts", 30.0, {CHAT.name: 0.3, LONG.name: 0.35}),
+    Phase("beyond capacity", 30.0, {CHAT.name: 1.4}),
+    Phase("calm again", 20.0, {CHAT.name: 0.4}),
 )
 #: How long phases are of a first look.
-QUICK: Final = 0.6
+QUICK: Final = 0.25
 
 
 def phases(*, quick: bool) -> tuple[Phase, ...]:
