@@ -19,6 +19,7 @@ from flyball_operator.cli.replayed import Seen
 from flyball_operator.cli.span import Span, rfc3339, span
 from flyball_operator.governor.signals import Missing, Outcome, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.recorded import Header, Recording
+from support.exercises import hear_interrupts
 from support.past import BEGAN, STEP, manifest, recording
 
 Replayed = Callable[..., str]
@@ -268,6 +269,7 @@ def test_ctrl_c_prints_what_there_is(past: Path, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
     )
     with pipe.open("w") as writer:
         # Of two hundred kilobytes a pipe holds some sixty: once all are written, the others were read.

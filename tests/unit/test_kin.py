@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,9 @@ from flyball_operator.governor.record import model_status, resumed
 from flyball_operator.governor.signals import Signals
 from flyball_operator.governor.spec import tuning_spec
 from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.ports import EnginePod
 from support.brains import ScriptedReader
+from support.cluster import Object
 from support.manifests import good
 from support.plant import CPU, H100
 from support.seats import Desk
@@ -95,6 +98,18 @@ class Siblings(Desk):
 
     def all(self) -> list[InferenceService]:
         return [*self.others, self.service]
+
+    def pods(self, service_uid: str) -> Sequence[EnginePod]:
+        """Those of the others are none of our concern."""
+        return super().pods(service_uid) if service_uid == self.service.metadata.uid else []
+
+    async def apply(self, resource: object, body: Object, *, subresource: str) -> Object:
+        """What is said of the others neither."""
+        return (
+            await super().apply(resource, body, subresource=subresource)
+            if body["metadata"]["name"] == self.service.metadata.name
+            else body
+        )
 
 
 async def told(desk: Desk, seen: Signals) -> tuple[str, str]:

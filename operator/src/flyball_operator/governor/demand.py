@@ -25,6 +25,8 @@ DECODED_KEPT: Final = 0.9
 #: Share of the newest window in the scatter of steps, and how many alike scatter.
 SCATTER_SHARE: Final = 0.2
 LEAST_ALIKE: Final = 2
+#: Steps that take less together are no measurement, in seconds.
+SHORTEST: Final = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ def _variance(window: StepWindow) -> float:
 
     That of a cell is 1 at most: one step that stood still says nothing of the others.
     """
-    cells = [one for one in window.cells.values() if one.steps >= LEAST_ALIKE and one.seconds > 0]
+    cells = [one for one in window.cells.values() if one.steps >= LEAST_ALIKE and one.seconds >= SHORTEST]
     scatter = [one.seconds_squared * one.steps / one.seconds**2 - 1.0 for one in cells]
     steps = sum(one.steps for one in cells)
     return sum(one.steps * min(1.0, max(0.0, each)) for one, each in zip(cells, scatter, strict=True)) / max(1.0, steps)
