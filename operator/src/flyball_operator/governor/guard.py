@@ -171,7 +171,7 @@ def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Deman
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
             deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(LEAST_ALLOWED, objective.allowed)))
             token = min(token, 1.0 / (1.0 + deviations * scatter))
-    return replace(margins, token=max(min(TOKEN_MARGIN[0], margins.token), token))
+    return replace(margins, token=max(TOKEN_MARGIN[0], token))
 
 
 def _given(limits: Limits, envelope: Envelope) -> tuple[int, int]:

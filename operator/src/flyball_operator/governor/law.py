@@ -121,7 +121,7 @@ def grid_points(situation: Situation) -> list[Point]:
 
 def _points(situation: Situation, seqs: int) -> list[Point]:
     batch = _Batch.of(situation, seqs)
-    return [_point(situation, batch, tokens) for tokens in _grid(situation, seqs)]
+    return [_point(situation, batch, tokens) for tokens in _grid(situation, batch)]
 
 
 def _widest(situation: Situation) -> Choice:
@@ -211,15 +211,15 @@ def _largest_batch(situation: Situation, least: int, most: int, budget: float) -
     return low
 
 
-def _grid(situation: Situation, seqs: int) -> list[int]:
+def _grid(situation: Situation, batch: _Batch) -> list[int]:
     """Candidates for C: `_SIZES`, the present one, the ends, never below what feeds the batch."""
-    span, decodes = situation.envelope.tokens, situation.decodes(seqs)
+    span, decodes = situation.envelope.tokens, batch.decodes
     # The mean batch, not the larger one a step is planned for: a few decodes more are many tokens of long prompts.
     drafted = situation.demand.drafted
     fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
     floor = max(BALANCE * fed, decodes * drafted + 64)
     least = min(span.most, max(span.least, math.ceil(floor)))
-    sizes = _SIZES | {situation.tokens, int(_harmless(situation, decodes))}
+    sizes = _SIZES | {situation.tokens, int(batch.harmless)}
     return sorted({least, span.most, *(size for size in sizes if least < size < span.most)})
 
 
