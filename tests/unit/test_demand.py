@@ -84,6 +84,28 @@ def test_where_drafts_cease_a_decode_makes_one_token_at_once() -> None:
     assert guard.scattered(Margins(), (TPOT,), found).token > 0
 
 
+def test_steps_with_prompts_do_not_tell_of_drafts() -> None:
+    # Each of the two sums is a tenth off, and the decodes are a small part of them.
+    mixed = Sums(steps=100, seconds=1.0, seconds_squared=0.01, tokens=22_000, prefill_tokens=18_000, decodes=400)
+    prompts = StepWindow(start=15, end=30, cells={CellKey(256, StepKind.MIXED): mixed})
+    plain = window(15, decodes(), finished=40.0, generated_tokens=840.0)
+    assert demanded(plain, signals(30, window=prompts, finished=40.0, generated_tokens=840.0)).drafted == 1.0
+
+
+def test_one_window_of_drafts_is_not_yet_believed() -> None:
+    plain = [window(15.0 * n, decodes(), finished=40.0, generated_tokens=840.0) for n in range(1, 4)]
+    odd = window(60.0, decodes(drafts=1), finished=40.0, generated_tokens=840.0)
+    assert demanded(*plain, odd).drafted == 1.0
+    more = [replace(odd, at=60.0 + 15 * n) for n in range(1, 20)]
+    assert demanded(*plain, odd, *more).drafted == pytest.approx(2.0, abs=0.02)
+
+
+def test_a_change_of_mix_is_seen_before_a_whole_window_of_it() -> None:
+    long = window(15.0, decodes(), finished=150.0, prompt_tokens=150.0 * 1000, generated_tokens=150.0 * 20)
+    half = window(20.0, decodes(), finished=150.0, prompt_tokens=150.0 * 400, generated_tokens=150.0 * 20)
+    assert demanded(long, half).prompt == pytest.approx(400.0)
+
+
 def scattering(sums: Sums, *, windows: int = 30) -> float:
     return demanded(*(window(15.0 * n, sums) for n in range(1, windows + 1))).scatter
 

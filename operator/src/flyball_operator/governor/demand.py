@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import Load, StepWindow, Sums
+from flyball_operator.governor.signals import Load, StepWindow
 from flyball_operator.governor.situation import Demand
 
 #: Requests whose lengths the running means remember.
 LENGTH_MEMORY: Final = 150.0
 #: A window of fewer arrivals says by chance alone that too much comes, or nothing: it counts by its share of these.
 ARRIVALS_MEMORY: Final = 60.0
-#: Fewer tokens processed for a decode than this are no speculation.
-LEAST_DRAFTED: Final = 1.05
+#: Fewer tokens processed for a decode than this are no speculation: counters of one scrape are extrapolated each by
+#: itself. And more are none either.
+LEAST_DRAFTED: Final = 1.2
+MOST_DRAFTED: Final = 65.0
+#: Share of the newest window in what is drafted, where it is more: some five windows, which overlap, are remembered.
+DRAFTED_SHARE: Final = 0.2
 #: Share of what is known of decodes that is kept with each window: some ten of them are remembered.
 DECODED_KEPT: Final = 0.9
 #: Share of the newest window in the scatter of steps, and how many alike scatter.
@@ -64,13 +68,18 @@ class Decoded:
 class Mix:
     """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step.
 
-    `drafted`: tokens processed for a decode.
+    `per_decode`: tokens processed for a decode, as it is measured: see `drafted`.
     """
 
     ratio: float
     attention: float
     decodes: float
-    drafted: float
+    per_decode: float
+
+    @property
+    def drafted(self) -> float:
+        """Tokens processed for a decode; 1 without speculation."""
+        return self.per_decode if self.per_decode > LEAST_DRAFTED else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +111,10 @@ class Seen:
 
     def demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
         """What one core is asked for, None until lengths and mix are known. `load`: of the last so many seconds."""
-        if self.lengths is None or self.mix is None or cores < 1:
+        # Windows overlap, and are taken in once: what the newest shows of a change of mix must not wait for the next.
+        lengths, mix = _lengths(self.lengths, load), self.mix
+        if lengths is None or mix is None or cores < 1:
             return None
-        lengths, mix = self.lengths, self.mix
         made = self.decoded.made(mix.drafted)
         return Demand(
             arrivals=_arrivals(self.arrivals, load, seconds) / cores,
@@ -151,11 +161,19 @@ def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
     )
 
 
-def _drafted(total: Sums) -> float:
-    """Tokens processed for a decode."""
-    drafted = (total.tokens - total.prefill_tokens) / total.decodes
-    # Counters of one scrape are extrapolated each by itself: what is so little is no draft.
-    return drafted if drafted > LEAST_DRAFTED else 1.0
+def _per_decode(old: Mix | None, window: StepWindow) -> float:
+    """Tokens processed for a decode: more are believed over some windows, fewer at once, or limits would be too wide.
+
+    Steps of decodes alone tell. What prompts leave of the tokens of a mixed step is a small difference of large sums.
+    """
+    alone = window.total(StepKind.DECODE)
+    shown = alone if alone.decodes > 0 else window.total()
+    tokens = min(MOST_DRAFTED, (shown.tokens - shown.prefill_tokens) / shown.decodes)
+    if old is None:
+        return tokens
+    if shown is not alone:
+        return old.per_decode
+    return min(tokens, old.per_decode + DRAFTED_SHARE * (tokens - old.per_decode))
 
 
 def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
@@ -167,7 +185,7 @@ def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
         ratio=total.prefill_tokens / total.decodes,
         attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
         decodes=total.decodes / total.steps,
-        drafted=_drafted(total),
+        per_decode=_per_decode(old, window),
     )
 
 
