@@ -129,8 +129,11 @@ class Engines:
 
 
 @contextmanager
-def both(where: Where, *, slots: int = SLOTS, timed: bool = True) -> Iterator[Engines]:
-    """Start both engines, pinned; they end with the block. `timed`: each step of the governed one is written down."""
+def both(where: Where, *, slots: int = SLOTS, timed: bool = True, size: Sequence[str] = SMALL) -> Iterator[Engines]:
+    """Start both engines, pinned; they end with the block.
+
+    `timed`: each step of the governed one is written down. `size`: arguments for the model where there is no GPU.
+    """
     with TemporaryDirectory(prefix="flyball-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         log = folder / "steps"
@@ -138,10 +141,10 @@ def both(where: Where, *, slots: int = SLOTS, timed: bool = True) -> Iterator[En
         plugin = make_plugin(folder / "plugin", *([Path(flyball_bench.__file__)] if timed else []))
         say(f"starting two engines of vLLM {where.vllm} on {where.device}")
         written = {flyball_bench.VARIABLE: str(log)} if timed else {}
-        governed = stack.enter_context(_started(where, folder / "governed", model, plugin, slots, written))
+        governed = stack.enter_context(_started(where, folder / "governed", model, plugin, slots, size, written))
         if where.gpu:
             governed.expect_ready()  # what another takes meanwhile would confuse vLLM's look at the device's memory
-        stock = stack.enter_context(_started(where, folder / "stock", model, ROOT / "engine/src", slots, {}))
+        stock = stack.enter_context(_started(where, folder / "stock", model, ROOT / "engine/src", slots, size, {}))
         for server in (governed, stock):
             server.expect_ready()
         control = ControlClient(governed.control_url, governed.signer)
@@ -155,11 +158,10 @@ def both(where: Where, *, slots: int = SLOTS, timed: bool = True) -> Iterator[En
 
 
 def _started(
-    where: Where, folder: Path, model: Path, plugin: Path, slots: int, variables: dict[str, str]
+    where: Where, folder: Path, model: Path, plugin: Path, slots: int, size: Sequence[str], variables: dict[str, str]
 ) -> contextlib.AbstractContextManager[VllmServer]:
     folder.mkdir()
     owned = [f"--max-num-seqs={slots}", f"--max-num-batched-tokens={TOKENS}", "--enable-prefix-caching"]
-    size: Sequence[str] = SMALL
     if where.gpu:
         # Two of them share the device: with CUDA graphs and all that vLLM does by itself there.
         size = (f"--max-model-len={MODEL_LENGTH}", "--gpu-memory-utilization=0.4")

@@ -47,9 +47,9 @@ REAL: Final[dict[str, dict[str, str]]] = {
 }
 #: Services are told apart by their addresses, of which loopback has enough.
 LARGEST_COUNT: Final = 10_000
-#: These need vLLM's Python alone.
+#: These need vLLM's Python alone, or engines of their own.
 BARE: Final[dict[str, dict[str, str]]] = {
-    "engine": {"vllm-hooks": "hooks"},
+    "engine": {"vllm-cost-0.5b": "cost_larger", "vllm-hooks": "hooks"},
     "gpu": {"vllm-hooks": "hooks", "fuzz": "fuzz"},
     "law": {},
     "tick": {},
