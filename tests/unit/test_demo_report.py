@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from demo import report
-from demo.main import example, in_force
+from demo.errors import DemoError
+from demo.main import carries, example, in_force
 from demo.measure import REFUSED, Measured, Request, measure
-from demo.phases import NORMAL, PHASES, schedule
+from demo.phases import AT_ONCE, NORMAL, phases, preparation, schedule
 from demo.watch import Pod, Snapshot, counters_of, pod_of
 from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack, Setpoint, Shed
@@ -98,15 +99,29 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert Percentiles.of(map(float, range(1, 101))) == Percentiles(p50=50.0, p99=99.0)
 
 
-def test_each_phase_runs_in_both_modes_with_the_same_seed_after_the_warm_up() -> None:
-    warm_up, *runs = schedule(NORMAL)
-    assert not warm_up.measured
+def test_each_phase_runs_in_both_modes_with_the_same_seed() -> None:
+    runs = list(schedule(NORMAL, carried=10.0))
     assert {(run.phase.name, run.mode) for run in runs} == {
-        (phase.name, mode) for phase in PHASES for mode in (Mode.DISABLED, Mode.AUTO)
+        (phase.name, mode) for phase in phases(10.0) for mode in (Mode.DISABLED, Mode.AUTO)
     }
-    assert len({run.name for run in runs}) == len(runs)
-    for phase in PHASES:
-        assert len({run.seed for run in runs if run.phase is phase and run.round == 1}) == 1
+    assert len({run.name for run in (*preparation(NORMAL), *runs)}) == len(runs) + 2
+    for phase in phases(10.0):
+        assert len({run.seed for run in runs if run.phase == phase and run.round == 1}) == 1
+
+
+def test_loads_are_shares_of_what_the_engine_carries() -> None:
+    busy = preparation(NORMAL)[1].phase.streams[0]
+    assert busy.count(0.0) == AT_ONCE
+    for slow, fast in zip(phases(5.0), phases(50.0), strict=True):
+        for one, other in zip(slow.streams, fast.streams, strict=True):
+            assert other.rate == pytest.approx(10 * one.rate, rel=0.1)
+
+
+def test_what_was_not_all_answered_does_not_tell_what_the_engine_carries() -> None:
+    answered = [request(0.5, (0.5,), start=100.0 + number) for number in range(4)]
+    assert carries(measure(answered, [FIRST])) == pytest.approx(4 / 4.0)
+    with pytest.raises(DemoError, match="1 failed"):
+        carries(measure([*answered[:3], request(error="broke off")], [FIRST]))
 
 
 def test_counters_are_read_from_an_exposition() -> None:
@@ -206,6 +221,7 @@ def test_the_report_names_retunes_ratios_and_the_pod() -> None:
             result(Mode.AUTO, [request(0.1), request(0.1)], 98.0),
         ],
         decisions=[DecisionStatus(time="2026-11-21T10:00:05Z", trigger="gaps were too long")],
+        carried=10.0,
         pod_before=pod,
         pod_after=pod,
     )
@@ -221,6 +237,7 @@ def test_the_report_names_retunes_ratios_and_the_pod() -> None:
 def test_the_report_says_when_the_pod_changed() -> None:
     results = report.Results(
         objectives=(FIRST,),
+        carried=10.0,
         pod_before=report.PodIdentity(name="chat-1", uid="a", restarts=0),
         pod_after=report.PodIdentity(name="chat-1", uid="a", restarts=1),
     )

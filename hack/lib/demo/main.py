@@ -21,8 +21,8 @@ from demo import report
 from demo.errors import DemoError
 from demo.kube import Reader, kubectl
 from demo.load import JOB, Load
-from demo.measure import measure, requests_of
-from demo.phases import NORMAL, QUICK, Length, Run, schedule
+from demo.measure import Measured, measure, requests_of
+from demo.phases import NORMAL, QUICK, Length, Run, preparation, schedule
 from demo.view import Now, View, attained, limits_text, setpoint
 from demo.watch import Snapshot, Watcher
 from flyball_engine.contract import Limits
@@ -111,11 +111,16 @@ class Demo:
     async def _runs(self, load: Load, snapshot: Snapshot) -> report.Results:
         service = present(snapshot)
         self.view.objectives = service.spec.objectives
-        results = report.Results(objectives=service.spec.objectives, pod_before=identity(snapshot))
-        for run in schedule(self.settings.length):
+        warm_up, busy = preparation(self.settings.length)
+        self.view.say(report.summary(warm_up.phase.title, await self._one(load, warm_up)))
+        carried = carries((await self._one(load, busy)).measured)
+        results = report.Results(objectives=service.spec.objectives, pod_before=identity(snapshot), carried=carried)
+        self.view.say(
+            f"the engine answers {carried:.1f} requests/s of {busy.phase.streams[0]}: loads are shares of that"
+        )
+        for run in schedule(self.settings.length, carried=carried):
             result = await self._one(load, run)
-            if run.measured:
-                results.runs.append(result)
+            results.runs.append(result)
             self.view.say(report.summary(run.phase.title, result))
             self._collect(results)
             results.save(self.settings.folder / "results.json")
@@ -196,6 +201,13 @@ def identity(snapshot: Snapshot) -> report.PodIdentity:
     if snapshot.pod is None:
         raise DemoError("the engine pod is gone")
     return report.PodIdentity(name=snapshot.pod.name, uid=snapshot.pod.uid, restarts=snapshot.pod.restarts)
+
+
+def carries(busy: Measured) -> float:
+    """Requests per second of a run in which the engine never idled; raises `DemoError` if not all were answered."""
+    if busy.failed or busy.refused or busy.seconds <= 0:
+        raise DemoError(f"of {busy.requests} requests at once {busy.failed} failed and {busy.refused} were refused")
+    return busy.requests / busy.seconds
 
 
 def service_port(service: InferenceService) -> int:

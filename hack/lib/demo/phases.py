@@ -1,16 +1,20 @@
 """What the demo does, as data: the loads, in what order and for how long.
 
-Rates and lengths suit the CPU engine and the model of the local cluster on one core: a step costs about 10 ms and
-0.3 ms per token, so that a full step of 2048 tokens stops every stream for most of a second.
+Rates are shares of what this machine's engine carries, which the demo measures first: a load that is heavy for one is
+light for another. Lengths suit the small model of the local cluster: a full step of 2048 tokens stops every stream for
+a good part of a second.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flyball_operator.api.v1alpha1 import Mode
 
+#: Requests that never let the engine idle, to see how many it answers per second: no more than it has slots for.
+AT_ONCE = 96
 #: Seed of prompts and arrival times; the same in both modes of a phase, so that both meet the same requests.
 SEED = 20_26
 
@@ -20,7 +24,8 @@ class Stream:
     """Requests of one kind, arriving at `rate` per second, whatever the engine does (open loop).
 
     Times between arrivals are gamma-distributed with the shape `burstiness`: 1 is a Poisson process, below it requests
-    come in bursts. Prompts have `prompt_tokens` give or take the share `spread`; every answer has `output_tokens`.
+    come in bursts. At an infinite rate a fixed number comes at once. Prompts have `prompt_tokens` give or take the
+    share `spread`; every answer has `output_tokens`.
     """
 
     name: str
@@ -32,11 +37,12 @@ class Stream:
 
     def count(self, seconds: float) -> int:
         """Requests that arrive in `seconds`."""
-        return max(1, round(self.rate * seconds))
+        return AT_ONCE if math.isinf(self.rate) else max(1, round(self.rate * seconds))
 
     def __str__(self) -> str:
         bursts = ", in bursts" if self.burstiness < 1 else ""
-        return f"{self.name}: {self.rate:g}/s{bursts}, {self.prompt_tokens} in, {self.output_tokens} out"
+        rate = f"{AT_ONCE} at once" if math.isinf(self.rate) else f"{self.rate:g}/s{bursts}"
+        return f"{self.name}: {rate}, {self.prompt_tokens} in, {self.output_tokens} out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +55,41 @@ class Phase:
     share: float = 1.0
 
 
-PHASES = (
-    Phase(
-        name="light",
-        title="light chat",
-        streams=(Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=24),),
-    ),
-    Phase(
-        name="heavy",
-        title="heavy chat",
-        streams=(Stream(name="chat", rate=5.5, prompt_tokens=240, output_tokens=24, burstiness=0.2),),
-    ),
-    Phase(
-        name="long",
-        title="long prompts",
-        streams=(
-            Stream(name="chat", rate=2.0, prompt_tokens=120, output_tokens=24),
-            Stream(name="long", rate=0.4, prompt_tokens=1750, output_tokens=16, spread=0.4),
+def phases(carried: float) -> tuple[Phase, ...]:
+    """The loads for an engine that answers so many of `BUSY`'s requests per second."""
+
+    def rate(share: float) -> float:
+        return float(f"{share * carried:.2g}")
+
+    return (
+        Phase(
+            name="light",
+            title="light chat",
+            streams=(Stream(name="chat", rate=rate(0.2), prompt_tokens=120, output_tokens=24),),
         ),
-    ),
-    Phase(
-        name="overload",
-        title="overload",
-        # Few and large: the clients share a core with the engine, and must not be what is overloaded.
-        streams=(Stream(name="documents", rate=7.0, prompt_tokens=600, output_tokens=16),),
-        # With tuning off all of them wait, and the run lasts until the last one is served.
-        share=0.7,
-    ),
-)
+        Phase(
+            name="heavy",
+            title="heavy chat",
+            streams=(Stream(name="chat", rate=rate(0.6), prompt_tokens=240, output_tokens=24, burstiness=0.2),),
+        ),
+        Phase(
+            name="long",
+            title="long prompts",
+            streams=(
+                Stream(name="chat", rate=rate(0.2), prompt_tokens=120, output_tokens=24),
+                Stream(name="long", rate=rate(0.04), prompt_tokens=1750, output_tokens=16, spread=0.4),
+            ),
+        ),
+        Phase(
+            name="overload",
+            title="overload",
+            # Few and large: the clients share a core with the engine, and must not be what is overloaded.
+            streams=(Stream(name="documents", rate=rate(0.75), prompt_tokens=600, output_tokens=16),),
+            # With tuning off all of them wait, and the run lasts until the last one is served.
+            share=0.7,
+        ),
+    )
+
 
 #: Before anything is measured: every kind of step, so that the step-time model is learnt.
 WARM_UP = Phase(
@@ -89,6 +102,14 @@ WARM_UP = Phase(
 )
 
 
+#: What it carries is told by a batch that is always full, with nothing that holds it back.
+BUSY = Phase(
+    name="busy",
+    title="what the engine carries",
+    streams=(Stream(name="chat", rate=math.inf, prompt_tokens=240, output_tokens=24),),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A phase in one mode, of one round. `name` is unique within a demo."""
@@ -97,7 +118,6 @@ class Run:
     mode: Mode
     round: int
     seconds: float
-    measured: bool = True
 
     @property
     def name(self) -> str:
@@ -123,10 +143,17 @@ NORMAL = Length(warm_up_seconds=40, run_seconds=36, rounds=1)
 QUICK = Length(warm_up_seconds=25, run_seconds=18, rounds=1)
 
 
-def schedule(length: Length) -> Iterator[Run]:
-    """All runs in order: the warm-up, then each phase in both modes; they take turns at going first."""
-    yield Run(phase=WARM_UP, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds, measured=False)
+def preparation(length: Length) -> tuple[Run, Run]:
+    """What comes before the measured runs: the warm-up, and the run that shows what the engine carries."""
+    return (
+        Run(phase=WARM_UP, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds),
+        Run(phase=BUSY, mode=Mode.DISABLED, round=0, seconds=0.0),
+    )
+
+
+def schedule(length: Length, *, carried: float) -> Iterator[Run]:
+    """The measured runs: each phase in both modes, which take turns at going first; `carried`: see `phases`."""
     for number in range(1, length.rounds + 1):
-        for place, phase in enumerate(PHASES, start=number):
+        for place, phase in enumerate(phases(carried), start=number):
             for mode in (Mode.DISABLED, Mode.AUTO) if place % 2 else (Mode.AUTO, Mode.DISABLED):
                 yield Run(phase=phase, mode=mode, round=number, seconds=phase.share * length.run_seconds)

@@ -44,9 +44,13 @@ class PodIdentity(BaseModel):
 
 
 class Results(BaseModel):
-    """All that the demo found; what the JSON file holds."""
+    """All that the demo found; what the JSON file holds.
+
+    `carried`: requests per second that the engine answered of those that loads are shares of (`phases.BUSY`).
+    """
 
     objectives: tuple[Objective, ...]
+    carried: float
     runs: list[RunResult] = []
     decisions: list[DecisionStatus] = []
     events: list[dict[str, str]] = []
@@ -161,6 +165,7 @@ def ratios_table(results: Results) -> Table:
 
 def closing_lines(results: Results) -> Iterator[str]:
     """What else the reader should be able to see at a glance."""
+    yield carried_line(results.carried) + "."
     failed = sum(run.measured.failed + run.measured.truncated for run in results.runs)
     total = sum(run.measured.requests for run in results.runs)
     yield f"Requests failed or truncated: {failed} of {total}."
@@ -181,6 +186,11 @@ def closing_lines(results: Results) -> Iterator[str]:
         yield f"The pod CHANGED: {before} before, {after} after."
     gap, where = largest_gap(results)
     yield f"Engine's counts against the client's: at most {gap:.1f} points apart{where}."
+
+
+def carried_line(carried: float) -> str:
+    """What the loads are made of."""
+    return f"Loads are shares of the {carried:.1f} requests/s of chat that this engine answers when it never idles"
 
 
 def largest_gap(results: Results) -> tuple[float, str]:
