@@ -96,9 +96,10 @@ def desk(*, works: bool = True) -> Desk:
     return made
 
 
-async def seconds(desk: Desk, seat: Any, count: float, *, slower: float = 1.0) -> None:
+async def seconds(desk: Desk, seat: Any, count: float, *, slower: float = 1.0, **load: float) -> None:
     for _ in range(int(count / 5)):
-        await desk.tick(seat, signals(now(), window=step_window(start=now() - 15, end=now(), slower=slower)))
+        window = step_window(start=now() - 15, end=now(), slower=slower)
+        await desk.tick(seat, signals(now(), window=window, **load))
 
 
 async def until_one_has_it(desk: Desk, seat: Any) -> list[str]:
@@ -125,7 +126,7 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     await seconds(story, seat, WINDOW_SECONDS + 10)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     assert story.service.status.tuning.applied_pods == "3/3"
-    await seconds(story, seat, 60)
+    await seconds(story, seat, 60, running=100.0, waiting=30.0)
     assert story.condition(TUNED) == ("True", "Applied")
     assert story.engines.limits(first) != tried, "later ones go to all pods at once"
     assert "CanaryFailed" not in story.events

@@ -30,9 +30,13 @@ def test_the_batch_moves_by_bounded_steps_and_the_token_limit_jumps() -> None:
     assert restrained((10, 256), wish(128, 2048)) == (23, 2048)
 
 
-def test_places_that_nobody_has_or_waits_for_are_given_up_at_once() -> None:
-    assert restrained((100, 256), wish(10, 256), used=3) == (14, 256)
-    assert restrained((100, 256), wish(30, 256), used=3) == (30, 256)
+def test_a_lower_batch_that_would_bind_nobody_is_not_taken() -> None:
+    assert restrained((100, 256), wish(10, 256), used=3) == (100, 256)
+    assert restrained((100, 256), wish(30, 256), used=30) == (100, 256)
+
+
+def test_once_it_binds_places_that_nobody_has_or_waits_for_are_given_up_at_once() -> None:
+    assert restrained((100, 256), wish(10, 256), used=12) == (32, 256)
     assert restrained((100, 256), wish(10, 256), used=90) == (70, 256)
 
 

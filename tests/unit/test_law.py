@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_operator.governor.capacity import carried
-from flyball_operator.governor.law import GAP_SHARE, choose, point_at
+from flyball_operator.governor.law import GAP_SHARE, calm_seqs, choose, point_at
 from flyball_operator.governor.situation import Margins, Regime, Situation
 from flyball_operator.governor.spec import Envelope, Objective, Span
 from support.plant import A100, H100
@@ -25,10 +25,22 @@ def test_a_gap_objective_bounds_the_step_that_a_long_prompt_may_take() -> None:
 
 def test_a_token_objective_bounds_the_batch() -> None:
     here = situation(TPOT)
-    choice = choose(here)
+    seqs, binding = calm_seqs(here)
     budget = TPOT.seconds * here.margins.token
-    assert here.balanced_step(choice.seqs) <= budget < here.balanced_step(choice.seqs + 1)
-    assert choice.binding == "tpot"
+    assert here.balanced_step(seqs) <= budget < here.balanced_step(seqs + 1)
+    assert binding == choose(here).binding == "tpot"
+
+
+def test_the_batch_is_larger_where_full_steps_keep_the_token_objective_too() -> None:
+    here = situation(TPOT, ratio=20.0)
+    choice, budget = choose(here), TPOT.seconds * here.margins.token
+
+    def full_step(seqs: int) -> float:
+        return here.step(seqs, choice.tokens - seqs)
+
+    assert choice.seqs > calm_seqs(here)[0]
+    assert full_step(choice.seqs) <= budget
+    assert full_step(choice.seqs + 1) > budget or choice.seqs == choice.tokens // 2, "prompts have the other half"
 
 
 def test_with_speculation_a_step_makes_several_tokens_and_may_take_as_much_longer() -> None:

@@ -165,7 +165,8 @@ def full_steps(end: float, *, slower: float = 1.0) -> StepWindow:
 
 def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
     overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0)
-    first, _, later = ticks(start(SHED), overload, signals(115.0), signals(120.0))
+    busy = signals(120.0, running=120.0, waiting=20.0)
+    first, _, later = ticks(start(SHED), overload, signals(115.0), busy)
     assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=guard.FIRST_TOKEN_MARGIN[1])
     assert start(SHED).limits == limits(128, 512)
     assert first.policy.limits == limits(128, 2048), "the budget holds the steps now"

@@ -70,7 +70,7 @@ class Hold(StrEnum):
     LEARNING = "Learning"
     """The step-time model is not trusted yet."""
     GOOD_ENOUGH = "GoodEnough"
-    """The change would be within the hysteresis."""
+    """The change would be within the hysteresis, or a lower S that binds nobody."""
     COOLING_DOWN = "CoolingDown"
     """S rose a moment ago and may not fall yet."""
     CHANGED_OFTEN = "ChangedOften"
@@ -96,19 +96,20 @@ def restrain(
 ) -> tuple[Limits, Hold | None]:
     """The limits after slew and hysteresis; a reason if they are the current ones.
 
-    `used`: places of a core that requests have or wait for.
+    `used`: places of a core that requests have or wait for. S falls once there are too few for them: before that a
+    lower one holds nothing back, and when the mix changes it is in the way of more than it was meant for.
     """
     seqs, tokens = _given(current, envelope)
     # A draining batch jumps up: that is the direction of the start values, and every second of it is queue.
     most = envelope.seqs.most if choice.regime is Regime.DRAINING else SLEW_UP * seqs + SLEW_STEP
     least = min(SLEW_DOWN * seqs, IDLE_PLACES * used + SLEW_STEP)
     wanted = envelope.seqs.clip(min(max(choice.seqs, least), most))
-    held = wanted < seqs and not cooled
+    held = wanted < seqs and (not cooled or used <= choice.seqs)
     new_seqs = seqs if held or _near(wanted, seqs, _worth(seqs)) else wanted
     reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))
     new_tokens = tokens if _near(reachable, tokens, TOKENS_HYSTERESIS) else envelope.tokens.clip(reachable)
     if (new_seqs, new_tokens) == (seqs, tokens):
-        return current, Hold.COOLING_DOWN if held else Hold.GOOD_ENOUGH
+        return current, Hold.COOLING_DOWN if held and not cooled else Hold.GOOD_ENOUGH
     return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
 
 

@@ -3,7 +3,8 @@
 Two limits, two causes. `max_num_active_seqs` (S) is the largest batch whose balanced step keeps the token objectives:
 a batch of n decodes must admit n·ρ prefill tokens per step to hold its size (ρ = prefill tokens per decode), so its
 mean step is T(n, n·ρ), and that is what a token takes. KV memory caps S. `max_num_scheduled_tokens` (C) bounds one
-step: the gap that a long prompt tears into every stream, against the time the prompt itself waits.
+step: the gap that a long prompt tears into every stream, against the time the prompt itself waits. Where full steps
+keep the token objectives of a larger batch, too, S is that: what comes next may be fed by less.
 
 Without an admission gate an infeasible load is drained first, with the largest steps: protecting token latency behind
 a queue that grows without bound loses every later request, and where gaps are lost anyway, few long ones lose fewer
@@ -106,7 +107,7 @@ def choose(situation: Situation) -> Choice:
     else:
         return _drain(situation)
     return Choice(
-        seqs=seqs,
+        seqs=seqs if regime is Regime.TOKEN_BOUND else _unspoiled(situation, seqs, best.tokens),
         tokens=best.tokens,
         regime=regime,
         binding=_binding(best, situation.objectives, seqs_binding),
@@ -148,6 +149,25 @@ def calm_seqs(situation: Situation) -> tuple[int, str]:
         if fits < most:
             most, binding = fits, objective.name
     return most, binding
+
+
+def _unspoiled(situation: Situation, seqs: int, tokens: int) -> int:
+    """The batch enlarged as far as it keeps the token objectives even if all its steps are full; `seqs` at least.
+
+    A batch that must be fed by long prompts is small; once others come, requests would wait for a place behind it until
+    that is seen. Full steps bound what a token takes, whatever comes. Half of them is left for prompts.
+    """
+    budget = min((b for o in situation.objectives if (b := token_budget(o, situation)) is not None), default=None)
+    drafted = situation.demand.drafted
+    most = min(situation.envelope.seqs.most, kv_seqs(situation.demand), int(tokens / (2.0 * drafted)))
+    if budget is None:
+        return seqs
+    low, high = seqs, max(seqs, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        kept = situation.step(middle, tokens - middle * drafted) <= budget
+        low, high = (middle, high) if kept else (low, middle - 1)
+    return low
 
 
 def _relieved(situation: Situation, seqs: int) -> int:
