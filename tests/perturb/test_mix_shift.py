@@ -1,0 +1,39 @@
+"""The mix changes: limits that were right for long prompts and short answers must not be in the way of what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bench.policies import Policy, play, policies, the_law
+from bench.scenarios import SCENARIOS, Scenario
+
+#: A small grid: its best is nearly that of a large one.
+GRID = tuple(one for one in policies((32, 64, 256), (512, 2048, 8192)) if one.in_grid)
+CODE, CHAT = "code", "conversation"
+
+
+def shifting(*phases: tuple[float, str]) -> Scenario:
+    (chat,) = (one for one in SCENARIOS if one.name == "h100 chat")
+    assert isinstance(chat, Scenario)
+    return replace(chat, phases=phases)
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        shifting((9, CODE), (17, CHAT), (8, CHAT)),
+        shifting((8, CODE), (16, CHAT), (8, CODE), (16, CHAT)),
+        shifting((7, CHAT), (9, CODE), (20, CHAT), (7, CHAT)),
+    ],
+    ids=["code and then more chats than are carried", "by turns", "chats, code, and twice as many chats"],
+)
+def test_chats_after_code_find_places(scene: Scenario, note_figure: Callable[[str], None]) -> None:
+    def goodput(policy: Policy) -> float:
+        return sum(play(scene, policy, seed, gate=False).goodput for seed in (1, 2)) / 2
+
+    law, best = goodput(the_law(5.0)), max(map(goodput, GRID))
+    note_figure(f"goodput {law:.2f}/s by the law, {best:.2f}/s by the best of {len(GRID)} fixed limits")
+    assert law >= 0.97 * best
