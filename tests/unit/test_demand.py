@@ -35,7 +35,7 @@ def demanded(*windows: Signals) -> Demand:
         assert isinstance(one.steps, StepWindow)
         seen = seen.after(one.load, one.steps, at=one.at, seconds=one.window_seconds)
     assert isinstance(one.load, Load)
-    found = seen.demand(one.load, cores=1, seconds=one.window_seconds)
+    found = seen.demand(one.load, at=one.at, cores=1, seconds=one.window_seconds)
     assert found is not None
     return found
 
@@ -80,7 +80,8 @@ def test_where_drafts_cease_a_decode_makes_one_token_at_once() -> None:
     drafting = [window(15.0 * n, decodes(drafts=3), finished=40.0, generated_tokens=2040.0) for n in range(1, 7)]
     plain = window(105.0, decodes(), finished=40.0, generated_tokens=840.0)
     found = demanded(*drafting, plain)
-    assert (found.drafted, found.made) == (1.0, 1.0)
+    assert found.made == 1.0
+    assert 1.0 < found.drafted < 4.0, "what they cost is believed as slowly as it was"
     assert guard.scattered(Margins(), (TPOT,), found).token > 0
 
 
@@ -92,12 +93,17 @@ def test_steps_with_prompts_do_not_tell_of_drafts() -> None:
     assert demanded(plain, signals(30, window=prompts, finished=40.0, generated_tokens=840.0)).drafted == 1.0
 
 
-def test_one_window_of_drafts_is_not_yet_believed() -> None:
+def test_a_few_decodes_alone_say_nothing_of_drafts() -> None:
+    drafting = window(15.0, decodes(drafts=3), finished=40.0, generated_tokens=2040.0)
+    assert demanded(drafting, window(30.0, decodes(steps=2), finished=40.0, generated_tokens=2040.0)).drafted == 4.0
+
+
+def test_an_odd_window_of_drafts_is_hardly_believed_and_many_are() -> None:
     plain = [window(15.0 * n, decodes(), finished=40.0, generated_tokens=840.0) for n in range(1, 4)]
-    odd = window(60.0, decodes(drafts=1), finished=40.0, generated_tokens=840.0)
-    assert demanded(*plain, odd).drafted == 1.0
-    more = [replace(odd, at=60.0 + 15 * n) for n in range(1, 20)]
-    assert demanded(*plain, odd, *more).drafted == pytest.approx(2.0, abs=0.02)
+    odd = window(60.0, decodes(drafts=3), finished=40.0, generated_tokens=840.0)
+    assert demanded(*plain, odd).drafted < 1.5
+    more = [replace(odd, at=60.0 + 15 * n) for n in range(1, 30)]
+    assert demanded(*plain, odd, *more).drafted == pytest.approx(4.0, abs=0.05)
 
 
 def test_a_change_of_mix_is_seen_before_a_whole_window_of_it() -> None:

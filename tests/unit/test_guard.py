@@ -19,9 +19,15 @@ def wish(seqs: int, tokens: int, regime: Regime = Regime.BALANCED) -> Choice:
 
 
 def restrained(
-    current: tuple[int, int], choice: Choice, *, reach: int = 2048, cooled: bool = True, used: float = 128
+    current: tuple[int, int],
+    choice: Choice,
+    *,
+    reach: int = 2048,
+    cooled: bool = True,
+    used: float = 128,
+    fits: int = 1000,
 ) -> tuple[int, int]:
-    moved, _ = guard.restrain(limits(*current), choice, ENVELOPE, reach=reach, cooled=cooled, used=used)
+    moved, _ = guard.restrain(limits(*current), choice, ENVELOPE, reach=reach, cooled=cooled, used=used, fits=fits)
     return moved.max_num_active_seqs or 0, moved.max_num_scheduled_tokens or 0
 
 
@@ -33,6 +39,7 @@ def test_the_batch_moves_by_bounded_steps_and_the_token_limit_jumps() -> None:
 def test_a_lower_batch_that_would_bind_nobody_is_not_taken() -> None:
     assert restrained((100, 256), wish(10, 256), used=3) == (100, 256)
     assert restrained((100, 256), wish(30, 256), used=30) == (100, 256)
+    assert restrained((100, 256), wish(30, 256), used=3, fits=50) == (50, 256), "but what memory does not hold"
 
 
 def test_once_it_binds_places_that_nobody_has_or_waits_for_are_given_up_at_once() -> None:
@@ -51,7 +58,7 @@ def test_of_two_or_three_places_each_one_counts() -> None:
 
     def moved(seqs: int, wanted: int) -> int:
         found, _ = guard.restrain(
-            limits(seqs, 512), wish(wanted, 512), envelope, reach=2048, cooled=True, used=float(seqs)
+            limits(seqs, 512), wish(wanted, 512), envelope, reach=2048, cooled=True, used=float(seqs), fits=1000
         )
         return found.max_num_active_seqs or 0
 
@@ -64,13 +71,17 @@ def test_a_draining_batch_is_not_held_back() -> None:
 
 @pytest.mark.parametrize(("seqs", "tokens"), [(95, 500), (105, 520), (100, 550)])
 def test_small_changes_are_not_worth_it(seqs: int, tokens: int) -> None:
-    moved, hold = guard.restrain(limits(100, 512), wish(seqs, tokens), ENVELOPE, reach=2048, cooled=True, used=128)
+    moved, hold = guard.restrain(
+        limits(100, 512), wish(seqs, tokens), ENVELOPE, reach=2048, cooled=True, used=128, fits=1000
+    )
     assert moved == limits(100, 512)
     assert hold is Hold.GOOD_ENOUGH
 
 
 def test_a_batch_that_just_rose_does_not_fall() -> None:
-    moved, hold = guard.restrain(limits(100, 512), wish(50, 512), ENVELOPE, reach=2048, cooled=False, used=128)
+    moved, hold = guard.restrain(
+        limits(100, 512), wish(50, 512), ENVELOPE, reach=2048, cooled=False, used=128, fits=1000
+    )
     assert (moved, hold) == (limits(100, 512), Hold.COOLING_DOWN)
 
 

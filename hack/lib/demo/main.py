@@ -205,8 +205,9 @@ def identity(snapshot: Snapshot) -> report.PodIdentity:
 
 def carries(busy: Measured) -> float:
     """Requests per second of a run in which the engine never idled; raises `DemoError` if not all were answered."""
-    if busy.failed or busy.refused or busy.seconds <= 0:
-        raise DemoError(f"of {busy.requests} requests at once {busy.failed} failed and {busy.refused} were refused")
+    lost = busy.failed + busy.refused + busy.truncated
+    if lost or busy.seconds <= 0:
+        raise DemoError(f"of {busy.requests} requests at once {lost} were not answered whole: see the engine's log")
     return busy.requests / busy.seconds
 
 

@@ -21,9 +21,10 @@ ARRIVALS_MEMORY: Final = 60.0
 #: Fewer tokens processed for a decode than this are no speculation: counters of one scrape are extrapolated each by
 #: itself. And more are none either.
 LEAST_DRAFTED: Final = 1.2
-MOST_DRAFTED: Final = 65.0
-#: Share of the newest window in what is drafted, where it is more: some five windows, which overlap, are remembered.
-DRAFTED_SHARE: Final = 0.2
+MOST_DRAFTED: Final = 33.0
+#: Share of the newest window in what is drafted: some six, which overlap, are remembered. Fewer decodes say nothing.
+DRAFTED_SHARE: Final = 0.15
+LEAST_DECODES: Final = 50
 #: Share of what is known of decodes that is kept with each window: some ten of them are remembered.
 DECODED_KEPT: Final = 0.9
 #: Share of the newest window in the scatter of steps, and how many alike scatter.
@@ -68,18 +69,14 @@ class Decoded:
 class Mix:
     """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step.
 
-    `per_decode`: tokens processed for a decode, as it is measured: see `drafted`.
+    `drafted`: tokens processed for a decode, a mean over windows, `newest`: in the newest; 1 without speculation.
     """
 
     ratio: float
     attention: float
     decodes: float
-    per_decode: float
-
-    @property
-    def drafted(self) -> float:
-        """Tokens processed for a decode; 1 without speculation."""
-        return self.per_decode if self.per_decode > LEAST_DRAFTED else 1.0
+    drafted: float
+    newest: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +106,13 @@ class Seen:
         variance = self.variance + SCATTER_SHARE * (_variance(steps) - self.variance)
         return replace(taken, decoded=self.decoded.after(load, steps), variance=variance)
 
-    def demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
-        """What one core is asked for, None until lengths and mix are known. `load`: of the last so many seconds."""
+    def demand(self, load: Load, *, at: float, cores: int, seconds: float) -> Demand | None:
+        """What one core is asked for, None until lengths and mix are known. `load`: of so many seconds until `at`."""
         # Windows overlap, and are taken in once: what the newest shows of a change of mix must not wait for the next.
-        lengths, mix = _lengths(self.lengths, load), self.mix
+        lengths, mix = self.lengths if at == self.at else _lengths(self.lengths, load), self.mix
         if lengths is None or mix is None or cores < 1:
             return None
-        made = self.decoded.made(mix.drafted)
+        made = self.decoded.made(min(mix.drafted, mix.newest))
         return Demand(
             arrivals=_arrivals(self.arrivals, load, seconds) / cores,
             prompt=lengths.prompt,
@@ -133,13 +130,13 @@ class Seen:
             scatter=math.sqrt(self.variance),
         )
 
-    def first_demand(self, load: Load, *, cores: int, seconds: float) -> Demand | None:
+    def first_demand(self, load: Load, *, at: float, cores: int, seconds: float) -> Demand | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
         if self.mix is None:
             return None
         prompt = max(1.0, 2.0 * self.mix.attention)
         guess = replace(self, lengths=Lengths(prompt=prompt, uncached=prompt, output=1.0))
-        return guess.demand(load, cores=cores, seconds=seconds)
+        return guess.demand(load, at=at, cores=cores, seconds=seconds)
 
 
 def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
@@ -161,19 +158,17 @@ def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
     )
 
 
-def _per_decode(old: Mix | None, window: StepWindow) -> float:
-    """Tokens processed for a decode: more are believed over some windows, fewer at once, or limits would be too wide.
+def _drafted(old: Mix | None, window: StepWindow) -> tuple[float, float]:
+    """Tokens processed for a decode, as a mean over windows and in the newest one.
 
     Steps of decodes alone tell. What prompts leave of the tokens of a mixed step is a small difference of large sums.
     """
     alone = window.total(StepKind.DECODE)
-    shown = alone if alone.decodes > 0 else window.total()
-    tokens = min(MOST_DRAFTED, (shown.tokens - shown.prefill_tokens) / shown.decodes)
-    if old is None:
-        return tokens
-    if shown is not alone:
-        return old.per_decode
-    return min(tokens, old.per_decode + DRAFTED_SHARE * (tokens - old.per_decode))
+    if alone.decodes < LEAST_DECODES:
+        return (1.0, 1.0) if old is None else (old.drafted, old.newest)
+    tokens = max(1.0, min(MOST_DRAFTED, alone.tokens / alone.decodes))
+    newest = tokens if tokens > LEAST_DRAFTED else 1.0
+    return newest if old is None else old.drafted + DRAFTED_SHARE * (newest - old.drafted), newest
 
 
 def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
@@ -181,11 +176,13 @@ def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
     if total.steps < 1 or total.decodes <= 0:
         return old
     attention = mixed.prefill_attention / mixed.prefill_tokens if mixed.prefill_tokens > 0 else 0.0
+    drafted, newest = _drafted(old, window)
     return Mix(
         ratio=total.prefill_tokens / total.decodes,
         attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
         decodes=total.decodes / total.steps,
-        per_decode=_per_decode(old, window),
+        drafted=drafted,
+        newest=newest,
     )
 
 

@@ -1,12 +1,13 @@
 """The governor: signals in, a policy out, one decision per tick; the same inputs give the same decision.
 
 It always decides, in every mode: in Recommend and Disabled, and while tuning is paused, the decision is a shadow that
-is published or kept, so that switching to Auto starts from what the load needs now and not from the top. Nothing is
+is published or kept, so that switching to Auto starts from what the law would have by now, not from the top. Nothing is
 decided on what was not observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +19,7 @@ from flyball_operator.governor.capacity import Balance, Search
 from flyball_operator.governor.demand import Seen
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
-from flyball_operator.governor.law import choose, has_token_objective
+from flyball_operator.governor.law import choose, has_token_objective, kv_seqs
 from flyball_operator.governor.policy import Policy, asked_deadline, settled
 from flyball_operator.governor.shed import GATED_MARGINS, choose_gated
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
@@ -199,16 +200,20 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals)
     if model is None or demand is None or state.learner.fit is None:
-        first = state.seen.first_demand(load, cores=signals.cores, seconds=signals.window_seconds)
+        first = state.seen.first_demand(load, at=signals.at, cores=signals.cores, seconds=signals.window_seconds)
         learnt = _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
         return _explored(*learnt, until=now + signals.window_seconds) if now >= state.explore_at else learnt
     situation = _situation(state, model, demand, spec)
     choice = choose_gated(situation) if spec.sheds else choose(situation)
-    cooled = now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN or load.kv_usage > guard.KV_URGENT
+    urgent = load.kv_usage > guard.KV_URGENT
+    cooled = urgent or now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN
     # Steps that are held to a time need no other bound.
     reach = state.learner.fit.reach if choice.budget is None else spec.envelope.tokens.most
-    used = max(demand.running + demand.waiting, demand.decodes)
-    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=reach, cooled=cooled, used=used)
+    # Means over cores do not say what the fullest one has.
+    used = math.inf if urgent else max(demand.running + demand.waiting, demand.decodes)
+    # A queue loses less by what is preempted than by places that are missing; behind a gate whoever is let in counts.
+    fits = kv_seqs(demand) if spec.sheds else spec.envelope.seqs.most
+    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=reach, cooled=cooled, used=used, fits=fits)
     moved = _moved(state, limits, load, now) if hold is None else state
     policy = settled(state.policy, limits, choice, model, situation.margins)
     if state.policy.shed is None and policy.shed is not None:
@@ -351,7 +356,7 @@ def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Dec
 
 
 def _demand(state: State, load: Load, signals: Signals) -> Demand | None:
-    return state.seen.demand(load, cores=signals.cores, seconds=signals.window_seconds)
+    return state.seen.demand(load, at=signals.at, cores=signals.cores, seconds=signals.window_seconds)
 
 
 def _learning(state: State) -> str:

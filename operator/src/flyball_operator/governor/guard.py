@@ -28,6 +28,8 @@ FEW_SEQS: Final = 3
 SLEW_DOWN: Final = 0.7
 SLEW_UP: Final = 1.5
 SLEW_STEP: Final = 8
+#: Where it binds nobody S follows what memory holds once that is less than this share of it: lengths scatter.
+MEMORY_MOVED: Final = 0.75
 #: Places beyond this multiple of those in use, and a step, are idle: S may fall there at once.
 IDLE_PLACES: Final = 2.0
 #: Seconds after a rise of S before it may fall, unless KV memory is nearly full: a batch must show what it does.
@@ -92,24 +94,27 @@ class Trial:
 
 
 def restrain(
-    current: Limits, choice: Choice, envelope: Envelope, *, reach: int, cooled: bool, used: float
+    current: Limits, choice: Choice, envelope: Envelope, *, reach: int, cooled: bool, used: float, fits: int
 ) -> tuple[Limits, Hold | None]:
     """The limits after slew and hysteresis; a reason if they are the current ones.
 
-    `used`: places of a core that requests have or wait for. S falls once there are too few for them: before that a
-    lower one holds nothing back, and when the mix changes it is in the way of more than it was meant for.
+    `used`: places of a core that requests have or wait for; infinite where S is to fall whoever has one. S falls once
+    there are too few for them: before that a lower one holds nothing back, and when the mix changes it is in the way of
+    more than it was meant for. `fits`: requests that memory holds, which it never exceeds.
     """
     seqs, tokens = _given(current, envelope)
+    binds = used > choice.seqs
+    aim = choice.seqs if binds else max(choice.seqs, fits if fits < MEMORY_MOVED * seqs else seqs)
     # A draining batch jumps up: that is the direction of the start values, and every second of it is queue.
     most = envelope.seqs.most if choice.regime is Regime.DRAINING else SLEW_UP * seqs + SLEW_STEP
     least = min(SLEW_DOWN * seqs, IDLE_PLACES * used + SLEW_STEP)
-    wanted = envelope.seqs.clip(min(max(choice.seqs, least), most))
-    held = wanted < seqs and (not cooled or used <= choice.seqs)
+    wanted = envelope.seqs.clip(min(max(aim, least), most))
+    held = wanted < seqs and not cooled
     new_seqs = seqs if held or _near(wanted, seqs, _worth(seqs)) else wanted
     reachable = choice.tokens if choice.regime is Regime.DRAINING else min(choice.tokens, max(tokens, REACH * reach))
     new_tokens = tokens if _near(reachable, tokens, TOKENS_HYSTERESIS) else envelope.tokens.clip(reachable)
     if (new_seqs, new_tokens) == (seqs, tokens):
-        return current, Hold.COOLING_DOWN if held and not cooled else Hold.GOOD_ENOUGH
+        return current, Hold.COOLING_DOWN if held else Hold.GOOD_ENOUGH
     return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
 
 

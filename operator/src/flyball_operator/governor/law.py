@@ -106,8 +106,9 @@ def choose(situation: Situation) -> Choice:
         best, regime = max(prompt, key=lambda point: point.rate), Regime.TOKEN_BOUND
     else:
         return _drain(situation)
+    drains = regime in (Regime.DRAINING, Regime.TOKEN_BOUND)
     return Choice(
-        seqs=seqs if regime is Regime.TOKEN_BOUND else _unspoiled(situation, seqs, best.tokens),
+        seqs=seqs if drains else _unspoiled(situation, seqs, best.tokens),
         tokens=best.tokens,
         regime=regime,
         binding=_binding(best, situation.objectives, seqs_binding),
