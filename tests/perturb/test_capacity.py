@@ -85,5 +85,5 @@ def test_prompts_too_long_for_an_idle_engine_leave_hardly_any_capacity(note_figu
     carried = capacity(long, gated=False)
     _, kept = governed(at(long, 0.05, minutes=40), seed=2, gated=False)
     note_figure(f"a100 long chats: {carried:.2g} requests/s carried; of 0.05/s an idle engine keeps {kept:.1%}")
-    assert carried < 0.25 * long.phases[0][0]
+    assert carried < long.phases[0][0] / 3
     assert kept < 0.95
