@@ -12,7 +12,7 @@ import pytest
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
 from flyball_operator.api.quantities import parse_duration
 from support.cluster import Object, patch
-from support.counted import ON_THE_WAY, POINTS, scaled
+from support.counted import POINTS, between_clocks, moved
 from support.live import ANSWER, MODEL, PROMPTS, RESOURCE, Service
 from support.measured import Measurement, Wish, measure
 from support.scraped import scraped
@@ -144,7 +144,7 @@ def test_attained_fractions_are_what_the_clients_measure(
 
 def expect_agreement(service: Service, name: str, one: ObjectiveSpec, target: float, seen: Measurement) -> str:
     """Status tells of an objective what the clients saw; both, in words."""
-    less, exact, more = (100 * seen.met(scaled(one, by)) for by in (1 - ON_THE_WAY, 1.0, 1 + ON_THE_WAY))
+    less, exact, more = (100 * seen.met(moved(one, sign * between_clocks(one, seen))) for sign in (-1, 0, 1))
     low, high = less - 100 * POINTS, more + 100 * POINTS
 
     def agrees() -> Object | None:

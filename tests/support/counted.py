@@ -14,9 +14,8 @@ from support.waiting import eventually
 
 #: How far the engine's share and the clients' may be apart: 2 points.
 POINTS = 0.02
-#: Share of a threshold that lies between the two clocks: the clients' stops later, by the way of an answer through the
-#: HTTP server and the socket, and by as much as other processes hold up the clients'. Latencies crowd around their
-#: median, so a few milliseconds there are more than 2 points of requests.
+#: Least share of a threshold that lies between the two clocks. Latencies crowd around their median, so a few
+#: milliseconds there are more than 2 points of requests.
 ON_THE_WAY = 0.05
 
 
@@ -77,32 +76,51 @@ class Counted:
         eventually(lambda: self.outcomes() == outcomes, expecting=f"{outcomes}, got {self.outcomes()}", within=30)
 
 
-def scaled(objective: ObjectiveSpec, factor: float) -> ObjectiveSpec:
-    """The same objective with another threshold."""
-    return ObjectiveSpec(metric=objective.metric, threshold_seconds=factor * objective.threshold_seconds)
+def moved(objective: ObjectiveSpec, seconds: float) -> ObjectiveSpec:
+    """The same objective with a threshold that much later."""
+    later = max(0.0001, objective.threshold_seconds + seconds)
+    return ObjectiveSpec(metric=objective.metric, threshold_seconds=later)
+
+
+def between_clocks(objective: ObjectiveSpec, seen: Measurement) -> float:
+    """Seconds by which the engine's clock and a client's may differ at this objective.
+
+    The client's stops later, by the way of an answer through the HTTP server and the socket, and by as much as other
+    processes hold up the clients'. What is measured from token to token goes that way at both ends.
+    """
+    least = ON_THE_WAY * objective.threshold_seconds
+    since_arrival = objective.metric in (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+    return max(least, seen.way) if since_arrival else least
 
 
 def near_what_was_seen(seen: Measurement) -> list[ObjectiveSpec]:
     """Objectives that some of the requests meet: the most that a difference can do."""
     return [
-        ObjectiveSpec(metric=metric, threshold_seconds=round(factor * seen.median(metric), 4))
+        ObjectiveSpec(metric=metric, threshold_seconds=max(0.001, round(factor * seen.median(metric), 4)))
         for metric in Metric
         for factor in ((3.0,) if metric is Metric.INTER_TOKEN_LATENCY else (1.0, 1.3))
     ]
 
 
-def expect_agreement(
+def disagreements(
     counted: Counted, seen: Measurement, objectives: Sequence[ObjectiveSpec], note: Callable[[str], None]
-) -> None:
-    """The engine's shares are the clients', for each objective and for all together."""
-    less, more = (tuple(scaled(one, 1 + sign * ON_THE_WAY) for one in objectives) for sign in (-1, 1))
-    for one, least, most in zip(objectives, less, more, strict=True):
-        engine = counted.share(one)
-        note(f"{one.id}: {engine:.3f} met by the engine's count, {seen.met(one):.3f} by the clients'")
-        assert seen.met(least) - POINTS <= engine <= seen.met(most) + POINTS, one.id
-    engine = counted.share_of_all(objectives)
-    note(f"all: {engine:.3f} met by the engine's count, {seen.met_all(objectives):.3f} by the clients'")
-    assert seen.met_all(less) - POINTS <= engine <= seen.met_all(more) + POINTS
+) -> list[str]:
+    """Where the engine's shares are not the clients', of each objective and of all together."""
+    less, more = (tuple(moved(one, sign * between_clocks(one, seen)) for one in objectives) for sign in (-1, 1))
+    note(f"the way from clock to clock: {1000 * seen.way:.0f} ms at the 98th percentile")
+    rows = [
+        (one.id, counted.share(one), seen.met(least), seen.met(one), seen.met(most))
+        for one, least, most in zip(objectives, less, more, strict=True)
+    ]
+    low, all_of_them, high = (seen.met_all(which) for which in (less, objectives, more))
+    rows.append(("all", counted.share_of_all(objectives), low, all_of_them, high))
+    apart = []
+    for name, engine, low, clients, high in rows:
+        text = f"{name}: {engine:.3f} met by the engine's count, {clients:.3f} by the clients'"
+        note(text)
+        if not low - POINTS <= engine <= high + POINTS:
+            apart.append(f"{text}, from {low:.3f} to {high:.3f} with what lies between the clocks")
+    return apart
 
 
 async def expect_all_counted(

@@ -7,6 +7,7 @@ clients leave at the first token, some after a time without one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -19,6 +20,9 @@ from statistics import median
 import aiohttp
 
 from flyball_engine.contract import Metric, ObjectiveSpec
+
+#: Seconds between two looks at how long the way is.
+BETWEEN_PROBES = 0.05
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,23 @@ def mixed(number: int, *, seed: int) -> list[Wish]:
 
 @dataclass
 class Measurement:
-    """What all clients saw."""
+    """What all clients saw. `ways`: seconds that each of many requests for `/health` took meanwhile.
+
+    They are asked by the same clients of the same server and need no token: what they take is what lies between a
+    client's clock and the engine's, sockets and both event loops, while others want the processors too.
+    """
 
     seen: list[Seen] = field(default_factory=list)
+    ways: list[float] = field(default_factory=list)
 
     @property
     def finished(self) -> list[Seen]:
         return [seen for seen in self.seen if seen.left is None]
+
+    @property
+    def way(self) -> float:
+        """Seconds from clock to clock that hardly any request takes longer than."""
+        return sorted(self.ways)[int(0.98 * len(self.ways))]
 
     def median(self, metric: Metric) -> float:
         """The metric's median over finished requests, or over gaps."""
@@ -121,8 +135,21 @@ async def measure(url: str, model: str, wishes: Sequence[Wish], *, concurrency: 
                 number, wish = waiting.pop(0)
                 measurement.seen.append(await _ask(session, f"{url}/v1/completions", model, number, wish))
 
+        probes = asyncio.create_task(_probe(session, f"{url}/health", measurement.ways))
         await asyncio.gather(*(client() for _ in range(concurrency)))
+        probes.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await probes
     return measurement
+
+
+async def _probe(session: aiohttp.ClientSession, url: str, ways: list[float]) -> None:
+    while True:
+        began = time.monotonic()
+        async with session.get(url) as response:
+            assert response.status == 200, await response.text()
+        ways.append(time.monotonic() - began)
+        await asyncio.sleep(BETWEEN_PROBES)
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, model: str, number: int, wish: Wish) -> Seen:
