@@ -202,6 +202,7 @@ _A100: Final = Scenario(name="", preset="a100-8b", phases=(), ttft=1.0, tpot=0.0
 SCENARIOS: Final = (
     replace(_H100, name="h100 chat", phases=_steady(12, "conversation")),
     replace(_H100, name="h100 load steps", phases=_steps(8, 20, 26, 12, 22, 8)),
+    replace(_H100, name="h100 load steps, its fit alone", preset="h100-8b-fit", phases=_steps(8, 20, 26, 12, 22, 8)),
     replace(_H100, name="h100 code in bursts", phases=_steady(8, "code"), burst=6),
     replace(_H100, name="h100 retrieval", phases=_steady(0.45, "retrieval"), ttft=4.0, tpot=0.060, context=25_000),
     replace(
