@@ -2,7 +2,8 @@
 
 Rates are shares of what this machine's engine carries, which the demo measures first: a load that is heavy for one is
 light for another. Lengths suit the small model of the local cluster: a full step of 2048 tokens stops every stream for
-a good part of a second.
+a good part of a second. Requests are rather few and large: clients and API server share a processor, and must not be
+what is overloaded.
 """
 
 from __future__ import annotations
@@ -65,26 +66,25 @@ def phases(carried: float) -> tuple[Phase, ...]:
         Phase(
             name="light",
             title="light chat",
-            streams=(Stream(name="chat", rate=rate(0.2), prompt_tokens=120, output_tokens=24),),
+            streams=(Stream(name="chat", rate=rate(0.2), prompt_tokens=240, output_tokens=24),),
         ),
         Phase(
             name="heavy",
             title="heavy chat",
-            streams=(Stream(name="chat", rate=rate(0.6), prompt_tokens=240, output_tokens=24, burstiness=0.2),),
+            streams=(Stream(name="chat", rate=rate(0.6), prompt_tokens=480, output_tokens=24, burstiness=0.2),),
         ),
         Phase(
             name="long",
             title="long prompts",
             streams=(
-                Stream(name="chat", rate=rate(0.2), prompt_tokens=120, output_tokens=24),
-                Stream(name="long", rate=rate(0.04), prompt_tokens=1750, output_tokens=16, spread=0.4),
+                Stream(name="chat", rate=rate(0.2), prompt_tokens=240, output_tokens=24),
+                Stream(name="long", rate=rate(0.06), prompt_tokens=2400, output_tokens=16, spread=0.4),
             ),
         ),
         Phase(
             name="overload",
             title="overload",
-            # Few and large: the clients share a core with the engine, and must not be what is overloaded.
-            streams=(Stream(name="documents", rate=rate(0.75), prompt_tokens=600, output_tokens=16),),
+            streams=(Stream(name="documents", rate=rate(0.75), prompt_tokens=1200, output_tokens=16),),
             # With tuning off all of them wait, and the run lasts until the last one is served.
             share=0.7,
         ),
@@ -96,8 +96,8 @@ WARM_UP = Phase(
     name="warm-up",
     title="warm-up",
     streams=(
-        Stream(name="chat", rate=4.0, prompt_tokens=120, output_tokens=24),
-        Stream(name="long", rate=0.3, prompt_tokens=1500, output_tokens=16, spread=0.4),
+        Stream(name="chat", rate=3.0, prompt_tokens=240, output_tokens=24),
+        Stream(name="long", rate=0.3, prompt_tokens=2000, output_tokens=16, spread=0.4),
     ),
 )
 
@@ -106,7 +106,7 @@ WARM_UP = Phase(
 BUSY = Phase(
     name="busy",
     title="what the engine carries",
-    streams=(Stream(name="chat", rate=math.inf, prompt_tokens=240, output_tokens=24),),
+    streams=(Stream(name="chat", rate=math.inf, prompt_tokens=480, output_tokens=24),),
 )
 
 
