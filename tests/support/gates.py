@@ -24,6 +24,7 @@ IDLE = CoreLoad(
     tokens=8192,
     tokens_per_decode=1,
     pipeline_depth=1,
+    stages=1,
     bias=1.0,
 )
 

@@ -122,6 +122,32 @@ def test_steps_in_flight_are_waited_for() -> None:
     assert two == pytest.approx(one + 0.050)
 
 
+def test_with_a_pipeline_a_step_has_its_part_of_the_decodes_and_a_token_takes_all_stages() -> None:
+    running = replace(IDLE, decodes=40, running=40, pipeline_depth=2)
+    one, two = GatedCores(running), GatedCores(replace(running, stages=2))
+    few, half = one.ask(100).predicted, two.ask(100).predicted
+    assert few is not None
+    assert half is not None
+    # A step of 20 decodes takes 30 ms where one of 40 takes 50, and leaves a prompt more room.
+    assert half < few - 0.020
+    for cores in (one, two):
+        cores.publish(places=0)
+        for _ in range(10):
+            cores.gate.finished(prompt_tokens=50, cached_tokens=0, output_tokens=1000)
+    # Whoever has a place makes a token in 50 ms, or in two steps of 30 ms.
+    few, half = one.ask(1).predicted, two.ask(1).predicted
+    assert few is not None
+    assert half is not None
+    assert half > few
+
+
+def test_the_first_token_of_an_idle_pipeline_comes_from_its_last_stage() -> None:
+    one, four = (GatedCores(replace(IDLE, pipeline_depth=stages, stages=stages)) for stages in (1, 4))
+    first, last = one.ask(50).predicted, four.ask(50).predicted
+    assert first == pytest.approx(0.060)
+    assert last == pytest.approx(0.240)
+
+
 def test_without_a_place_the_wait_is_for_answers_to_end() -> None:
     full = replace(IDLE, decodes=10, running=10, places=0)
     cores = GatedCores(full)

@@ -100,3 +100,61 @@ def test_a_step_that_never_ended_is_left_out() -> None:
     statistics.finished(2, now=2.0)
     (row,) = step_sums(statistics.sums)
     assert (row.steps, row.seconds) == (1, 1.0)
+
+
+def counted(statistics: StepStatistics, key: int, *, now: float) -> float:
+    ended = statistics.finished(key, now=now)
+    assert ended is not None
+    return ended.counted
+
+
+def test_a_request_alone_in_a_pipeline_has_steps_of_one_stage() -> None:
+    statistics = StepStatistics(stages=2)
+    for key in range(4):
+        statistics.scheduled(key, a_step(1), now=float(key))
+        # There is nothing for the other stage.
+        statistics.scheduled(100 + key, a_step(0), now=float(key))
+        assert counted(statistics, key, now=key + 1.0) == 0.5
+        assert statistics.finished(100 + key, now=key + 1.0) is None
+    assert statistics.longest_seconds == 1.0
+
+
+def test_so_it_has_where_its_next_step_is_scheduled_before_its_last_one_ends() -> None:
+    statistics = StepStatistics(stages=2)
+    statistics.scheduled(0, a_step(1), now=0.0)
+    statistics.scheduled(100, a_step(0), now=0.0)
+    for key in range(1, 5):
+        statistics.scheduled(key, a_step(1), now=key - 0.99)
+        assert counted(statistics, key - 1, now=float(key)) == 0.5
+        # It was behind, and no part of what comes next.
+        statistics.finished(99 + key, now=key + 0.3)
+        statistics.scheduled(100 + key, a_step(0), now=float(key))
+
+
+def test_requests_that_take_turns_in_a_pipeline_have_them_too() -> None:
+    statistics = StepStatistics(stages=2)
+    statistics.scheduled(0, a_step(1), now=0.0)
+    statistics.scheduled(1, a_step(1), now=0.5)
+    for key in range(6):
+        now = 1.0 + key / 2
+        assert counted(statistics, key, now=now) == 0.5
+        statistics.scheduled(key + 2, a_step(1), now=now)
+
+
+def test_a_long_step_counts_for_one_stage_however_short_those_beside_it_are() -> None:
+    statistics = StepStatistics(stages=4)
+    # It takes a second in each stage, those after it wait behind it.
+    for key, tokens in enumerate((2000, 4, 4, 4)):
+        statistics.scheduled(key, a_step(tokens), now=0.01 * key)
+    assert counted(statistics, 0, now=4.0) == 1.0
+    assert counted(statistics, 1, now=4.1) < 0.11
+
+
+def test_the_next_step_of_a_pipeline_cannot_have_the_decodes_in_flight() -> None:
+    alone, staged = StepStatistics(), StepStatistics(stages=3)
+    for statistics in (alone, staged):
+        for key, tokens in enumerate((5, 7, 9)):
+            statistics.scheduled(key, a_step(tokens), now=0.0)
+    assert alone.decodes_elsewhere == 0
+    # The first of three has made its tokens by then.
+    assert staged.decodes_elsewhere == 7 + 9

@@ -103,7 +103,8 @@ class CoreLoad:
     `backlog`: what is still to be processed of prompts that wait or have begun; its requests are those that wait. It
     leaves out what the prefix cache holds of those that wait only if `knows_prefixes`.
     `received`: requests, cumulative. `decodes`: running requests that decode. `places`: requests that may join at once.
-    `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once.
+    `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once. `stages` of its pipeline: so many of
+    them have different requests, each a part of those that run.
     """
 
     backlog: Work
@@ -115,6 +116,7 @@ class CoreLoad:
     tokens: int
     tokens_per_decode: int
     pipeline_depth: int
+    stages: int
     bias: float
 
 
@@ -315,7 +317,7 @@ def _ttft(pace: _Pace, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output
 
     `mean_output`: tokens of an answer, None while that is not known: then no wait for a place is reckoned.
     """
-    step, model, decodes = pace.step, pace.model, load.decodes
+    step, model, decodes = pace.step, pace.model, load.decodes / load.stages
     decode_tokens = decodes * load.tokens_per_decode
 
     def steps(work: Work) -> float:
@@ -334,13 +336,17 @@ def _ttft(pace: _Pace, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output
     running = load.bias * model.step_seconds(tokens=decode_tokens, decodes=decodes, prefills=False, attention=0.0)
     if ahead.tokens > 0:
         running = max(running, min(step.seconds, steps(ahead)))
-    rest = (load.pipeline_depth - 0.5) * running if load.running else 0.0
-    place = _wait_for_place(load, ahead.requests, running, mean_output)
+    if load.running:
+        rest = (load.pipeline_depth - 0.5) * running
+    else:
+        # The last of its own steps passes the other stages, too.
+        rest = (load.stages - 1) * min(step.seconds, steps(prompt))
+    place = _wait_for_place(load, ahead.requests, running * load.stages, mean_output)
     return rest + max(steps(ahead + prompt), place + steps(prompt))
 
 
 def _wait_for_place(load: CoreLoad, ahead: int, seconds: float, mean_output: float | None) -> float:
-    """Seconds until enough running requests ended."""
+    """Seconds until enough running requests ended, a token taking so many."""
     needed = ahead + 1 - load.places
     if needed <= 0 or mean_output is None or load.running == 0:
         return 0.0

@@ -4,6 +4,10 @@ The sums live in a flat array, one row of eight numbers per bucket of scheduled 
 can be the body of a shared-memory file. A step lasts from the later of its schedule and the previous update to its own
 update: that holds with one step in flight and with several. Only steps that scheduled tokens count.
 
+In a pipeline a step counts for the time of one stage, so that a token takes as many such steps as there are stages.
+That is the time between two steps' ends where all stages are busy, and the share of the busy ones where some idle; and
+never more than its part of the time it was on its way, which a long step before it does not lengthen.
+
 Pure: the clock is a parameter.
 """
 
@@ -13,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, StepKind, StepSums
@@ -37,6 +42,14 @@ class Seats(NamedTuple):
     room: int = 0
 
 
+class Ended(NamedTuple):
+    """A step that ended: the `seconds` since the one before it, or since its schedule, and those it `counted` for."""
+
+    step: Step
+    seconds: float
+    counted: float
+
+
 #: Where nobody asks.
 NOBODY: Final = Seats()
 
@@ -54,10 +67,11 @@ class Step:
 
 
 class StepStatistics:
-    """Adds up steps as they are scheduled and finished, in order."""
+    """Adds up steps as they are scheduled and finished, in order. `stages`: those of the engine's pipeline."""
 
-    def __init__(self, sums: MutableSequence[float] | None = None) -> None:
+    def __init__(self, sums: MutableSequence[float] | None = None, *, stages: int = 1) -> None:
         self.sums: MutableSequence[float] = array("d", bytes(8 * SUMS_LENGTH)) if sums is None else sums
+        self._stages = stages
         self._longest = 0.0
         self._longest_before = 0.0
         self._in_flight: deque[tuple[int, float, Step]] = deque(maxlen=_MOST_IN_FLIGHT)
@@ -68,17 +82,25 @@ class StepStatistics:
         """The longest step of this period and the one before: a change waits for a step that ends before it."""
         return max(self._longest, self._longest_before)
 
+    @property
+    def decodes_elsewhere(self) -> int:
+        """Decodes of the steps in flight, which the next step of a pipeline cannot have."""
+        if self._stages == 1:
+            return 0
+        return sum(step.decodes for _, _, step in islice(reversed(self._in_flight), self._stages - 1))
+
     def new_period(self) -> None:
         """A change was made: steps from now on are under it."""
         self._longest, self._longest_before = 0.0, self._longest
 
     def scheduled(self, key: int, step: Step, *, now: float) -> None:
         """A step began to be scheduled at `now`; `key` names it until `finished`."""
-        if step.tokens > 0:
+        # In a pipeline a step without tokens leaves a stage idle.
+        if step.tokens > 0 or self._stages > 1:
             self._in_flight.append((key, now, step))
 
-    def finished(self, key: int, *, now: float) -> tuple[Step, float] | None:
-        """The step's outputs were processed at `now`: what it was and its seconds, None if it processed nothing.
+    def finished(self, key: int, *, now: float) -> Ended | None:
+        """The step's outputs were processed at `now`; None if it processed nothing.
 
         Steps finish in the order they were scheduled in.
         """
@@ -89,11 +111,23 @@ class StepStatistics:
             in_flight.popleft()
         if not in_flight or in_flight[0][0] != key:
             return None
+        busy = self._busy()
         _, scheduled, step = in_flight.popleft()
+        if step.tokens == 0:
+            # Others were on their way meanwhile.
+            self._updated = began
+            return None
         seconds = now - max(began, scheduled)
-        self._add(step, 1, seconds, seconds * seconds, step.kv_tokens)
+        counted = min(seconds * busy, (now - scheduled) / self._stages)
         self._longest = max(self._longest, seconds)
-        return step, seconds
+        self._add(step, 1, counted, counted * counted, step.kv_tokens)
+        return Ended(step, seconds, counted)
+
+    def _busy(self) -> float:
+        """Share of the stages that have a step, the one that ends now among them."""
+        if self._stages == 1:
+            return 1.0
+        return sum(step.tokens > 0 for _, _, step in islice(self._in_flight, self._stages)) / self._stages
 
     def repeated(
         self, step: Step, *, steps: int, seconds: float, seconds_squared: float, kv_tokens: float, longest: float

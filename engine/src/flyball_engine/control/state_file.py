@@ -98,7 +98,8 @@ class Slot:
         STRATEGY,
         POLICY,
         OLDEST_WAITING_SECONDS,
-    ) = range(28)
+        STAGES,
+    ) = range(29)
     REQUESTED = 32
     EFFECTIVE = 40
     START = 48
@@ -148,7 +149,8 @@ class StateWriter:
         self._targets = tuple(memoryview(self._map)[_body(turn)] for turn in (0, 1))
         self._published = 0
         self.numbers[Slot.ENGINE] = engine
-        self.numbers[Slot.TOKENS_PER_DECODE] = self.numbers[Slot.PIPELINE_DEPTH] = 1
+        for one in (Slot.TOKENS_PER_DECODE, Slot.PIPELINE_DEPTH, Slot.STAGES):
+            self.numbers[one] = 1
         for start in (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
             self.numbers[start] = _ABSENT
 
@@ -301,6 +303,7 @@ def _load(body: array[float]) -> CoreLoad:
         tokens=int(body[Slot.MAX_NUM_BATCHED_TOKENS] if math.isnan(tokens) else tokens),
         tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
         pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
+        stages=int(body[Slot.STAGES]),
         bias=1.0 if math.isnan(bias) else bias,
     )
 

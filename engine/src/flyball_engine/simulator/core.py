@@ -195,6 +195,7 @@ class Core:
             tokens=limits[Knob.MAX_NUM_SCHEDULED_TOKENS],
             tokens_per_decode=self.governed.sizes.tokens_per_decode,
             pipeline_depth=1,
+            stages=1,
             bias=1.0 if math.isnan(bias) else bias,
         )
 

@@ -86,11 +86,12 @@ class Governor:
         self._leaves_prompts = False
         unsupported = {**surface.unsupported, **self._admission.unsupported}
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
-        self._statistics = StepStatistics(self._state.sums)
+        self._statistics = StepStatistics(self._state.sums, stages=surface.stages)
         self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
         self._open: dict[str, Any] = {}
         self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
+        self._state.numbers[Slot.STAGES] = surface.stages
         self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._hold_limits()
         self._publish()
@@ -140,10 +141,9 @@ class Governor:
         now = self._clock()
         ended = self._statistics.finished(id(output), now=now)
         if ended is not None:
-            step, seconds = ended
-            self._governed.reflex.observe(step, seconds)
-            prefill = step.prefill_tokens
-            self._batches.stepped(step.seats, prefill=prefill, decode=step.tokens - prefill, seconds=seconds)
+            step, prefill = ended.step, ended.step.prefill_tokens
+            self._governed.reflex.observe(step, ended.counted)
+            self._batches.stepped(step.seats, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
         self._governed.served(output.num_scheduled_tokens, now)
         self._admission.updated()
         # While something runs, the next step is planned at once, and that publishes.
@@ -187,7 +187,7 @@ class Governor:
     def _hold_limits(self, *, planning: bool = False) -> None:
         """Write the limits that are safe for the batch; if `planning`, also what holds for the next step alone."""
         self._prefilling = self._begun()
-        batch = self._surface.batch(self._prefilling)
+        batch = self._surface.batch(self._prefilling, elsewhere=self._statistics.decodes_elsewhere)
         held, stood = self._governed.held(batch), self._held
         if held is not stood:
             self._held, self._active = held, held.limits.active

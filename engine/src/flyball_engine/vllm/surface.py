@@ -83,9 +83,13 @@ class Surface:
 
     @property
     def pipeline_depth(self) -> int:
-        """Steps in flight at once."""
-        stages = int(getattr(self._scheduler.parallel_config, "pipeline_parallel_size", 1))
-        return max(stages, 2 if getattr(self._config, "async_scheduling", False) else 1)
+        """Steps in flight at once, as of vLLM's `max_concurrent_batches`."""
+        return self.stages + (1 if getattr(self._config, "async_scheduling", False) else 0)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline: so many steps with different requests are in flight at once."""
+        return int(getattr(self._scheduler.parallel_config, "pipeline_parallel_size", 1))
 
     @property
     def adaptive(self) -> bool:
@@ -140,15 +144,18 @@ class Surface:
         """The running requests whose prompt is not yet processed."""
         return [request for request in self.running if request.is_prefill_chunk]
 
-    def batch(self, prefilling: list[Any]) -> RunningBatch:
-        """The running requests, as far as limits depend on them."""
+    def batch(self, prefilling: list[Any], *, elsewhere: int = 0) -> RunningBatch:
+        """The running requests, as far as limits depend on them.
+
+        `elsewhere`: decodes of a pipeline's other steps, which the next one cannot have.
+        """
         running = self.running
         if not prefilling:
-            return RunningBatch(decodes=len(running))
+            return RunningBatch(decodes=max(0, len(running) - elsewhere))
         # Served in this order: is there a decode after the first partial prefill?
         first = next(index for index, request in enumerate(running) if request is prefilling[0])
         return RunningBatch(
-            decodes=len(running) - len(prefilling),
+            decodes=max(0, len(running) - len(prefilling) - elsewhere),
             prefills=tuple(request.num_tokens - request.num_computed_tokens for request in prefilling),
             decodes_behind=len(running) - first > len(prefilling),
         )

@@ -1,0 +1,77 @@
+"""An engine whose layers are split into two stages: two steps are in flight, each with a half of the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from flyball_engine.contract import CoreState, Metric, StepKind
+from support import stages_on_cpu
+from support.engine import ControlClient
+from support.measured import Wish, measure, mixed
+from support.plant import CPU
+from support.reflexes import a_budget
+from support.served import Served
+from support.vllm_server import MODEL_NAME, make_plugin, started
+
+pytestmark = pytest.mark.engine
+
+STREAMS = 16
+
+
+@pytest.fixture(scope="module")
+def two_stages(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A governed server of two stages."""
+    owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--pipeline-parallel-size=2"]
+    owned.append("--no-enable-prefix-caching")
+    folder = tmp_path_factory.mktemp("server")
+    plugin = make_plugin(folder / "plugin", Path(stages_on_cpu.__file__))
+    with started(vllm_python, folder, model=model, plugin=plugin, owned=owned) as server:
+        server.expect_ready()
+        with closing(ControlClient(server.control_url, server.signer)) as control:
+            yield Served(server, control)
+
+
+def decode_steps(core: CoreState) -> tuple[int, int, float]:
+    """Steps of decodes alone: how many, their decodes, their seconds."""
+    alone = [sums for sums in core.steps if sums.kind is StepKind.DECODE]
+    return sum(one.steps for one in alone), sum(one.decodes for one in alone), sum(one.seconds for one in alone)
+
+
+@pytest.mark.parametrize("streams", [1, STREAMS])
+async def test_a_token_takes_as_many_steps_as_there_are_stages(
+    two_stages: Served, streams: int, note_figure: Callable[[str], None]
+) -> None:
+    # Prompts of which a few fill a step, so that not all join in the same one.
+    wishes = [Wish(prompt_tokens=150, max_tokens=200)] * streams
+    await measure(two_stages.server.url, MODEL_NAME, wishes, concurrency=streams)
+    before = decode_steps(two_stages.core())
+    seen = await measure(two_stages.server.url, MODEL_NAME, wishes, concurrency=streams)
+    steps, decodes, seconds = (
+        after - earlier for after, earlier in zip(decode_steps(two_stages.core()), before, strict=True)
+    )
+    token, step = seen.median(Metric.TIME_PER_OUTPUT_TOKEN), seconds / steps
+    note_figure(f"{decodes / steps:.1f} of {streams} requests in a step; a token takes {token / step:.2f} steps")
+    assert decodes / steps <= max(1.0, 0.75 * streams)
+    assert 1.3 <= token / step <= 3.2
+
+
+async def test_its_limits_move_under_load_and_no_request_is_lost(two_stages: Served) -> None:
+    wishes = mixed(4 * STREAMS, seed=6)
+    for limits in ({"max_num_active_seqs": 4, "max_num_scheduled_tokens": 128}, {"max_num_active_seqs": 24}):
+        two_stages.set(limits=limits)
+        seen = await measure(two_stages.server.url, MODEL_NAME, wishes, concurrency=STREAMS)
+        assert len(seen.finished) == len(wishes)
+        assert two_stages.core().effective.max_num_active_seqs == limits["max_num_active_seqs"]
+    assert two_stages.core().watchdog_trips == 0
+
+
+async def test_it_serves_within_a_step_budget(two_stages: Served) -> None:
+    two_stages.set(step=a_budget(0.05, CPU))
+    wishes = mixed(4 * STREAMS, seed=7)
+    seen = await measure(two_stages.server.url, MODEL_NAME, wishes, concurrency=STREAMS)
+    assert len(seen.finished) == len(wishes)
+    assert two_stages.core().watchdog_trips == 0
