@@ -121,7 +121,8 @@ WRONG = (
     _args("--served-model-name", "is set by spec.model.servedName"),
     _args("--port=1", "--port is set by Flyball (the engine listens on port 8000)", "--pooler-config={}"),
     _args("--host", "--host is set by Flyball", "--hf-overrides={}"),
-    _args("-tp=2", "is set by spec.parallelism.tensor", "-pp=1"),
+    _args("-tp=2", "is set by spec.parallelism.tensor", "-dcp=1"),
+    _args("-pp=2", "is set by spec.parallelism.pipeline"),
     _args("--tensor-parallel-size=2", "is set by spec.parallelism.tensor"),
     _args("--no-enable-prefix-caching", "is set by spec.batching.prefixCaching"),
     _args("--enable_prefix_caching", "is set by spec.batching.prefixCaching"),
@@ -173,6 +174,13 @@ WRONG = (
         {"spec.parallelism.tensor": 0},
         {"spec.parallelism.tensor": 2},
         "spec.parallelism.tensor",
+        "greater than or equal to 1",
+    ),
+    Wrong(
+        "a pipeline of 0 stages",
+        {"spec.parallelism.pipeline": 0},
+        {"spec.parallelism.pipeline": 2},
+        "spec.parallelism.pipeline",
         "greater than or equal to 1",
     ),
     Wrong(

@@ -63,6 +63,7 @@ def test_of_several_of_a_kind_the_one_that_saw_most_counts() -> None:
         {"spec__engine__args": ["--quantization=fp8"]},
         {"spec__accelerator": {"resourceName": "other.com/gpu"}, "spec__parallelism": {"tensor": 8}},
         {"spec__parallelism": {"tensor": 4}},
+        {"spec__parallelism": {"pipeline": 2}},
     ],
 )
 def test_what_differs_in_what_steps_depend_on_is_of_another_kind(other: dict[str, Any]) -> None:

@@ -101,9 +101,11 @@ def test_the_users_environment_overrides_defaults_but_nothing_of_ours() -> None:
 
 
 def test_an_accelerator_is_requested_once_per_device() -> None:
-    found = engine(spec__accelerator=GPU, spec__parallelism={"tensor": 4})
-    assert found["resources"]["limits"]["nvidia.com/gpu"] == "4"
-    assert "--tensor-parallel-size=4" in owned(spec__accelerator=GPU, spec__parallelism={"tensor": 4})
+    wide = {"tensor": 4, "pipeline": 2}
+    found = engine(spec__accelerator=GPU, spec__parallelism=wide)
+    assert found["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    given = owned(spec__accelerator=GPU, spec__parallelism=wide)
+    assert {"--tensor-parallel-size=4", "--pipeline-parallel-size=2"} <= set(given)
 
 
 def test_ungoverned_is_plain_vllm_with_nothing_of_ours_in_it() -> None:

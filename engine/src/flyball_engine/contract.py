@@ -84,6 +84,7 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "port": f"Flyball (the engine listens on port {API_PORT})",
     "uds": f"Flyball (the engine listens on port {API_PORT})",
     "tensor_parallel_size": "spec.parallelism.tensor",
+    "pipeline_parallel_size": "spec.parallelism.pipeline",
     "max_num_seqs": "spec.batching.maxNumSeqs",
     "max_num_batched_tokens": "spec.batching.maxNumBatchedTokens",
     "max_num_active_seqs": "spec.tuning.bounds.maxNumActiveSeqs",

@@ -23,6 +23,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--no-enable-prefix",): "spec.batching.prefixCaching",
     ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
     ("-tp=2",): "spec.parallelism.tensor",
+    ("-pp", "2"): "argument -pp means --pipeline-parallel-size, which is set by spec.parallelism.pipeline",
     ("-asc", "2"): "one API server per pod",
     ("/other",): "argument /other is the model, which is set by spec.model.uri",
     ("--dtype", "half", "/other"): "argument /other is the model",

@@ -21,6 +21,7 @@ _SURELY_MEANT: Final = {
     "port": "--por",
     "uds": "--ud",
     "tensor_parallel_size": "--te",
+    "pipeline_parallel_size": "--pi",
     "max_num_seqs": "--max-num-s",
     "max_num_batched_tokens": "--max-num-b",
     "max_num_active_seqs": "--max-num-a",
@@ -32,7 +33,7 @@ _SURELY_MEANT: Final = {
     "disable_log_stats": "--disable-log-st",
 }
 #: Spellings of their own that vLLM gives some flags.
-_SHORT: Final = {"tensor_parallel_size": "-tp", "api_server_count": "-asc"}
+_SHORT: Final = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "api_server_count": "-asc"}
 #: The positional model is refused as the first item that is no flag (`Engine.checks`).
 _POSITIONAL: Final = "model_tag"
 

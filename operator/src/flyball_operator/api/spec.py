@@ -132,10 +132,17 @@ class Accelerator(Model):
 
 
 class Parallelism(Model):
-    """Devices one replica spans."""
+    """Devices one replica spans, `tensor` times `pipeline`."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Devices that share each layer (vLLM's tensor parallel size). Default: 1, no sharing."""
+    pipeline: Annotated[int, Field(ge=1, le=64)] = 1
+    """Stages that the layers are split into (vLLM's pipeline parallel size). Default: 1, no pipeline."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of one replica."""
+        return self.tensor * self.pipeline
 
 
 class Objective(Model):

@@ -115,25 +115,27 @@ def _formula(status: StepModelStatus, model: StepModel) -> str:
 def _limits(service: InferenceService) -> Iterator[str]:
     tuning = service.status.tuning
     yield "limits in force"
-    yield from limit_lines(tuning.setpoint, step_model_of(tuning.model), tuning.binding_objective)
+    stages = service.spec.parallelism.pipeline
+    yield from limit_lines(tuning.setpoint, step_model_of(tuning.model), tuning.binding_objective, stages)
 
 
-def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str) -> Iterator[str]:
-    """Each limit, what it means in time by the model, and what binds them."""
+def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str, stages: int) -> Iterator[str]:
+    """Each limit, what it means in time by the model, and what binds them; `stages`: of the engine's pipeline."""
     if not _given(setpoint):
         yield "  none set yet: pods run at the upper bounds"
         return
     for name, value in _given(setpoint).items():
-        meaning = "" if model is None else _meaning(name, setpoint, model)
+        meaning = "" if model is None else _meaning(name, setpoint, model, stages)
         yield f"  {name:<30} {value:>9}  {meaning}".rstrip()
     yield f"  what binds: {binding or 'nothing, the upper bounds'}"
 
 
-def _meaning(name: str, setpoint: SetpointStatus, model: StepModel) -> str:
-    """What a limit means in time, by the model."""
-    seqs, tokens = setpoint.max_num_active_seqs or 0, setpoint.max_num_scheduled_tokens or 0
+def _meaning(name: str, setpoint: SetpointStatus, model: StepModel, stages: int) -> str:
+    """What a limit means in time, by the model. A step of a pipeline has a part of the batch."""
+    seqs, tokens = -(-(setpoint.max_num_active_seqs or 0) // stages), setpoint.max_num_scheduled_tokens or 0
     if name == "max_num_active_seqs" and seqs:
-        return f"a step of {seqs} decodes takes {_time(model.seconds(decodes=seqs))}"
+        token = f", a token {stages} of them" if stages > 1 else ""
+        return f"a step of {seqs} decodes takes {_time(model.seconds(decodes=seqs))}{token}"
     if name == "max_num_scheduled_tokens" and tokens > 1:
         full = model.seconds(decodes=1, prefill_tokens=tokens - 1)
         return f"a step filled by the beginning of a prompt takes {_time(full)}"

@@ -56,7 +56,7 @@ def as_json(replay: Replay, *, step: float) -> dict[str, Any]:
 
 
 def _row_json(replay: Replay, row: Row) -> dict[str, Any]:
-    said = row.status(replay.spec.objectives).model_dump(exclude_none=True)
+    said = row.status(replay.spec).model_dump(exclude_none=True)
     return {**said, "ran": _ran_json(row.ran)}
 
 
@@ -88,7 +88,7 @@ def _changes(replay: Replay) -> Iterator[str]:
     if not replay.rows:
         yield "  nothing: the limits would have stayed as they were"
     for row in replay.rows:
-        yield from decision_lines(row.status(replay.spec.objectives))
+        yield from decision_lines(row.status(replay.spec))
         yield from wrapped(f"engines ran: {_ran(row.ran)}", indent=4)
 
 
@@ -130,7 +130,9 @@ def _end(replay: Replay) -> Iterator[str]:
     yield "model of a step's time at the end"
     yield from model_lines(status)
     yield "limits that it would hold at the end"
-    yield from limit_lines(record.setpoint_status(state.policy), state.learner.model, replay.binding)
+    yield from limit_lines(
+        record.setpoint_status(state.policy), state.learner.model, replay.binding, replay.spec.stages
+    )
 
 
 def _capacity(replay: Replay) -> str:

@@ -7,7 +7,7 @@ those of the limits that really ran.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,7 +29,7 @@ from flyball_operator.governor.signals import (
     blind_spot,
 )
 from flyball_operator.governor.situation import Regime
-from flyball_operator.governor.spec import Objective, tuning_spec
+from flyball_operator.governor.spec import Objective, TuningSpec, tuning_spec
 
 #: The least and the most of each limit over the engines, by its name.
 Ran = Mapping[str, tuple[float, float]]
@@ -69,14 +69,14 @@ class Seen:
             before = self.outcomes.get(name, Outcome(0.0, 0.0))
             self.outcomes[name] = Outcome(before.met + outcome.met, before.violated + outcome.violated)
 
-    def told(self, objectives: Sequence[Objective]) -> str:
+    def told(self, spec: TuningSpec) -> str:
         """In the words of a decision record; where no window was whole, of the last one."""
         if self.last is None:
             return "not observed"
         if not self.whole:
-            return record.came_of_it(self.last, objectives)
+            return record.came_of_it(self.last, spec)
         steps = StepWindow(start=0.0, end=self.until, cells=self.cells)
-        return record.came_of_it(replace(self.last, steps=steps, outcomes=self.outcomes), objectives)
+        return record.came_of_it(replace(self.last, steps=steps, outcomes=self.outcomes), spec)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Row:
     ran: Ran
     seen: Seen
 
-    def status(self, objectives: Sequence[Objective]) -> DecisionStatus:
+    def status(self, spec: TuningSpec) -> DecisionStatus:
         """The change as status shows one."""
         decision = self.decision
         return DecisionStatus(
@@ -96,7 +96,7 @@ class Row:
             before=record.change_status(decision.before),
             after=record.change_status(decision.policy),
             predicted=record.predicted(decision.choice),
-            observed=self.seen.told(objectives),
+            observed=self.seen.told(spec),
         )
 
 

@@ -20,6 +20,7 @@ from flyball_operator.governor.demand import Seen
 from flyball_operator.governor.guard import Hold, Trial
 from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose, has_token_objective, kv_seqs
+from flyball_operator.governor.pipeline import in_rounds, in_steps
 from flyball_operator.governor.policy import Policy, asked_deadline, settled
 from flyball_operator.governor.shed import GATED_MARGINS, choose_gated
 from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
@@ -204,7 +205,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         learnt = _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
         return _explored(*learnt, until=now + signals.window_seconds) if now >= state.explore_at else learnt
     situation = _situation(state, model, demand, spec)
-    choice = choose_gated(situation) if spec.sheds else choose(situation)
+    choice = in_steps(choose_gated(situation) if spec.sheds else choose(situation), situation)
     urgent = load.kv_usage > guard.KV_URGENT
     cooled = urgent or now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN
     # Steps that are held to a time need no other bound.
@@ -280,12 +281,13 @@ def _learn_on(
     choice = choose_gated(situation)
     if choice.regime is Regime.TOKEN_BOUND:
         # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
-        decodes = min(demand.decodes, (fit.reach - 1.0) / demand.drafted)
-        choice = replace(choice, budget=situation.step(decodes, fit.reach - decodes * demand.drafted) / 2)
+        reach = spec.stages * fit.reach
+        decodes = min(situation.demand.decodes, (reach - 1.0) / demand.drafted)
+        choice = replace(choice, budget=situation.step(decodes, reach - decodes * demand.drafted) / 2)
     # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = guard.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
-    policy = settled(state.policy, limits, choice, fit.model, situation.margins)
+    policy = settled(state.policy, limits, in_steps(choice, situation), fit.model, situation.margins)
     moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
     moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
     hold = Hold.LEARNING if policy == state.policy else None
@@ -306,7 +308,7 @@ def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec)
     shed = state.policy.shed
     # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
     margins = GATED_MARGINS if spec.sheds and shed is None else state.margins
-    return Situation(
+    situation = Situation(
         model,
         demand,
         spec.objectives,
@@ -316,6 +318,7 @@ def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec)
         draining=state.regime is Regime.DRAINING,
         deadline=shed.ttft_deadline_seconds if shed is not None else None,
     )
+    return in_rounds(situation, spec.stages)
 
 
 def _behind_a_gate(state: State, settled_at: float) -> State:

@@ -45,7 +45,7 @@ class Journal:
 
     def observed(self, signals: Signals, spec: TuningSpec, now: float) -> Journal:
         """With what a window showed, once that is all after the newest decision; `now` in Unix seconds."""
-        noted = replace(self, came_of_it=record.came_of_it(signals, spec.objectives))
+        noted = replace(self, came_of_it=record.came_of_it(signals, spec))
         if not self.decisions:
             return noted
         taken = datetime.fromisoformat(self.decisions[0].time).timestamp()

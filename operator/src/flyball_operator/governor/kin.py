@@ -8,15 +8,16 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.governor.record import step_model_of
 
-#: Model, image and arguments of the engine, resource of the accelerator, devices that share a layer.
-Kind = tuple[str, str, tuple[str, ...], str, int]
+#: Model, image and arguments of the engine, resource of the accelerator, devices that share a layer, and stages.
+Kind = tuple[str, str, tuple[str, ...], str, int, int]
 
 
 def kind_of(service: InferenceService) -> Kind:
     """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
     spec = service.spec
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
-    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, spec.parallelism.tensor
+    tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
+    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline
 
 
 def models_of(services: Iterable[InferenceService]) -> dict[Kind, StepModel]:

@@ -256,8 +256,7 @@ def _harmless(situation: Situation, decodes: float) -> float:
     if not budgets or any(objective.metric is Metric.INTER_TOKEN_LATENCY for objective in situation.objectives):
         return 0.0
     seconds = min(budget for budget in budgets if budget is not None)
-    tokens, context = decodes * situation.demand.drafted, situation.demand.attention
-    chunk = situation.model.largest_chunk(seconds=seconds, tokens=tokens, decodes=decodes, context=context)
+    tokens, chunk = decodes * situation.demand.drafted, situation.largest_chunk(decodes, seconds=seconds)
     return min(tokens + chunk, float(situation.envelope.tokens.most)) if chunk >= 1.0 else 0.0
 
 

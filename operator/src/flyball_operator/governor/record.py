@@ -5,7 +5,7 @@ Figures are quantised, so that equal means equal and a status is not rewritten f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from flyball_operator.governor.identify import Learner, resume
 from flyball_operator.governor.policy import NO_BUDGET, Policy, model_spec
 from flyball_operator.governor.signals import Signals, StepWindow
 from flyball_operator.governor.situation import Choice, Margins
-from flyball_operator.governor.spec import Objective, TuningSpec
+from flyball_operator.governor.spec import TuningSpec
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g")
 _SLOW_PODS: Final = 8
@@ -182,15 +182,17 @@ def brief(seconds: float) -> str:
     return "unbounded" if seconds > 600 else format_duration(float(f"{max(seconds, 1e-6):.2g}"))
 
 
-def came_of_it(signals: Signals, objectives: Sequence[Objective]) -> str:
-    """What a window showed, for the decision record: the decode-weighted step and the share of each objective."""
+def came_of_it(signals: Signals, spec: TuningSpec) -> str:
+    """What a window showed, for the decision record: what a token took in the mean, and the share of each objective."""
     parts = []
     if isinstance(signals.steps, StepWindow):
         total = signals.steps.total()
         if total.decodes > 0:
             weighted = sum(s.seconds / s.steps * s.decodes for s in signals.steps.cells.values())
-            parts.append(f"token {brief(weighted / total.decodes)}")
-    for objective in objectives:
+            # In a pipeline a token sees all steps in flight, whoever decodes in them.
+            token = weighted / total.decodes if spec.stages == 1 else spec.stages * total.seconds / total.steps
+            parts.append(f"token {brief(token)}")
+    for objective in spec.objectives:
         outcome = signals.outcomes.get(objective.id)
         if outcome is not None and outcome.total >= 1:
             parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")

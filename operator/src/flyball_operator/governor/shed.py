@@ -76,10 +76,7 @@ def _feasible(situation: Situation) -> tuple[Objective, ...]:
 def _chunk(situation: Situation, decodes: float, budget: float) -> float:
     """Prefill tokens that fit into a step's time beside some decodes, no more than a step may have."""
     decode_tokens = decodes * situation.demand.drafted
-    fits = situation.model.largest_chunk(
-        seconds=budget, tokens=decode_tokens, decodes=decodes, context=situation.demand.attention
-    )
-    return min(fits, situation.envelope.tokens.most - decode_tokens)
+    return min(situation.largest_chunk(decodes, seconds=budget), situation.envelope.tokens.most - decode_tokens)
 
 
 def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:

@@ -108,6 +108,7 @@ class Situation:
 
     `tokens` is the present C, kept unless another is clearly better; `draining` whether the last choice was to drain,
     which ends only once the first-token objectives can be held with room. `deadline`: the present one, if there is one.
+    `stages`: steps of a round, whose prompts are apart, where it is rounds that are told of (see `pipeline`).
     """
 
     model: StepModel
@@ -118,6 +119,7 @@ class Situation:
     tokens: int
     draining: bool = False
     deadline: float | None = None
+    stages: int = 1
 
     def step(self, decodes: float, prefill: float) -> float:
         """Seconds of a step of this many decodes and prefill tokens at the mean context.
@@ -131,13 +133,24 @@ class Situation:
 
     def _seconds(self, decodes: float, prefill: float) -> float:
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
-        context = max(self.demand.attention, prefill / 2)
+        context = max(self.demand.attention, prefill / self.stages / 2)
         return self.model.step_seconds(
             tokens=decodes * self.demand.drafted + prefill,
             decodes=decodes,
             prefills=prefill > 0,
             attention=prefill * context,
         )
+
+    def largest_chunk(self, decodes: float, *, seconds: float) -> float:
+        """Most prefill tokens that fit into a step's time beside some decodes; 0 if none do, may be infinite."""
+        each = self.model.largest_chunk(
+            seconds=seconds,
+            tokens=decodes * self.demand.drafted,
+            decodes=decodes,
+            prompts=self.stages,
+            context=self.stages * self.demand.attention,
+        )
+        return self.stages * each
 
     def balanced_step(self, decodes: float) -> float:
         """Mean step of a batch that admits as fast as it finishes."""

@@ -73,7 +73,7 @@ class TuningSpec:
     """All that decisions need of an InferenceService's spec.
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
-    not be lost through a slip of the pen.
+    not be lost through a slip of the pen. `stages` of the engine's pipeline.
     """
 
     mode: Mode
@@ -81,6 +81,7 @@ class TuningSpec:
     objectives: tuple[Objective, ...]
     overload: Overload = Overload.QUEUE
     paused: str | None = None
+    stages: int = 1
 
     @property
     def live(self) -> bool:
@@ -115,6 +116,7 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         objectives,
         spec.tuning.overload,
         (annotations or {}).get(names.ANNOTATION_TUNING),
+        spec.parallelism.pipeline,
     )
 
 

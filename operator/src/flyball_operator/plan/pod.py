@@ -126,6 +126,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         "--host=0.0.0.0",
         f"--port={API_PORT}",
         f"--tensor-parallel-size={spec.parallelism.tensor}",
+        f"--pipeline-parallel-size={spec.parallelism.pipeline}",
         f"--max-num-seqs={spec.batching.max_num_seqs}",
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         caching,
@@ -185,7 +186,7 @@ def _resources(service: InferenceService) -> Object:
     resources = service.spec.pod_template.resources
     limits: dict[str, Any] = dict(resources.limits)
     if service.spec.accelerator is not None:
-        limits[service.spec.accelerator.resource_name] = service.spec.parallelism.tensor
+        limits[service.spec.accelerator.resource_name] = service.spec.parallelism.devices
     # Strings, as the API server returns them.
     amounts = {"requests": resources.requests, "limits": limits}
     return {field: {key: str(value) for key, value in given.items()} for field, given in amounts.items() if given}

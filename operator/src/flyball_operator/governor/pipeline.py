@@ -1,0 +1,55 @@
+"""Pipeline parallelism: the law thinks in rounds, an engine counts steps.
+
+With d stages there are d steps in flight, each with other requests, a d-th part of those that run; a request's next
+token is made once its step has passed all stages, while d steps end. Such a round is a step of an engine without
+stages, whose fixed costs are d times as large: T'(tok, n) = d·T(tok / d, n / d). So what the law says of steps holds of
+rounds, and little of it has to know of stages. Time, decodes and tokens of a round are d times those of a step;
+`max_num_active_seqs` counts requests in all steps in flight, so that it is the same. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from flyball_engine.model import StepModel
+from flyball_operator.governor.situation import Choice, Demand, Situation
+from flyball_operator.governor.spec import Envelope, Span
+
+
+def in_rounds(situation: Situation, stages: int) -> Situation:
+    """The same situation, told of rounds of so many steps."""
+    if stages == 1:
+        return situation
+    tokens = situation.envelope.tokens
+    return replace(
+        situation,
+        model=_of_rounds(situation.model, stages),
+        demand=replace(situation.demand, decodes=_decodes(situation.demand, stages)),
+        envelope=Envelope(situation.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
+        tokens=stages * situation.tokens,
+        stages=stages,
+    )
+
+
+def in_steps(choice: Choice, rounds: Situation) -> Choice:
+    """What was chosen of rounds, told of the steps that an engine is held to.
+
+    A step has room for the whole batch, as the engine sees to: those that joined in one step stay together.
+    """
+    stages = rounds.stages
+    if stages == 1:
+        return choice
+    room = math.ceil(choice.seqs * rounds.demand.drafted)
+    tokens = min(rounds.envelope.tokens.most // stages, max(choice.tokens // stages, room))
+    return replace(choice, tokens=tokens, budget=None if choice.budget is None else choice.budget / stages)
+
+
+def _of_rounds(model: StepModel, stages: int) -> StepModel:
+    """What a token, a decode and attention cost is the same; what each step costs comes as often as there are steps."""
+    return replace(model, t0=stages * model.t0, h=stages * model.h, kappa=stages * model.kappa)
+
+
+def _decodes(demand: Demand, stages: int) -> float:
+    """Decodes of a round: no more than run, where these leave steps empty."""
+    return min(stages * demand.decodes, max(demand.decodes, demand.running))

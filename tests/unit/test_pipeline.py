@@ -1,0 +1,127 @@
+"""What the law decides for an engine of several stages, where each token takes as many steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_engine.contract import Metric, StepKind
+from flyball_operator.api.v1alpha1 import Overload
+from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.law import choose
+from flyball_operator.governor.pipeline import in_rounds, in_steps
+from flyball_operator.governor.record import came_of_it
+from flyball_operator.governor.shed import choose_gated
+from flyball_operator.governor.signals import CellKey, StepWindow, Sums
+from flyball_operator.governor.situation import Choice, Situation
+from flyball_operator.governor.spec import Objective
+from support.plant import CPU
+from support.tuning import ENVELOPE, GAP, TPOT, TTFT, signals, situation, tuning
+
+STAGES = 4
+#: Loose enough for a round of four steps.
+LONG_TTFT = Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, 8.0, 0.01)
+LONG_TPOT = Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.4, 0.01)
+
+
+def chosen(asked: Situation, *, stages: int) -> Choice:
+    rounds = in_rounds(asked, stages)
+    return in_steps(choose(rounds), rounds)
+
+
+def test_without_stages_nothing_is_different() -> None:
+    asked = situation(TTFT, TPOT, arrivals=8.0, decodes=12.0, running=12.0)
+    assert chosen(asked, stages=1) == choose(asked)
+
+
+def test_a_round_takes_as_long_as_its_steps() -> None:
+    # Prompts of less than a chunk among them, and chunks whose own attention counts.
+    asked = situation(TTFT, TPOT, attention=60.0, model=replace(CPU, g=1e-6))
+    rounds = in_rounds(asked, STAGES)
+    for decodes, prefill in ((5, 0), (5, 40), (20, 300), (60, 0), (20, 1500)):
+        assert rounds.step(STAGES * decodes, STAGES * prefill) == pytest.approx(STAGES * asked.step(decodes, prefill))
+    for seconds in (0.05, 0.1, 0.5):
+        step = asked.largest_chunk(5, seconds=seconds)
+        assert rounds.largest_chunk(STAGES * 5, seconds=STAGES * seconds) == pytest.approx(STAGES * step)
+
+
+def test_steps_that_a_few_requests_leave_empty_have_no_decodes() -> None:
+    few = situation(TTFT, decodes=3.0, running=3.0)
+    assert in_rounds(few, STAGES).demand.decodes == 3.0
+    assert in_rounds(situation(TTFT, decodes=3.0, running=12.0), STAGES).demand.decodes == 12.0
+
+
+def test_the_batch_is_what_keeps_a_token_through_all_stages() -> None:
+    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    choice = chosen(asked, stages=STAGES)
+    rounds = in_rounds(asked, STAGES)
+    assert 4 < choice.seqs < 128
+    # The whole batch's round, each of its steps with a fourth of it, is within what the objective leaves.
+    alone = replace(asked, demand=replace(asked.demand, decodes=8.0))
+    assert STAGES * alone.balanced_step(choice.seqs / STAGES) == pytest.approx(rounds.balanced_step(choice.seqs))
+    assert rounds.balanced_step(choice.seqs) <= TPOT.seconds
+
+
+def test_who_does_not_know_of_stages_allows_tokens_that_take_too_long() -> None:
+    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    naive = choose(asked)
+    assert STAGES * asked.balanced_step(naive.seqs / STAGES) > TPOT.seconds
+
+
+def test_a_gap_is_a_round_too() -> None:
+    asked = situation(TTFT, GAP, decodes=4.0, running=16.0)
+    choice = chosen(asked, stages=STAGES)
+    gap = STAGES * asked.step(4.0, choice.tokens - 4.0)
+    assert gap <= GAP.seconds
+    assert choice.predicted.gap <= GAP.seconds
+
+
+def test_behind_a_gate_each_step_has_its_part_of_the_budget() -> None:
+    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    rounds = in_rounds(asked, STAGES)
+    alone, staged = choose_gated(asked), in_steps(choose_gated(rounds), rounds)
+    assert alone.budget is not None
+    assert staged.budget == pytest.approx(alone.budget / STAGES)
+    assert staged.tokens == asked.envelope.tokens.most
+
+
+def test_the_engine_is_told_of_steps_within_the_bounds() -> None:
+    alone, staged = governed(stages=1), governed(stages=STAGES)
+    assert alone.policy.step is not None
+    assert staged.policy.step is not None
+    assert staged.policy.step.seconds == pytest.approx(alone.policy.step.seconds / STAGES, rel=0.1)
+    # The model is of steps: with it the engine fits them.
+    assert staged.policy.step.model == alone.policy.step.model
+    assert staged.limits.max_num_scheduled_tokens == ENVELOPE.tokens.most
+
+
+def test_a_pipeline_carries_what_its_steps_carry() -> None:
+    alone, staged = governed(stages=1), governed(stages=STAGES)
+    assert alone.balance is not None
+    assert staged.balance is not None
+    # The fixed part of a step comes four times in a round, and the rest of it once.
+    assert 0.3 < staged.balance.carried.rate / alone.balance.carried.rate < 1.0
+
+
+def governed(*, stages: int) -> State:
+    """After some ticks of calm behind a gate."""
+    spec = replace(tuning(LONG_TTFT, LONG_TPOT, overload=Overload.SHED), stages=stages)
+    state = start(spec)
+    for tick in range(1, 8):
+        state, _ = decide(state, signals(15.0 * tick), spec, 15.0 * tick)
+    return state
+
+
+def test_what_came_of_a_change_is_told_of_tokens() -> None:
+    steps = {CellKey(8, StepKind.DECODE): Sums(steps=100, seconds=2.0, decodes=800, tokens=800)}
+    window = signals(15.0, window=StepWindow(start=0.0, end=15.0, cells=steps))
+    told = [came_of_it(window, replace(tuning(TTFT, TPOT), stages=stages)) for stages in (1, STAGES)]
+    assert told == ["token 20ms", "token 80ms"]
+
+
+def test_limits_leave_a_step_room_for_the_whole_batch() -> None:
+    asked = situation(TTFT, GAP, decodes=4.0, running=16.0)
+    rounds = in_rounds(asked, 64)
+    choice = in_steps(replace(choose(rounds), seqs=100, tokens=64 * 20), rounds)
+    assert choice.tokens == 100
