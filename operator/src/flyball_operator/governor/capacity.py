@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_operator.governor.law import TAIL, choose, grid_points, mean_backlog, token_budget, use
+from flyball_operator.governor.law import choose, grid_points, token_budget, use
 from flyball_operator.governor.policy import difference
+from flyball_operator.governor.queueing import TAIL, mean_backlog
 from flyball_operator.governor.shed import choose_gated
 from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
 from flyball_operator.governor.spec import Envelope, Objective, TuningSpec

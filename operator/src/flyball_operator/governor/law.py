@@ -19,12 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import Metric
+from flyball_operator.governor.queueing import place_wait, prompt_wait
 from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
 from flyball_operator.governor.spec import Objective
 
-#: A batch this close to what it sustains has chance queues, whose hundredth part waits this many times 1 / spare rate.
-BUSY: Final = 0.8
-TAIL: Final = 3.0
 #: Chunks of a saturated engine must at least feed the batch they run beside.
 BALANCE: Final = 1.05
 #: Share of the KV cache that may be filled, and how many deviations of request length are kept free (1 % preempted).
@@ -39,12 +37,12 @@ DRAINED: Final = 0.5
 #: Draining spoils the tokens of all that run: it must compute prompts so much faster than what keeps them, this being
 #: the share of its rate that is as good. Prompts in long prefill are hardly faster in larger steps.
 AS_FAST: Final = 0.75
+#: Share of what first tokens leave that a wait for a place may take: the rest is the prompts' before it, and a drain's.
+FOR_PLACES: Final = 0.7
 #: Another C must use the objectives less by this share, else C would wander with every window's noise.
 KEEP: Final = 0.15
 #: Candidates for C: quarter octaves in multiples of 8.
 _SIZES: Final = frozenset(int(2 ** (quarter / 4)) // 8 * 8 for quarter in range(80))
-#: Seconds that stand for a queue that only grows.
-_UNBOUNDED: Final = 3600.0
 #: Metrics that a queue spoils, whatever a step takes.
 _FIRST: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
 
@@ -172,16 +170,16 @@ def _unspoiled(situation: Situation, seqs: int, tokens: int) -> int:
 
 
 def _relieved(situation: Situation, seqs: int) -> int:
-    """The batch enlarged until requests wait for a place no longer than their objective allows, as far as memory does.
+    """The batch enlarged until requests wait for a place for a part of what their objective allows, as memory does.
 
     No gate stands before the queue: a batch too small for its arrivals would keep every token objective and lose every
     first token. Only as much is given up as the queue needs.
     """
     low, high = seqs, min(situation.envelope.seqs.most, max(seqs, kv_seqs(situation.demand)))
-    budget = _wait_budget(situation, seqs)
+    budget = FOR_PLACES * _wait_budget(situation, seqs)
     while low < high:
         middle = (low + high) // 2
-        wait = _place_wait(situation, middle, waiting=situation.demand.waiting)
+        wait = place_wait(situation, middle, waiting=situation.demand.waiting)
         low, high = (low, middle) if wait <= budget else (middle + 1, high)
     return low
 
@@ -282,8 +280,8 @@ class _Batch:
             decodes=decodes,
             harmless=_harmless(situation, decodes),
             capacity=situation.capacity(seqs),
-            place_wait=_place_wait(situation, seqs, waiting=situation.demand.waiting),
-            calm_place_wait=_place_wait(situation, seqs, waiting=0.0),
+            place_wait=place_wait(situation, seqs, waiting=situation.demand.waiting),
+            calm_place_wait=place_wait(situation, seqs, waiting=0.0),
         )
 
 
@@ -334,7 +332,7 @@ def _predict(
     `waiting` requests are before those that come, which wait for a place for `place_wait` seconds.
     """
     rate, backlog = chunk / full, waiting * demand.uncached
-    wait = max((backlog + 1.5 * demand.large) / rate + _queueing(demand, rate), place_wait)
+    wait = max((backlog + 1.5 * demand.large) / rate + prompt_wait(demand, rate), place_wait)
     ttft = full / 2 + wait
     # Share of a request's steps that carry prefill: all of the backlog, a burst, and what arrives meanwhile.
     burst = BURST_DEVIATIONS * math.sqrt(demand.arrivals) * demand.uncached
@@ -342,29 +340,6 @@ def _predict(
     share = min(1.0, fed / (chunk * max(1.0, demand.output / demand.made / 2)))
     tpot = (share * full + (1.0 - share) * idle) / demand.made
     return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot, capacity=capacity, rate=rate)
-
-
-def mean_backlog(demand: Demand, rate: float) -> float:
-    """Prompts' worth of work that a request finds before it in the mean, prompts being computed at `rate`."""
-    return _queueing(demand, rate) * rate / demand.uncached
-
-
-def _queueing(demand: Demand, rate: float) -> float:
-    """Mean wait behind other prompts (M/G/1); very long once prompts arrive faster than they are computed."""
-    load = demand.arrivals * demand.uncached / rate
-    return load / (2 * (1 - load)) * demand.large / rate if load < 1 else _UNBOUNDED
-
-
-def _place_wait(situation: Situation, seqs: int, *, waiting: float) -> float:
-    """Wait for a free place: the queue before it, and the tail of chance queues where the batch is nearly full.
-
-    The tail of the wait falls with the spare rate (P(W > t) ~ exp(-spare·t)), so one in a hundred waits some 3 / spare.
-    """
-    demand, sustained = situation.demand, situation.capacity(seqs)
-    if demand.arrivals >= sustained:
-        return _UNBOUNDED
-    queue = waiting / sustained if demand.running >= 0.9 * seqs else 0.0
-    return queue + (TAIL / (sustained - demand.arrivals) if demand.arrivals > BUSY * sustained else 0.0)
 
 
 def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
