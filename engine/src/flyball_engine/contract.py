@@ -209,8 +209,8 @@ TOKEN_BUCKETS: Final[tuple[int, ...]] = tuple(2**exponent for exponent in range(
 class StepSums(Frozen):
     """Cumulative sums over the steps of one bucket and kind: sufficient statistics of the step-time model.
 
-    Sums of numbers per step: `steps` (1), `seconds` (T), `seconds_squared` (T²), `tokens` (scheduled tokens, tok),
-    `prefill_tokens` (p), `decodes` (running decodes, n), `kv_tokens` (KV tokens read by decodes),
+    Sums of numbers per step: `steps` (1), `seconds` (T, of one stage of a pipeline), `seconds_squared` (T²), `tokens`
+    (scheduled tokens, tok), `prefill_tokens` (p), `decodes` (running decodes, n), `kv_tokens` (KV tokens read by decodes),
     `prefill_attention` (sum over the step's prefills of p·(L + p/2), L = context before the chunk).
     Differences of two readings are exact means over that window and may be added over pods.
     """
