@@ -94,7 +94,9 @@ class Measurement:
 
     @property
     def way(self) -> float:
-        """Seconds from clock to clock that hardly any request takes longer than."""
+        """Seconds from clock to clock that hardly any request takes longer than; 0 where nobody looked."""
+        if not self.ways:
+            return 0.0
         return sorted(self.ways)[int(0.98 * len(self.ways))]
 
     def median(self, metric: Metric) -> float:
@@ -136,10 +138,12 @@ async def measure(url: str, model: str, wishes: Sequence[Wish], *, concurrency: 
                 measurement.seen.append(await _ask(session, f"{url}/v1/completions", model, number, wish))
 
         probes = asyncio.create_task(_probe(session, f"{url}/health", measurement.ways))
-        await asyncio.gather(*(client() for _ in range(concurrency)))
-        probes.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await probes
+        try:
+            await asyncio.gather(*(client() for _ in range(concurrency)))
+        finally:
+            probes.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await probes
     return measurement
 
 

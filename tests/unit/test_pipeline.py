@@ -26,8 +26,7 @@ LONG_TPOT = Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.4, 0.01)
 
 
 def chosen(asked: Situation, *, stages: int) -> Choice:
-    rounds = in_rounds(asked, stages)
-    return in_steps(choose(rounds), rounds)
+    return in_steps(choose(in_rounds(asked, stages)), stages)
 
 
 def test_without_stages_nothing_is_different() -> None:
@@ -39,7 +38,7 @@ def test_a_round_takes_as_long_as_its_steps() -> None:
     # Prompts of less than a chunk among them, and chunks whose own attention counts.
     asked = situation(TTFT, TPOT, attention=60.0, model=replace(CPU, g=1e-6))
     rounds = in_rounds(asked, STAGES)
-    for decodes, prefill in ((5, 0), (5, 40), (20, 300), (60, 0), (20, 1500)):
+    for decodes, prefill in ((5, 0), (5, 0.5), (5, 40), (20, 300), (60, 0), (20, 1500)):
         assert rounds.step(STAGES * decodes, STAGES * prefill) == pytest.approx(STAGES * asked.step(decodes, prefill))
     for seconds in (0.05, 0.1, 0.5):
         step = asked.largest_chunk(5, seconds=seconds)
@@ -79,8 +78,7 @@ def test_a_gap_is_a_round_too() -> None:
 
 def test_behind_a_gate_each_step_has_its_part_of_the_budget() -> None:
     asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
-    rounds = in_rounds(asked, STAGES)
-    alone, staged = choose_gated(asked), in_steps(choose_gated(rounds), rounds)
+    alone, staged = choose_gated(asked), in_steps(choose_gated(in_rounds(asked, STAGES)), STAGES)
     assert alone.budget is not None
     assert staged.budget == pytest.approx(alone.budget / STAGES)
     assert staged.tokens == asked.envelope.tokens.most
@@ -120,8 +118,12 @@ def test_what_came_of_a_change_is_told_of_tokens() -> None:
     assert told == ["token 20ms", "token 80ms"]
 
 
-def test_limits_leave_a_step_room_for_the_whole_batch() -> None:
-    asked = situation(TTFT, GAP, decodes=4.0, running=16.0)
-    rounds = in_rounds(asked, 64)
-    choice = in_steps(replace(choose(rounds), seqs=100, tokens=64 * 20), rounds)
-    assert choice.tokens == 100
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_a_step_with_the_whole_batch_keeps_gaps_too(stages: int) -> None:
+    gap = replace(GAP, seconds=0.15 * stages)
+    asked = situation(TTFT, gap, decodes=8.0, running=8.0 * stages)
+    choice = chosen(asked, stages=stages)
+    # Those that joined in one step stay together: the engine leaves each step as much room.
+    assert choice.tokens >= choice.seqs
+    decodes = min(choice.seqs, 8.0)
+    assert stages * asked.step(decodes, choice.tokens - decodes) <= gap.seconds

@@ -210,8 +210,8 @@ class StepSums(Frozen):
     """Cumulative sums over the steps of one bucket and kind: sufficient statistics of the step-time model.
 
     Sums of numbers per step: `steps` (1), `seconds` (T, of one stage of a pipeline), `seconds_squared` (T²), `tokens`
-    (scheduled tokens, tok), `prefill_tokens` (p), `decodes` (running decodes, n), `kv_tokens` (KV tokens read by decodes),
-    `prefill_attention` (sum over the step's prefills of p·(L + p/2), L = context before the chunk).
+    (scheduled tokens, tok), `prefill_tokens` (p), `decodes` (running decodes, n), `kv_tokens` (those of KV that
+    decodes read), `prefill_attention` (sum over the step's prefills of p·(L + p/2), L = context before the chunk).
     Differences of two readings are exact means over that window and may be added over pods.
     """
 

@@ -84,7 +84,10 @@ class StepStatistics:
 
     @property
     def decodes_elsewhere(self) -> int:
-        """Decodes of the steps in flight, which the next step of a pipeline cannot have."""
+        """Decodes of the steps in flight, which the next step of a pipeline cannot have.
+
+        Prompts that end in one of them are not among these: of them the next step is thought to have some.
+        """
         if self._stages == 1:
             return 0
         return sum(step.decodes for _, _, step in islice(reversed(self._in_flight), self._stages - 1))

@@ -83,7 +83,7 @@ class Surface:
 
     @property
     def pipeline_depth(self) -> int:
-        """Steps in flight at once, as of vLLM's `max_concurrent_batches`."""
+        """Steps in flight at once: with async scheduling, which vLLM has beside stages on GPUs alone, one more."""
         return self.stages + (1 if getattr(self._config, "async_scheduling", False) else 0)
 
     @property

@@ -86,12 +86,12 @@ class Search:
 
 
 #: What of a spec decides what is carried: objectives, bounds, and whether requests are refused.
-Asked = tuple[tuple[Objective, ...], Envelope, bool]
+Asked = tuple[tuple[Objective, ...], Envelope, bool, int]
 
 
 def asked(spec: TuningSpec) -> Asked:
     """What of a spec decides what is carried."""
-    return spec.objectives, spec.envelope, spec.refuses
+    return spec.objectives, spec.envelope, spec.refuses, spec.stages
 
 
 @dataclass(frozen=True, kw_only=True)

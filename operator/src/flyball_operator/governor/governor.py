@@ -205,7 +205,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         learnt = _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
         return _explored(*learnt, until=now + signals.window_seconds) if now >= state.explore_at else learnt
     situation = _situation(state, model, demand, spec)
-    choice = in_steps(choose_gated(situation) if spec.sheds else choose(situation), situation)
+    choice = in_steps(choose_gated(situation) if spec.sheds else choose(situation), spec.stages)
     urgent = load.kv_usage > guard.KV_URGENT
     cooled = urgent or now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN
     # Steps that are held to a time need no other bound.
@@ -287,7 +287,7 @@ def _learn_on(
     # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = guard.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
-    policy = settled(state.policy, limits, in_steps(choice, situation), fit.model, situation.margins)
+    policy = settled(state.policy, limits, in_steps(choice, spec.stages), fit.model, situation.margins)
     moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
     moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
     hold = Hold.LEARNING if policy == state.policy else None

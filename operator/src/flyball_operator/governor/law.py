@@ -121,7 +121,7 @@ def grid_points(situation: Situation) -> list[Point]:
 
 def _points(situation: Situation, seqs: int) -> list[Point]:
     batch = _Batch.of(situation, seqs)
-    return [_point(situation, batch, tokens) for tokens in _grid(situation, batch)]
+    return [_point(situation, batch, tokens) for tokens in _grid(situation, batch, seqs)]
 
 
 def _widest(situation: Situation) -> Choice:
@@ -158,7 +158,9 @@ def _unspoiled(situation: Situation, seqs: int, tokens: int) -> int:
     """
     budget = min((b for o in situation.objectives if (b := token_budget(o, situation)) is not None), default=None)
     drafted = situation.demand.drafted
-    most = min(situation.envelope.seqs.most, kv_seqs(situation.demand), int(tokens / (2.0 * drafted)))
+    # Each step of a round has room for the whole batch: those that joined in one stay together.
+    fits = int(tokens / (max(2, situation.stages) * drafted))
+    most = min(situation.envelope.seqs.most, kv_seqs(situation.demand), fits)
     if budget is None:
         return seqs
     low, high = seqs, max(seqs, most)
@@ -230,13 +232,17 @@ def _largest_batch(situation: Situation, least: int, most: int, budget: float) -
     return low
 
 
-def _grid(situation: Situation, batch: _Batch) -> list[int]:
-    """Candidates for C: `_SIZES`, the present one, the ends, never below what feeds the batch."""
+def _grid(situation: Situation, batch: _Batch, seqs: int) -> list[int]:
+    """Candidates for C: `_SIZES`, the present one, the ends, never below what feeds the batch.
+
+    Nor below what has room for a batch of `seqs` in each step of a round, which the engine sees to.
+    """
     span, decodes = situation.envelope.tokens, batch.decodes
     # The mean batch, not the larger one a step is planned for: a few decodes more are many tokens of long prompts.
     drafted = situation.demand.drafted
     fed = min(situation.demand.decodes, decodes) * (drafted + situation.demand.ratio)
-    floor = max(BALANCE * fed, decodes * drafted + 64)
+    room = situation.stages * seqs * drafted if situation.stages > 1 else 0.0
+    floor = max(BALANCE * fed, decodes * drafted + 64, room)
     least = min(span.most, max(span.least, math.ceil(floor)))
     sizes = _SIZES | {situation.tokens, int(batch.harmless)}
     return sorted({least, span.most, *(size for size in sizes if least < size < span.most)})

@@ -9,7 +9,6 @@ rounds, and little of it has to know of stages. Time, decodes and tokens of a ro
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from flyball_engine.model import StepModel
@@ -32,17 +31,10 @@ def in_rounds(situation: Situation, stages: int) -> Situation:
     )
 
 
-def in_steps(choice: Choice, rounds: Situation) -> Choice:
-    """What was chosen of rounds, told of the steps that an engine is held to.
-
-    A step has room for the whole batch, as the engine sees to: those that joined in one step stay together.
-    """
-    stages = rounds.stages
-    if stages == 1:
-        return choice
-    room = math.ceil(choice.seqs * rounds.demand.drafted)
-    tokens = min(rounds.envelope.tokens.most // stages, max(choice.tokens // stages, room))
-    return replace(choice, tokens=tokens, budget=None if choice.budget is None else choice.budget / stages)
+def in_steps(choice: Choice, stages: int) -> Choice:
+    """What was chosen of rounds of so many steps, told of the steps that an engine is held to."""
+    budget = None if choice.budget is None else choice.budget / stages
+    return replace(choice, tokens=choice.tokens // stages, budget=budget)
 
 
 def _of_rounds(model: StepModel, stages: int) -> StepModel:

@@ -10,7 +10,7 @@ from flyball_operator.governor.situation import Demand, Situation
 #: A batch this close to what it sustains has chance queues, whose hundredth part waits this many times 1 / spare rate.
 BUSY: Final = 0.8
 TAIL: Final = 3.0
-#: How much of the odds against a full batch is believed: both rates are estimates, and arrivals come in swarms.
+#: Share of the logarithm of those odds that is believed: both rates are estimates, and arrivals come in swarms.
 BELIEVED: Final = 0.25
 #: Seconds that stand for a queue that only grows.
 UNBOUNDED: Final = 3600.0
@@ -46,10 +46,10 @@ def place_wait(situation: Situation, seqs: int, *, waiting: float) -> float:
 
 
 def _log_full(situation: Situation, seqs: int) -> float:
-    """Logarithm of the share of time in which a batch has all its requests, by chance alone; at most 0.
+    """Logarithm of how much rarer a full batch is, by chance alone, than one that λ just holds; at most 0.
 
-    Of a birth-death process with the rates λ and μ(n): the sum of ln(λ/μ(n)) from the batch that λ holds up to the full
-    one. It bends down there, so that the straight line to its end is on the safe side.
+    Of a birth-death process with the rates λ and μ(n) that is the sum of ln(λ/μ(n)) in between. Each term is below the
+    straight line between the first and the last, so that half of the last for each is on the safe side.
     """
     arrivals, low, high = situation.demand.arrivals, 1, seqs
     while low < high:

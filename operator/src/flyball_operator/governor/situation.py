@@ -126,10 +126,12 @@ class Situation:
 
         A prefill below one token stands for a prefill in that share of steps.
         """
-        if prefill <= 0.0 or prefill >= 1.0:
+        # One token for each step of a round.
+        one = float(self.stages)
+        if prefill <= 0.0 or prefill >= one:
             return self._seconds(decodes, max(0.0, prefill))
         idle = self._seconds(decodes, 0.0)
-        return idle + prefill * (self._seconds(decodes, 1.0) - idle)
+        return idle + prefill / one * (self._seconds(decodes, one) - idle)
 
     def _seconds(self, decodes: float, prefill: float) -> float:
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
