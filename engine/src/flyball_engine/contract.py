@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from flyball_engine.knobs import LARGEST_COEFFICIENT as LARGEST_COEFFICIENT
+from flyball_engine.knobs import LARGEST_LIMIT as LARGEST_LIMIT
 from flyball_engine.knobs import AnyKnob as AnyKnob
 from flyball_engine.knobs import Batching as Batching
 from flyball_engine.knobs import BatchingKnob as BatchingKnob
@@ -30,11 +31,14 @@ from flyball_engine.knobs import Frozen as Frozen
 from flyball_engine.knobs import Knob as Knob
 from flyball_engine.knobs import Limits as Limits
 from flyball_engine.knobs import ModelSpec as ModelSpec
+from flyball_engine.knobs import OnTime as OnTime
+from flyball_engine.knobs import OrderKnob as OrderKnob
 from flyball_engine.knobs import Policy as Policy
 from flyball_engine.knobs import Positive as Positive
 from flyball_engine.knobs import QueueKnob as QueueKnob
 from flyball_engine.knobs import QueueLimits as QueueLimits
 from flyball_engine.knobs import Shed as Shed
+from flyball_engine.knobs import ShedKnob as ShedKnob
 from flyball_engine.knobs import StepBudget as StepBudget
 from flyball_engine.knobs import StrategyType as StrategyType
 from flyball_engine.metric_names import STEP_FIELDS as STEP_FIELDS
@@ -97,6 +101,23 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "config": "spec.engine.args (a file could set owned arguments unseen)",
 }
 
+_ONE_POD: Final = "each pod is an engine of its own, and would wait for other nodes for ever"
+_PLAIN_HTTP: Final = "probes and the operator speak plain HTTP to a pod: end TLS before it, at the gateway"
+#: vLLM arguments with which a pod never becomes Ready, by vLLM's own name, and why. Refused like those that are owned.
+IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
+    "headless": "it starts no API server, so that no probe is answered",
+    "grpc": "it serves gRPC in place of HTTP, so that no probe is answered",
+    "ssl_keyfile": _PLAIN_HTTP,
+    "ssl_certfile": _PLAIN_HTTP,
+    "nnodes": _ONE_POD,
+    "data_parallel_rank": _ONE_POD,
+    "data_parallel_start_rank": _ONE_POD,
+    "data_parallel_size_local": _ONE_POD,
+    "data_parallel_external_lb": _ONE_POD,
+    "data_parallel_hybrid_lb": _ONE_POD,
+    "data_parallel_multi_port_external_lb": _ONE_POD,
+}
+
 #: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
 LAUNCH_MODULE: Final = "flyball_engine.launch"
 EXIT_REFUSED: Final = 64
@@ -155,6 +176,9 @@ class Setpoint(Frozen):
     `limits`: live limits; those absent return to the engine's start values.
     `step`: the time a step may take, within the limits; absent, the limits alone hold.
     `shed`: the deadline that requests are refused by; absent, or with a step model that is not trusted, all are queued.
+    `on_time`: the order in which prompts are served; absent, or with a step model that is not trusted, it is the
+    engine's own. A strategy, a delay, `no_evict` and the priority policy choose who is next themselves: refused beside
+    it.
     `objectives`: what each request is counted against; empty counts nothing.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
     `batching`: how requests are admitted from the queue. `queue`: what vLLM itself refuses, a backstop.
@@ -166,6 +190,7 @@ class Setpoint(Frozen):
     limits: Limits = Limits()
     step: StepBudget | None = None
     shed: Shed | None = None
+    on_time: OnTime | None = None
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
     batching: Batching = Batching()
@@ -178,13 +203,20 @@ class Setpoint(Frozen):
             raise ValueError(f"objectives: each metric and threshold may appear once, got {', '.join(ids)}")
         return self
 
+    @model_validator(mode="after")
+    def _the_order_is_asked_for_once(self) -> Setpoint:
+        if self.on_time is not None and (other := self.batching.chooses()) is not None:
+            raise ValueError(f"on_time: accepted beside it: requests admitted one by one as they come, got {other}")
+        return self
+
     def order(self) -> tuple[int, int]:
         """Key that orders setpoints of one service."""
         return (self.epoch, self.generation)
 
     def asks(self) -> tuple[AnyKnob, ...]:
         """Every knob it moves away from what the engine started with."""
-        return (*self.limits.given(), *self.batching.given(), *self.queue.given())
+        ordered = () if self.on_time is None else (OrderKnob.ON_TIME,)
+        return (*self.limits.given(), *self.batching.given(), *self.queue.given(), *ordered)
 
 
 class Ceilings(Frozen):
@@ -227,6 +259,20 @@ class StepSums(Frozen):
     prefill_attention: Annotated[float, Field(ge=0)]
 
 
+class OrderCounts(Frozen):
+    """What came of the on-time order in one engine core.
+
+    `moved_behind`: requests that were given up as late once, cumulative. `in_time_after_all`: those of them whose first
+    token came by its deadline. `behind`: requests that are served behind now. `longest_wait_seconds`: how long the
+    oldest of those has waited, 0 where there is none.
+    """
+
+    moved_behind: Count = 0
+    in_time_after_all: Count = 0
+    behind: Count = 0
+    longest_wait_seconds: Annotated[float, Field(ge=0)] = 0.0
+
+
 class CoreState(Frozen):
     """What one engine core reports: what it applies, how large it is, what it does.
 
@@ -236,7 +282,7 @@ class CoreState(Frozen):
     step that the present one had to wait for is among them. `local_bias` is what steps take over what the setpoint's
     model says, None before a model came. `tokens_per_decode` is 1 + speculative tokens, `pipeline_depth` the steps in
     flight at once. `strategy` and `policy` are those in force: the engine's own after the watchdog tripped or
-    the setpoint expired.
+    the setpoint expired. `order`: what came of the on-time order.
     """
 
     engine: Count
@@ -257,6 +303,7 @@ class CoreState(Frozen):
     steps: tuple[StepSums, ...] = ()
     strategy: StrategyType = StrategyType.CONTINUOUS
     policy: Policy = Policy.FCFS
+    order: OrderCounts = OrderCounts()
 
 
 class ReadBack(Frozen):

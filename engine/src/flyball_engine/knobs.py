@@ -26,11 +26,13 @@ class Frozen(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+#: Of sequences and of tokens.
+LARGEST_LIMIT: Final = 2**31 - 1
+Positive = Annotated[int, Field(ge=1, le=LARGEST_LIMIT)]
 #: Of the step-time model, in seconds.
 LARGEST_COEFFICIENT: Final = 60
 Coefficient = Annotated[float, Field(ge=0, le=LARGEST_COEFFICIENT)]
-NotNegative = Annotated[int, Field(ge=0, le=2**31 - 1)]
+NotNegative = Annotated[int, Field(ge=0, le=LARGEST_LIMIT)]
 Delay = Annotated[float, Field(ge=0, le=LONGEST_DELAY_SECONDS)]
 
 
@@ -90,6 +92,7 @@ class ModelSpec(Frozen):
     """The step-time model as a setpoint carries it: the coefficients of `flyball_engine.model.StepModel`, in seconds.
 
     `id` names the fit, for people. A model that is not `trusted` is compared with what steps take, and bounds nothing.
+    `d` is younger than the others: a setpoint without it has none.
     """
 
     id: Annotated[str, Field(min_length=1, max_length=64)]
@@ -101,6 +104,7 @@ class ModelSpec(Frozen):
     beta: Coefficient
     g: Coefficient
     kappa: Positive
+    d: Coefficient = 0.0
 
     def step_model(self) -> StepModel:
         """The model that the coefficients are of."""
@@ -120,10 +124,31 @@ class StepBudget(Frozen):
 
 
 class Shed(Frozen):
-    """Refuse requests (503, Retry-After) whose predicted time to first token passes `margin` of the deadline."""
+    """Refuse requests that would be late, with `Retry-After`.
+
+    At arrival: those whose predicted time to first token passes `margin` of the deadline. While nothing of the answer
+    was sent: those that cannot keep the whole deadline any more.
+    `refusal_status`: the HTTP status of a refusal. Service meshes retry a 503 on another pod and, where they detect
+    outliers, take a pod that answers several of them out of rotation. They do neither with a 429, which also tells
+    clients that they themselves asked for too much.
+    """
 
     ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
     margin: Annotated[float, Field(gt=0, le=1)] = 0.85
+    refusal_status: Literal[503, 429] = 503
+
+
+class OnTime(Frozen):
+    """Serve prompts in the order of the on-time set, see `flyball_engine.batching.on_time`.
+
+    `first_token_deadline_seconds`: from a request's arrival to its first token. `margin`: share of it that is planned
+    with. `late_share`: of the prefill tokens, for the oldest of the requests that are served behind; with 0 they may
+    starve.
+    """
+
+    first_token_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    margin: Annotated[float, Field(gt=0, le=1)] = 0.9
+    late_share: Annotated[float, Field(ge=0, le=0.5)] = 0.1
 
 
 class StrategyType(StrEnum):
@@ -229,6 +254,19 @@ class QueueKnob(StrEnum):
     MAX_NUM_QUEUED_TOKENS = "queue.max_num_queued_tokens"
 
 
+class OrderKnob(StrEnum):
+    """The order of prompts, which an engine may be unable to change; values are paths in a setpoint."""
+
+    ON_TIME = "on_time"
+
+
+class ShedKnob(StrEnum):
+    """A part of `Shed` that an engine may lack; values are paths in a setpoint."""
+
+    WAITING = "shed.waiting"
+    """Refusing what was let in and became late. Without it requests are refused at arrival alone."""
+
+
 class QueueLimits(Frozen):
     """What may be unfinished before vLLM itself refuses (503), deadline or not; an absent one has its start value.
 
@@ -246,7 +284,7 @@ class QueueLimits(Frozen):
         return tuple(QueueKnob(f"queue.{name}") for name, value in self if value is not None)
 
 
-AnyKnob = Knob | BatchingKnob | QueueKnob
+AnyKnob = Knob | BatchingKnob | QueueKnob | OrderKnob | ShedKnob
 
 
 class Batching(Frozen):
@@ -272,6 +310,17 @@ class Batching(Frozen):
             raise ValueError("admission_delay_seconds: accepted beside Dynamic: 0; strategy.max_delay_seconds says it")
         return self
 
+    def chooses(self) -> BatchingKnob | None:
+        """The part by which it chooses who is admitted next, rather than how many; None if it has none."""
+        chosen = {
+            BatchingKnob.ADMISSION_DELAY_SECONDS: self.admission_delay_seconds > 0,
+            BatchingKnob.NO_EVICT: self.no_evict is not None,
+            BatchingKnob.POLICY: self.policy is Policy.PRIORITY,
+        }
+        if isinstance(self.strategy, Batched):
+            return BatchingKnob(f"batching.strategy.{self.strategy.type}")
+        return next((knob for knob, is_chosen in chosen.items() if is_chosen), None)
+
     def given(self) -> tuple[BatchingKnob, ...]:
         """The parts that ask for something else than the engine's own way."""
         asked = {
@@ -287,7 +336,7 @@ class Batching(Frozen):
 
 def knob_named(name: str) -> AnyKnob:
     """The knob of this value; raises ValueError if there is none."""
-    for kind in (Knob, BatchingKnob):
+    for kind in (Knob, BatchingKnob, OrderKnob, ShedKnob):
         if name in set(kind):
             return kind(name)
     return QueueKnob(name)

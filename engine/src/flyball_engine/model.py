@@ -1,11 +1,11 @@
 """The step-time model and its inverse: how long a step takes, and how large a step a time allows.
 
-    T = t0 + h·[p>0] + c1·min(tok, κ) + c2·max(0, tok − κ) + β·n + g·A
+    T = t0 + h·[p>0] + c1·min(tok, κ) + c2·max(0, tok − κ) + β·n + d·K + g·A
 
 with tok the tokens a step processes, p the prefill tokens among them, n the running decodes (each one token of tok),
-and A = sum of p·(L + p/2) over the step's prefills, L being the context before the chunk. The hinge at κ is where a
-step stops being bound by reading the weights. β carries the KV a decode reads at the mean context: KV and n are
-collinear in practice, so one coefficient holds both. Seconds throughout.
+K the tokens of KV cache that these decodes read (the sum of their contexts), and A = sum of p·(L + p/2) over the step's
+prefills, L being the context before the chunk. The hinge at κ is where a step stops being bound by reading the weights.
+Seconds throughout.
 
 Pure: imports only the standard library.
 """
@@ -21,7 +21,8 @@ class StepModel:
     """Coefficients of the step-time model, all non-negative.
 
     `t0` seconds per step; `h` seconds per step that prefills; `c1`, `c2` seconds per token below and above `kappa`
-    tokens; `beta` seconds per running decode; `g` seconds per unit of prefill attention (token²).
+    tokens; `beta` seconds per running decode; `g` seconds per unit of prefill attention (token²); `d` seconds per token
+    of KV cache that decodes read, 0 where nothing is known of it.
     """
 
     t0: float
@@ -31,26 +32,37 @@ class StepModel:
     beta: float
     g: float
     kappa: int
+    d: float = 0.0
 
     @property
     def charges(self) -> bool:
         """Whether a step costs anything but for its decodes and their prompts' contexts: else any fits into no time."""
         return self.t0 + self.c1 + self.c2 > 0
 
-    def seconds(self, *, decodes: float, prefill_tokens: float = 0.0, context: float = 0.0) -> float:
+    def seconds(
+        self, *, decodes: float, prefill_tokens: float = 0.0, context: float = 0.0, kv_tokens: float = 0.0
+    ) -> float:
         """Predicted time of one step, in seconds.
 
-        `decodes` requests get one token each, one prefill of `prefill_tokens` continues after `context` tokens.
+        `decodes` requests get one token each and read `kv_tokens` together, one prefill of `prefill_tokens` continues
+        after `context` tokens.
         """
         attention = prefill_tokens * (context + prefill_tokens / 2)
         return self.step_seconds(
-            tokens=decodes + prefill_tokens, decodes=decodes, prefills=prefill_tokens > 0, attention=attention
+            tokens=decodes + prefill_tokens,
+            decodes=decodes,
+            prefills=prefill_tokens > 0,
+            attention=attention,
+            kv_tokens=kv_tokens,
         )
 
-    def step_seconds(self, *, tokens: float, decodes: float, prefills: bool, attention: float) -> float:
+    def step_seconds(
+        self, *, tokens: float, decodes: float, prefills: bool, attention: float, kv_tokens: float = 0.0
+    ) -> float:
         """Predicted time of one step of any composition, in seconds.
 
-        `tokens` it processes in all (tok), `decodes` (n), whether it prefills, its prefill `attention` (A, token²).
+        `tokens` it processes in all (tok), `decodes` (n), whether it prefills, its prefill `attention` (A, token²),
+        `kv_tokens` that its decodes read (K).
         """
         return (
             self.t0
@@ -58,6 +70,7 @@ class StepModel:
             + self.c1 * min(tokens, self.kappa)
             + self.c2 * max(0.0, tokens - self.kappa)
             + self.beta * decodes
+            + self.d * kv_tokens
             + self.g * attention
         )
 
@@ -68,15 +81,19 @@ class StepModel:
         tokens: float,
         decodes: float,
         attention: float = 0.0,
+        kv_tokens: float = 0.0,
         prompts: int = 1,
         context: float = 0.0,
     ) -> float:
         """Most prefill tokens that each of `prompts` may add to a step without it passing `seconds`; may be infinite.
 
-        The step has `tokens`, `decodes` and `attention` already; `context` is the sum of the prompts' contexts. 0 if
-        the step is full. Piecewise quadratic and increasing, so each side of the hinge is solved in turn.
+        The step has `tokens`, `decodes`, `attention` and `kv_tokens` already; `context` is the sum of the prompts'
+        contexts. 0 if the step is full. Piecewise quadratic and increasing, so each side of the hinge is solved in
+        turn.
         """
-        slack = seconds - self.step_seconds(tokens=tokens, decodes=decodes, prefills=True, attention=attention)
+        slack = seconds - self.step_seconds(
+            tokens=tokens, decodes=decodes, prefills=True, attention=attention, kv_tokens=kv_tokens
+        )
         if slack <= 0:
             return 0.0
         bend, rise = self.g * prompts / 2, self.g * context

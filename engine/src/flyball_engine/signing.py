@@ -7,7 +7,7 @@ only, so nothing worth stealing lies in users' namespaces. `flyball_engine.contr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -38,7 +38,9 @@ def body_of(setpoint: Setpoint) -> bytes:
 
     An engine may be older than who writes to it, and refuses fields it does not know: only what says something is sent.
     """
-    unused = {name for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
+    unused: dict[str, Any] = {name: True for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
+    if setpoint.step is not None and not setpoint.step.model.d:
+        unused["step"] = {"model": {"d"}}
     return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 

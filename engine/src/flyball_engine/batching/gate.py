@@ -9,9 +9,10 @@ prediction is made of what the engine core published last, of what was sent to i
 with steps as full as budget and limits allow beside the running decodes, each token of a prompt at its share of the
 prompts' attention, and places that become free as answers of mean length end. Of a prompt only what the prefix cache
 lacks is work: where it is not known what that holds, the share is assumed that it held lately.
-Without a model that is trusted the gate is silent: everything is let in. And an engine that has no prompt to process
-and has been let nothing for a while is let one request, whatever is predicted: what is wrong with a prediction shows
-only in steps with a prompt.
+Without a model that is trusted the gate is silent: everything is let in. An idle engine serves: where no request runs,
+waits or is on its way, nobody is hurt by one that is late, and late is better than never. And an engine that only
+decodes and has been let nothing for a while is let one request, whatever is predicted: what is wrong with a prediction
+shows only in steps with a prompt.
 
 Pure: imports only the standard library, the contract, the step-time model and the reflex.
 """
@@ -36,6 +37,10 @@ _LEAST_FINISHED: Final = 5
 _MOST_ON_WAY: Final = 4096
 #: An engine without a prompt to process is let one that is predicted to be late, if it was let none for so long.
 PROBE_SECONDS: Final = 30.0
+#: `Retry-After` says from as many seconds as the prediction is late, but no more than this, up to twice as many.
+MOST_LATE_SECONDS: Final = 30
+#: The same where vLLM's own limit of its queue refuses, and nothing is predicted: some objectives for a first token.
+QUEUE_FULL_SECONDS: Final = 5
 #: A reservation that neither reached the engine nor was given back by then is forgotten.
 RESERVATION_SECONDS: Final = 10.0
 
@@ -49,6 +54,8 @@ class Reason(StrEnum):
     """Let in: the setpoint has no deadline."""
     NO_MODEL = "no_model"
     """Let in: there is no step-time model, or none that is trusted."""
+    IDLE = "idle"
+    """Let in though predicted to be late: no request runs, waits or is on its way, so nobody else is hurt."""
     PROBE = "probe"
     """Let in though predicted to be late: the engine has no prompt to process, and was let nothing for long."""
     UNOBSERVED = "unobserved"
@@ -57,9 +64,13 @@ class Reason(StrEnum):
     """Refused: its first token is predicted to come after the deadline."""
     QUEUE_FULL = "queue_full"
     """Refused: by vLLM's own limits of its queue. Rarely one that the gate let in, and counted, a moment before."""
+    EXPIRED = "expired"
+    """Refused: let in, and counted, as in time; its first token cannot come by the deadline any more."""
 
 
-REFUSALS: Final = frozenset({Reason.LATE, Reason.QUEUE_FULL})
+REFUSALS: Final = frozenset({Reason.LATE, Reason.QUEUE_FULL, Reason.EXPIRED})
+#: HTTP status of a refusal where no setpoint says another.
+REFUSAL_STATUS: Final = 503
 
 
 @dataclass(frozen=True)
@@ -104,7 +115,7 @@ class CoreLoad:
     leaves out what the prefix cache holds of those that wait only if `knows_prefixes`.
     `received`: requests, cumulative. `decodes`: running requests that decode. `places`: requests that may join at once.
     `tokens`: limit on a step's tokens. `pipeline_depth`: steps in flight at once. `stages` of its pipeline: so many of
-    them have different requests, each a part of those that run.
+    them have different requests, each a part of those that run. `kv_tokens`: those of the KV cache that decodes read.
     """
 
     backlog: Work
@@ -118,23 +129,40 @@ class CoreLoad:
     pipeline_depth: int
     stages: int
     bias: float
+    kv_tokens: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the gate says of a request: let in or refused, why, and the seconds predicted, None if none could be."""
+    """What the gate says of a request: let in or refused, why, and the seconds predicted, None if none could be.
+
+    `status`: the HTTP status of a refusal.
+    """
 
     admitted: bool
     reason: Reason
     predicted: float | None = None
     deadline: float | None = None
+    status: int = REFUSAL_STATUS
 
-    @property
-    def retry_after(self) -> int:
-        """Whole seconds after which the queue may be short enough."""
+    def retry_after(self, chance: float) -> int:
+        """Whole seconds after which the queue may be short enough.
+
+        `chance`: random, at least 0 and below 1. It spreads those that are refused together over as long again.
+        """
         if self.predicted is None or self.deadline is None:
             return 1
-        return max(1, math.ceil(self.predicted - self.deadline))
+        return retry_after(self.predicted - self.deadline, chance)
+
+
+def retry_after(seconds: float, chance: float) -> int:
+    """Whole seconds until a request may be tried again that would be so many late. `chance`: see `spread`."""
+    return spread(min(MOST_LATE_SECONDS, max(1, math.ceil(seconds))), chance)
+
+
+def spread(seconds: int, chance: float) -> int:
+    """So many seconds and up to as many again, so that those that are refused together do not return together."""
+    return seconds + math.floor(chance * (seconds + 1))
 
 
 @dataclass(eq=False)
@@ -190,6 +218,12 @@ class Gate:
         """Count a request that the engine's own limits refused."""
         self.counts[Reason.QUEUE_FULL] += 1
 
+    def expired(self) -> int:
+        """Count a request that was let in and refused before its first token; the HTTP status of that refusal."""
+        self.counts[Reason.EXPIRED] += 1
+        shed = None if self._setpoint is None else self._setpoint.shed
+        return REFUSAL_STATUS if shed is None else shed.refusal_status
+
     def reserve(self, arrival: Arrival, *, now: float) -> Reservation:
         """Add to the backlog what was let in, until it is sent or given back."""
         for old in [each for each in self._reserved if now - each.since > RESERVATION_SECONDS]:
@@ -238,13 +272,21 @@ class Gate:
         deadline = policy.shed.ttft_deadline_seconds * policy.shed.margin
         reason = Reason.IN_TIME
         if predicted > deadline:
-            reason = Reason.PROBE if self._is_starved(loads, now) else Reason.LATE
+            reason = self._why_late(loads, now)
         return Verdict(
             admitted=reason not in REFUSALS,
             reason=reason,
             predicted=predicted,
             deadline=deadline,
+            status=policy.shed.refusal_status,
         )
+
+    def _why_late(self, loads: list[CoreLoad], now: float) -> Reason:
+        """Whether what will be late is let in all the same. vLLM sends it to an idle core where there is one."""
+        on_way = self._reserved or self._not_received(loads).requests
+        if not on_way and any(load.running == 0 and _takes_one(load) for load in loads):
+            return Reason.IDLE
+        return Reason.PROBE if self._is_starved(loads, now) else Reason.LATE
 
     def _is_starved(self, loads: list[CoreLoad], now: float) -> bool:
         """Whether no prompt is processed nor comes, because nothing was let in for long, though there is a place.
@@ -252,8 +294,7 @@ class Gate:
         A bias from a stall, or a model from other steps, would refuse everything for ever: only steps with a prompt
         correct them, and decodes that run on are none.
         """
-        idle = not self._reserved and all(load.backlog.requests == 0 and load.places > 0 for load in loads)
-        return idle and now - self._let_in_at >= PROBE_SECONDS
+        return not self._reserved and all(map(_takes_one, loads)) and now - self._let_in_at >= PROBE_SECONDS
 
     def _policy(self, now: float) -> _Policy | Reason:
         """What to predict by, or why everything is let in."""
@@ -312,28 +353,44 @@ class _Policy:
     pace: _Pace
 
 
+def _takes_one(load: CoreLoad) -> bool:
+    """Whether nobody waits before the core, and it has a place."""
+    return load.backlog.requests == 0 and load.places > 0
+
+
 def _ttft(pace: _Pace, load: CoreLoad, *, prompt: Work, ahead: Work, mean_output: float | None) -> float:
     """Seconds from now to the first token of a prompt with some work `ahead` of it.
 
     `mean_output`: tokens of an answer, None while that is not known: then no wait for a place is reckoned.
     """
     step, model, decodes = pace.step, pace.model, load.decodes / load.stages
+    kv_tokens = load.kv_tokens / load.stages
     decode_tokens = decodes * load.tokens_per_decode
 
     def steps(work: Work) -> float:
         """Seconds of the steps that do some work: full ones, or one that is not."""
         context = work.attention / max(1.0, work.tokens)
         fits = model.largest_chunk(
-            seconds=step.seconds / load.bias, tokens=decode_tokens, decodes=decodes, context=context
+            seconds=step.seconds / load.bias,
+            tokens=decode_tokens,
+            decodes=decodes,
+            kv_tokens=kv_tokens,
+            context=context,
         )
         chunk = max(float(step.least_prefill_chunk), min(fits, float(load.tokens - decode_tokens)))
         served = min(work.tokens, chunk)
         seconds = model.step_seconds(
-            tokens=decode_tokens + served, decodes=decodes, prefills=served > 0, attention=served * context
+            tokens=decode_tokens + served,
+            decodes=decodes,
+            prefills=served > 0,
+            attention=served * context,
+            kv_tokens=kv_tokens,
         )
         return load.bias * seconds * max(1.0, work.tokens / chunk)
 
-    running = load.bias * model.step_seconds(tokens=decode_tokens, decodes=decodes, prefills=False, attention=0.0)
+    running = load.bias * model.step_seconds(
+        tokens=decode_tokens, decodes=decodes, prefills=False, attention=0.0, kv_tokens=kv_tokens
+    )
     if ahead.tokens > 0:
         running = max(running, min(step.seconds, steps(ahead)))
     if load.running:

@@ -22,13 +22,12 @@ from flyball_engine.batching.limits import (
     active_limit,
     batch_floor,
     depth_limit,
-    step_threshold,
     threshold_limit,
     token_limit,
 )
-from flyball_engine.batching.reflex import Queue, Reflex, Room
+from flyball_engine.batching.reflex import Queue, Reflex
 from flyball_engine.batching.watchdog import Stall, Watchdog
-from flyball_engine.contract import AnyKnob, Batching, ClampReason, Generation, Knob, Setpoint
+from flyball_engine.contract import AnyKnob, Batching, ClampReason, Generation, Knob, OnTime, Setpoint, Shed
 
 _OWN_WAY: Final = Batching()
 
@@ -70,13 +69,9 @@ class Governed:
         start: Wanted,
         *,
         fixed: Container[AnyKnob] = (),
-        adaptive: bool = False,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """`start`: the limits it starts with and returns to. `fixed`: knobs that cannot be moved, and are not shown.
-
-        `adaptive`: whether the engine raises the long-prefill threshold by itself.
-        """
+        """`start`: the limits it starts with and returns to. `fixed`: knobs that cannot be moved, and are not shown."""
         self.sizes = sizes
         self.start = start
         self.reflex = Reflex()
@@ -86,7 +81,6 @@ class Governed:
         self.trips = 0
         self.expiries = 0
         self._knobs = [knob for knob in Knob if knob not in fixed]
-        self._adaptive = adaptive
         self._watchdog = watchdog or Watchdog()
         self._newest: Setpoint | None = None
         self._asked = start
@@ -117,6 +111,16 @@ class Governed:
         self._held = None
         return new
 
+    @property
+    def on_time(self) -> OnTime | None:
+        """The order of prompts, None for the engine's own: who can be on time is told by a trusted model alone."""
+        return self._newest.on_time if self._newest is not None and self.reflex.holds else None
+
+    @property
+    def shed(self) -> Shed | None:
+        """The deadline that requests are refused by; None, too, without a trusted model, and at the start values."""
+        return self._newest.shed if self._newest is not None and self.reflex.holds else None
+
     def expire_if_due(self, now: float) -> bool:
         """An engine that heard nothing for so long returns to its start values; whether it does so now."""
         if now < self.expires:
@@ -136,22 +140,13 @@ class Governed:
         return held
 
     def limits(self, batch: RunningBatch, queue: Callable[[], Queue]) -> Wanted:
-        """What the next step may take; its threshold is that of the step.
-
-        `queue` is asked for where steps are fitted into a budget.
-        """
+        """What the next step may take. `queue` is asked for where steps are fitted into a budget."""
         held = self.held(batch).limits
-        room = Room(tokens=held.tokens, threshold=held.threshold)
-        if self.reflex.holds:
-            room = self.reflex.room(queue(), least_chunk=self.sizes.least_chunk, most=room)
-        threshold = step_threshold(
-            room.threshold,
-            tokens=room.tokens,
-            batch=batch,
-            sizes=self.sizes,
-            adaptive=self._adaptive and room.threshold == held.threshold,
-        )
-        return replace(held, tokens=room.tokens, threshold=threshold)
+        if not self.reflex.holds:
+            return held
+        sizes = self.sizes
+        tokens = self.reflex.room(queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs)
+        return held if tokens == held.tokens else replace(held, tokens=tokens)
 
     def watch(
         self, *, running: int, waiting: int, tokens: int, names: Callable[[], Iterable[str]], now: float
@@ -170,9 +165,12 @@ class Governed:
         self._watchdog.reset()
         return stall
 
-    def served(self, requests: Iterable[str], now: float) -> None:
-        """These requests got tokens in the step that ended."""
-        self._watchdog.served(requests, now=now)
+    def served(self, requests: Container[str], now: float, *, all_running: bool = False) -> None:
+        """These requests got tokens in the step that ended; `all_running`: so did each that ran in it.
+
+        They are kept, not copied: nobody may change them.
+        """
+        self._watchdog.served(requests, now=now, all_running=all_running)
 
     def paused(self) -> None:
         """The engine itself holds its requests back: that is no stall."""

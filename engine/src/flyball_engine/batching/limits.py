@@ -1,4 +1,4 @@
-"""What the live limits of a step may be: ceilings, floors, and a share for decodes that no prefill can eat.
+"""What the live limits of a step may be: between ceilings and floors.
 
 A limit asked for is not always one an engine can run with. Above the start-up sizes the worker's buffers overflow;
 below the running decodes the newest requests freeze without an error; below the longest part that cannot be split the
@@ -9,7 +9,6 @@ Pure: imports only the standard library and the contract.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +25,8 @@ class Sizes:
     `tokens_per_decode`: 1 + speculative tokens. `least_chunk`: tokens a partial prefill must get to advance.
     `indivisible`: the longest part of a prompt that must go into one step whole (the model length without chunked
     prefill, an image, a state-space block); 0 if none. `depths`: numbers of draft tokens that the engine's graphs were
-    made for, rising; empty where the depth cannot be moved.
+    made for, rising; empty where the depth cannot be moved. `graphs`: tokens of the steps that CUDA graphs were
+    captured of, rising; empty where there are none.
     """
 
     max_num_seqs: int
@@ -36,6 +36,7 @@ class Sizes:
     least_chunk: int = LEAST_CHUNK
     indivisible: int = 0
     depths: tuple[int, ...] = ()
+    graphs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +53,11 @@ class Wanted:
 class RunningBatch:
     """The running requests before a step: `decodes` of them decode, the others prefill.
 
-    `prefills`: prompt tokens each partial prefill still has to process. `decodes_behind`: some decode stands after a
-    partial prefill, so that the prefill is served first.
+    `prefills`: prompt tokens each partial prefill still has to process. Decodes are served before them.
     """
 
     decodes: int
     prefills: tuple[int, ...] = ()
-    decodes_behind: bool = False
 
     @property
     def size(self) -> int:
@@ -103,17 +102,19 @@ def _standing_floor(active: int, sizes: Sizes) -> int:
 
 
 def batch_floor(batch: RunningBatch, sizes: Sizes) -> int:
-    """Tokens a step must have so that every running request advances."""
-    return sizes.tokens_per_decode * batch.decodes + sizes.least_chunk * len(batch.prefills)
+    """Tokens a step must have so that every running request advances; of prompts of whole parts, one of them."""
+    prefills = max(sizes.least_chunk * len(batch.prefills), sizes.indivisible) if batch.prefills else 0
+    return sizes.tokens_per_decode * batch.decodes + prefills
 
 
 def threshold_limit(wanted: int, sizes: Sizes) -> Limited:
-    """Tokens of one prompt in one step: 0 is no cap; a cap below the least chunk would starve prefills."""
-    if wanted == 0 or sizes.least_chunk <= wanted <= sizes.max_model_len:
+    """Tokens of one prompt in one step: 0 is no cap; one below the least chunk or a whole part starves prefills."""
+    least = min(sizes.max_model_len, max(sizes.least_chunk, sizes.indivisible))
+    if wanted == 0 or least <= wanted <= sizes.max_model_len:
         return Limited(wanted)
     if wanted > sizes.max_model_len:
         return Limited(sizes.max_model_len, ClampReason.CEILING)
-    return Limited(sizes.least_chunk, ClampReason.FLOOR)
+    return Limited(least, ClampReason.FLOOR)
 
 
 def depth_limit(wanted: int, sizes: Sizes) -> Limited:
@@ -124,31 +125,3 @@ def depth_limit(wanted: int, sizes: Sizes) -> Limited:
     if wanted > depths[-1]:
         return Limited(depths[-1], ClampReason.CEILING)
     return Limited(max((depth for depth in depths if depth < wanted), default=depths[0]), ClampReason.SCHEDULE)
-
-
-def step_threshold(configured: int, *, tokens: int, batch: RunningBatch, sizes: Sizes, adaptive: bool = False) -> int:
-    """The long-prefill threshold of one step: `configured`, or less where decodes would get nothing.
-
-    vLLM serves running requests in order of admission, so a partial prefill may stand before decodes and take the whole
-    budget; then prefills are levelled to what the decodes leave. `adaptive` says that vLLM may raise the threshold by
-    itself, so that `configured` bounds nothing.
-    """
-    if not batch.decodes_behind:
-        return configured
-    room = tokens - sizes.tokens_per_decode * batch.decodes
-    cap = sizes.max_num_batched_tokens if adaptive or not configured else configured
-    if sum(min(cap, remaining) for remaining in batch.prefills) <= room:
-        return configured
-    # A threshold below the tokens of one decode would cut its drafts too.
-    return max(sizes.tokens_per_decode, min(cap, _level(batch.prefills, room)))
-
-
-def _level(demands: Sequence[int], room: int) -> int:
-    """The largest cap per demand whose capped sum fits into `room` (water filling)."""
-    ordered = sorted(demands)
-    for served, demand in enumerate(ordered):
-        share = room // (len(ordered) - served)
-        if demand > share:
-            return share
-        room -= demand
-    return ordered[-1]

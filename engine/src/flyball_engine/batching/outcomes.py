@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     ABORTED = "aborted"
     """The client left before that."""
     REFUSED = "refused"
-    """Answered with an error before any sequence started."""
+    """Answered with an error before any sequence started, or refused for overload before any had a token."""
     ERROR = "error"
     """Failed in the engine."""
     UNCOUNTED = "uncounted"
@@ -198,17 +198,21 @@ class RequestLedger:
         """The engine core made `tokens` at time `at` of its clock; the server has them at `now` of its own."""
         if tokens < 1:
             return
-        if sequence.tokens == 0:
+        if sequence.tokens:
+            sequence.gaps += 1
+            if self._gap_thresholds:
+                self._gap_passed(at - sequence.last)
+        else:
             sequence.first = at
             if sequence.request.first_token is None:
                 sequence.request.first_token = now
-        else:
-            sequence.gaps += 1
-            for identity, threshold in self._gap_thresholds:
-                self._count(identity, met=at - sequence.last <= threshold)
         sequence.last = at
         sequence.heard = now
         sequence.tokens += tokens
+
+    def _gap_passed(self, seconds: float) -> None:
+        for identity, threshold in self._gap_thresholds:
+            self._count(identity, met=seconds <= threshold)
 
     def caught_up(self, sequence: Sequence, *, tokens: int, gaps: int, at: float) -> None:
         """Deliveries after the first, so many at once, the last of them `at`; `gaps_passed` counts their gaps."""
@@ -239,7 +243,9 @@ class RequestLedger:
         """The HTTP exchange is over. One answered with sequences still running ends with the last of them."""
         if not request.open:
             return
-        if request.complete():
+        if how is End.REFUSED:
+            self._close(request, Outcome.REFUSED)
+        elif request.complete():
             self._settle(request)
         elif how is End.LEFT:
             self._leave(request, now)
@@ -248,7 +254,7 @@ class RequestLedger:
         elif how is End.ANSWERED:
             self.forgotten(request)
         else:
-            self._close(request, Outcome.REFUSED if how is End.REFUSED else Outcome.ERROR)
+            self._close(request, Outcome.ERROR)
 
     def _settle(self, request: OpenRequest) -> None:
         """Counts a request whose sequences all ended."""

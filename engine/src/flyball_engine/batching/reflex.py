@@ -7,7 +7,7 @@ says, which covers a slow pod, a throttled device and a noisy neighbour at once,
 Steps with a prompt in them have a bias of their own: it is them that a budget is for, and a model that is right about
 decodes may be wrong about prompts.
 
-Pure: imports only the standard library, the contract and the step-time model.
+Pure: imports only the standard library, the contract, the limits and the step-time model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.step_sizes import rounded_down
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import StepBudget
 from flyball_engine.model import StepModel
 
-#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt.
+#: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt after as much
+#: context.
 LOOK_AHEAD: Final = 8
 #: Weight of one step in the local bias once it has settled, and the range it is kept in: design 5, found in simulation.
 BIAS_WEIGHT: Final = 0.04
@@ -40,8 +43,8 @@ class Prompt:
 class Queue:
     """What a step may serve, in vLLM's order: `decodes`, of `tokens_per_decode` each, and prompts.
 
-    `prefilling` have begun, `waiting` may join; there may be `more` of those. `decodes_behind`: some decode is served
-    after a prompt that has begun. `indivisible`: the longest part of a prompt that goes into a step whole, 0 if none.
+    `prefilling` have begun, `waiting` may join; there may be `more` of those. `indivisible`: the longest part of a
+    prompt that goes into a step whole, 0 if none. `kv_tokens`: those of the KV cache that the decodes read.
     """
 
     decodes: int
@@ -49,21 +52,21 @@ class Queue:
     prefilling: Sequence[Prompt] = ()
     waiting: Sequence[Prompt] = ()
     more: bool = False
-    decodes_behind: bool = False
     indivisible: int = 0
+    kv_tokens: float = 0.0
 
     @property
     def decode_tokens(self) -> int:
         """Tokens that the running decodes take."""
         return self.decodes * self.tokens_per_decode
 
-
-@dataclass(frozen=True, kw_only=True)
-class Room:
-    """What a step gets: `tokens` in all, and of one prompt at most `threshold`, 0 being no cap."""
-
-    tokens: int
-    threshold: int
+    @property
+    def most_tokens(self) -> float:
+        """Tokens of a step that leaves nothing; infinite where nobody looked at all that waits."""
+        if self.more:
+            return math.inf
+        prompts = (*self.prefilling, *self.waiting)
+        return self.decode_tokens + sum(prompt.remaining for prompt in prompts)
 
 
 class _Ratio:
@@ -112,6 +115,11 @@ class Reflex:
         return self._budget is not None and self._budget.model.trusted
 
     @property
+    def reads_kv(self) -> bool:
+        """Whether the time of a step depends on the KV cache that its decodes read."""
+        return self._model is not None and self._model.d > 0
+
+    @property
     def seconds(self) -> float:
         """The time a step may take; 0 where steps are not fitted."""
         return self._budget.seconds if self._budget is not None and self.holds else 0.0
@@ -130,35 +138,101 @@ class Reflex:
             decodes=step.decodes,
             prefills=step.prefill_tokens > 0,
             attention=step.prefill_attention,
+            kv_tokens=step.kv_tokens,
         )
         if predicted <= 0:
             return
         (self._mixed if step.prefill_tokens else self._decoding).observe(seconds / predicted)
 
-    def room(self, queue: Queue, *, least_chunk: int, most: Room) -> Room:
-        """The room of the next step, within `most`; that alone where steps are not fitted into a budget.
+    def room(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
+        """Tokens of the next step, `most` at most; so many where there is no budget, or no prompt to fit into it.
 
-        Never below the decodes and one chunk for each prompt that has begun, or for the first that waits: `least_chunk`
-        is the engine's own least, the budget may ask for more.
+        Never below the decodes and one chunk for the prompt that is served first: `least_chunk` is the engine's own
+        least, the budget may ask for more. A step that leaves prompts has a size that suits the engine's `graphs`
+        (captured sizes, rising).
         """
         if self._budget is None or self._model is None or not self.holds:
             return most
+        if not (queue.prefilling or queue.waiting or queue.more):
+            return most
         chunk = max(least_chunk, self._budget.least_prefill_chunk)
-        bias = 1.0 if math.isnan(self.bias) else self.bias
-        room = _room(self._model, self._budget.seconds / bias, queue, chunk)
-        tokens = min(most.tokens, max(room.tokens, queue.decode_tokens + queue.indivisible))
-        caps = [cap for cap in (most.threshold, room.threshold) if cap]
-        return Room(tokens=tokens, threshold=min(caps, default=0))
+        fitting = max(chunk, _fit(self._model, self._budget.seconds / self._known_bias, queue))
+        tokens = queue.decode_tokens + fitting
+        # Those that advance by whole parts have sizes of their own.
+        if not queue.indivisible and tokens < queue.most_tokens:
+            tokens = rounded_down(tokens, graphs=graphs, least=queue.decode_tokens + chunk)
+        return min(most, max(tokens, queue.decode_tokens + queue.indivisible))
+
+    def prefill_rate(
+        self, *, decodes: int, decode_tokens: int, tokens: int, least_chunk: int, kv_tokens: float = 0.0
+    ) -> PrefillRate | None:
+        """How fast prompts are processed beside so many decodes; None where steps are not fitted.
+
+        `decode_tokens`: of those decodes. `kv_tokens`: of the KV cache, that they read. `tokens`: of a step, at most.
+        """
+        if self._budget is None or self._model is None or not self.holds:
+            return None
+        return prefill_rate(
+            self._model,
+            budget=self._budget.seconds,
+            bias=self._known_bias,
+            decodes=decodes,
+            decode_tokens=decode_tokens,
+            tokens=tokens,
+            least_chunk=max(least_chunk, self._budget.least_prefill_chunk),
+            kv_tokens=kv_tokens,
+        )
+
+    @property
+    def _known_bias(self) -> float:
+        return 1.0 if math.isnan(self.bias) else self.bias
 
 
-def _room(model: StepModel, seconds: float, queue: Queue, chunk: int) -> Room:
-    fitting = _fit(model, seconds, queue)
-    begun = len(queue.prefilling)
-    if fitting >= sum(prompt.remaining for prompt in queue.prefilling):
-        return Room(tokens=queue.decode_tokens + max(fitting, chunk), threshold=0)
-    if begun > 1 or queue.decodes_behind:
-        return _levelled(model, seconds, queue, chunk)
-    return Room(tokens=queue.decode_tokens + max(fitting, chunk), threshold=0)
+def prefill_rate(
+    model: StepModel,
+    *,
+    budget: float,
+    bias: float,
+    decodes: int,
+    decode_tokens: int,
+    tokens: int,
+    least_chunk: int,
+    kv_tokens: float = 0.0,
+) -> PrefillRate:
+    """What a prompt token costs: what a step costs anyway is spread over the chunk that fits into the `budget`.
+
+    What attention costs is told apart. Where the budget bounds the step, it takes the room of tokens, and costs what
+    these would. `decode_tokens`: of the step's `decodes`. `kv_tokens`: of the KV cache, that they read. `tokens`: of a
+    step, at most. The model's times are multiplied by `bias`.
+    """
+    idle, _, _ = _full_step(model, budget / bias, _Decodes(), tokens, least_chunk)
+    beside = _Decodes(decodes, decode_tokens, kv_tokens)
+    per_token, chunk, by_time = _full_step(model, budget / bias, beside, tokens, least_chunk)
+    last_token = model.c2 if decode_tokens + chunk > model.kappa else model.c1
+    per_attention = bias * model.g * (per_token / last_token if by_time and last_token > 0 else 1.0)
+    # A model in which a step costs nothing knows of no batch that slows prompts down.
+    of_idle = idle / per_token if per_token > 0 else 1.0
+    return PrefillRate(per_token=bias * per_token, per_attention=per_attention, of_idle=of_idle)
+
+
+class _Decodes(NamedTuple):
+    """Decodes of a step: how many, their tokens, and those of the KV cache that they read."""
+
+    number: int = 0
+    tokens: int = 0
+    kv_tokens: float = 0.0
+
+
+def _full_step(
+    model: StepModel, seconds: float, decodes: _Decodes, tokens: int, least_chunk: int
+) -> tuple[float, float, bool]:
+    """Seconds per prompt token of a step as full as it may be, its prompt tokens, and whether time bounds them."""
+    number, taken, kv_tokens = decodes
+    fits = model.largest_chunk(seconds=seconds, tokens=taken, decodes=number, kv_tokens=kv_tokens)
+    room = tokens - taken
+    chunk = max(1.0, least_chunk, min(fits, room))
+    step = model.step_seconds(tokens=taken + chunk, decodes=number, prefills=True, attention=0.0, kv_tokens=kv_tokens)
+    return step / chunk, chunk, fits <= room
 
 
 def _fit(model: StepModel, seconds: float, queue: Queue) -> int:
@@ -166,12 +240,20 @@ def _fit(model: StepModel, seconds: float, queue: Queue) -> int:
     tokens, attention = float(queue.decode_tokens), 0.0
     prompts = [*queue.prefilling, *queue.waiting]
     if queue.more:
-        prompts.append(Prompt(remaining=_ENDLESS, context=0))
+        prompts.append(Prompt(remaining=_ENDLESS, context=_mean_context(queue.waiting)))
     for prompt in prompts:
         chunk = model.largest_chunk(
-            seconds=seconds, tokens=tokens, decodes=queue.decodes, attention=attention, context=prompt.context
+            seconds=seconds,
+            tokens=tokens,
+            decodes=queue.decodes,
+            attention=attention,
+            kv_tokens=queue.kv_tokens,
+            context=prompt.context,
         )
         served = prompt.remaining if chunk >= prompt.remaining else math.floor(chunk)
+        if served < prompt.remaining and queue.indivisible:
+            # What a part that cannot be split leaves would go to the next prompt, after a context of its own.
+            served -= served % queue.indivisible
         tokens += served
         if served < prompt.remaining:
             break
@@ -179,35 +261,10 @@ def _fit(model: StepModel, seconds: float, queue: Queue) -> int:
     return int(tokens) - queue.decode_tokens
 
 
-def _levelled(model: StepModel, seconds: float, queue: Queue, chunk: int) -> Room:
-    """One cap for all prompts that have begun, so that each advances.
-
-    Nothing else keeps the first off the share of what is served behind it, decodes among them.
-    """
-    cap = max(chunk, _level(model, seconds, queue))
-    served = sum(min(cap, prompt.remaining) for prompt in queue.prefilling)
-    return Room(tokens=queue.decode_tokens + served, threshold=cap)
-
-
-def _level(model: StepModel, seconds: float, queue: Queue) -> int:
-    """The largest cap on each prompt that has begun whose step fits: water filling, from the shortest prompt up."""
-    ordered = sorted(queue.prefilling, key=lambda prompt: prompt.remaining)
-    tokens, attention = float(queue.decode_tokens), 0.0
-    for served, prompt in enumerate(ordered):
-        rest = ordered[served:]
-        share = model.largest_chunk(
-            seconds=seconds,
-            tokens=tokens,
-            decodes=queue.decodes,
-            attention=attention,
-            prompts=len(rest),
-            context=sum(other.context for other in rest),
-        )
-        if share < prompt.remaining:
-            return math.floor(share)
-        tokens += prompt.remaining
-        attention += prompt.remaining * (prompt.context + prompt.remaining / 2)
-    return ordered[-1].remaining
+def _mean_context(prompts: Sequence[Prompt]) -> int:
+    """Tokens before a token of these prompts, in the mean: those behind them are thought to be like them."""
+    tokens = sum(prompt.remaining for prompt in prompts)
+    return sum(prompt.remaining * prompt.context for prompt in prompts) // tokens if tokens else 0
 
 
 #: Longer than any prompt.

@@ -4,12 +4,15 @@ Every hang that live limits could cause is silent in vLLM: the core goes on step
 running requests get no token any more or the queue is never served. The floors in `limits` rule out the known ways;
 this watches for the unknown ones, so that the engine can return to its start values by itself.
 
+A step costs next to nothing: what it served is kept as it is, and a step that served all that ran replaces those before
+it. Only where several are kept is it looked who was served when: newest first, until all are found.
+
 Pure: the clock is a parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,8 +24,8 @@ PATIENCE_STEPS: Final = 20
 #: meanwhile although nothing is wrong with it.
 PATIENCE_WITH_CONNECTOR_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.5
-#: Steps whose requests are remembered unmerged at most.
-_MOST_UNMERGED: Final = 64
+#: Steps that are kept between two checks at most, each with the names it served: at 512 running requests some 2 MiB.
+_MOST_KEPT: Final = 64
 
 
 class _Mark(NamedTuple):
@@ -47,17 +50,22 @@ class Watchdog:
         self._seconds = seconds
         self._steps = steps
         self._step = 0
-        self._served: dict[str, _Mark] = {}
-        # Steps since the last check: most requests are in all of them, and only the last counts.
-        self._since: list[tuple[Iterable[str], _Mark]] = []
+        # Oldest first: who was served when. A request counts where it comes last.
+        self._kept: list[tuple[_Mark, Container[str]]] = []
+        self._settled = 0
+        self._served_all = False
         self._queue_still: _Mark | None = None
         self._checked = float("-inf")
 
-    def served(self, requests: Iterable[str], *, now: float) -> None:
-        """These requests got tokens in a step that ended at `now`."""
-        self._since.append((requests, _Mark(now, self._step)))
-        if len(self._since) >= _MOST_UNMERGED:
-            self._merge()
+    def served(self, requests: Container[str], *, now: float, all_running: bool = False) -> None:
+        """These requests got tokens in a step that ended at `now`; `all_running`: so did each that ran in it.
+
+        They are kept, not copied: nobody may change them.
+        """
+        if all_running:
+            self._forget()
+        self._served_all = all_running
+        self._kept.append((_Mark(now, self._step), requests))
 
     def stepped(
         self, *, running: int, waiting: int, scheduled: int, names: Callable[[], Iterable[str]], now: float
@@ -71,35 +79,47 @@ class Watchdog:
             self._queue_still = None
         elif self._queue_still is None:
             self._queue_still = _Mark(now, self._step)
-        if now - self._checked < _CHECK_SECONDS:
+        if now - self._checked < _CHECK_SECONDS and len(self._kept) - self._settled < _MOST_KEPT:
             return None
         self._checked = now
-        self._merge()
-        return self._stalled_queue(now) or self._stalled_request(names(), now)
+        return self._stalled_queue(now) or self._stalled_request(names, now)
 
     def reset(self) -> None:
         """Forget everything seen: after a return to start values all requests get their full patience anew."""
-        self._served.clear()
-        self._since.clear()
+        self._forget()
         self._queue_still = None
 
-    def _merge(self) -> None:
-        for requests, mark in self._since:
-            self._served.update(dict.fromkeys(requests, mark))
-        self._since.clear()
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._settled = 0
 
     def _stalled_queue(self, now: float) -> Stall | None:
         mark = self._queue_still
         return Stall(None, now - mark.seconds) if mark is not None and self._too_old(mark, now) else None
 
-    def _stalled_request(self, running: Iterable[str], now: float) -> Stall | None:
-        # Rebuilt from the running ones, so that finished requests take no memory.
-        fresh = _Mark(now, self._step)
-        self._served = {request: self._served.get(request, fresh) for request in running}
-        oldest = min(self._served.items(), key=lambda item: item[1].steps, default=None)
-        if oldest is None or not self._too_old(oldest[1], now):
+    def _stalled_request(self, names: Callable[[], Iterable[str]], now: float) -> Stall | None:
+        if self._served_all and len(self._kept) == 1 and not self._too_old(self._kept[0][0], now):
+            # Whoever runs was served then, or came later.
             return None
-        return Stall(oldest[0], now - oldest[1].seconds)
+        running = list(names())
+        self._settle(running, now)
+        if not self._kept or not self._too_old(self._kept[0][0], now):
+            return None
+        mark, oldest = self._kept[0]
+        return Stall(next(name for name in running if name in oldest), now - mark.seconds)
+
+    def _settle(self, running: Iterable[str], now: float) -> None:
+        """Keep of each step those whom none served later. Finished requests take no memory then."""
+        missing, kept = set(running), list[tuple[_Mark, Container[str]]]()
+        while missing and self._kept:
+            mark, served = self._kept.pop()
+            if found := {name for name in missing if name in served}:
+                missing -= found
+                kept.append((mark, found))
+        kept.reverse()
+        if missing:
+            kept.append((_Mark(now, self._step), missing))
+        self._kept, self._settled, self._served_all = kept, len(kept), False
 
     def _too_old(self, mark: _Mark, now: float) -> bool:
         return now - mark.seconds > self._seconds and self._step - mark.steps > self._steps

@@ -91,7 +91,7 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     limits: dict[tuple[str, ...], float] = {}
     ceilings: dict[tuple[str, ...], float] = {}
     single: dict[MetricName, dict[tuple[str, ...], float]] = {name: {} for name in _SINGLE}
-    trips: dict[tuple[str, ...], float] = {}
+    counters: dict[MetricName, dict[tuple[str, ...], float]] = {name: {} for name in _COUNTERS}
     biases: dict[tuple[str, ...], float] = {}
     strategies: dict[tuple[str, ...], float] = {}
     for core in cores:
@@ -100,7 +100,8 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
             biases[engine,] = core.state.local_bias
         limits |= {(engine, knob.value): float(value) for knob, value in core.state.effective.given().items()}
         ceilings |= {(engine, name): float(value) for name, value in core.state.ceilings}
-        trips[engine,] = float(core.state.watchdog_trips)
+        for name, count in _counted(core).items():
+            counters[name][engine,] = float(count)
         strategies[engine, core.state.strategy.value, core.state.policy.value] = 1.0
         for name, value in _singles(core).items():
             single[name][engine,] = value
@@ -112,9 +113,23 @@ def _core_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     for name, values in single.items():
         yield _gauge(name, _SINGLE[name], ["engine"], values.items())
     yield _gauge(MetricName.LOCAL_BIAS, "What steps take over what the model says", ["engine"], biases.items())
-    yield _counter(
-        MetricName.WATCHDOG_TRIPS, "Returns to start values because requests stood still", ["engine"], trips.items()
-    )
+    for name, values in counters.items():
+        yield _counter(name, _COUNTERS[name], ["engine"], values.items())
+
+
+_COUNTERS: Final[Mapping[MetricName, str]] = {
+    MetricName.WATCHDOG_TRIPS: "Returns to start values because requests stood still",
+    MetricName.MOVED_BEHIND: "Requests that the on-time order gave up as late once",
+    MetricName.IN_TIME_AFTER_ALL: "Those of them whose first token came by its deadline",
+}
+
+
+def _counted(core: CoreReport) -> dict[MetricName, int]:
+    return {
+        MetricName.WATCHDOG_TRIPS: core.state.watchdog_trips,
+        MetricName.MOVED_BEHIND: core.state.order.moved_behind,
+        MetricName.IN_TIME_AFTER_ALL: core.state.order.in_time_after_all,
+    }
 
 
 _SINGLE: Final[Mapping[MetricName, str]] = {
@@ -128,6 +143,8 @@ _SINGLE: Final[Mapping[MetricName, str]] = {
     MetricName.LONGEST_STEP_SECONDS: "Longest step up to the setpoint that is applied, and since",
     MetricName.OLDEST_WAITING_SECONDS: "Age of the oldest request that was never admitted",
     MetricName.STEP_BUDGET_SECONDS: "Time a step may take, 0 where the limits alone hold",
+    MetricName.BEHIND: "Requests that the on-time order serves behind all others now",
+    MetricName.LONGEST_WAIT_BEHIND_SECONDS: "How long the oldest of those has waited",
 }
 
 
@@ -145,6 +162,8 @@ def _singles(core: CoreReport) -> dict[MetricName, float]:
         MetricName.LONGEST_STEP_SECONDS: state.longest_step_seconds,
         MetricName.OLDEST_WAITING_SECONDS: core.oldest_waiting_seconds,
         MetricName.STEP_BUDGET_SECONDS: core.step_budget_seconds,
+        MetricName.BEHIND: state.order.behind,
+        MetricName.LONGEST_WAIT_BEHIND_SECONDS: state.order.longest_wait_seconds,
     }
 
 

@@ -36,13 +36,14 @@ from flyball_engine.contract import (
     Generation,
     Knob,
     Limits,
+    OrderCounts,
     Policy,
     StrategyType,
 )
 from flyball_engine.control.shared_file import shared_file
 from flyball_engine.knobs import knob_named
 
-_MAGIC: Final = int.from_bytes(b"FLYBALL3", "little")
+_MAGIC: Final = int.from_bytes(b"FLYBALL4", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
@@ -99,13 +100,18 @@ class Slot:
         POLICY,
         OLDEST_WAITING_SECONDS,
         STAGES,
-    ) = range(29)
-    REQUESTED = 32
-    EFFECTIVE = 40
-    START = 48
-    REASON = 56
-    BATCHES = 64
-    SUMS = 64 + BATCH_SUMS_LENGTH
+        MOVED_BEHIND,
+        IN_TIME_AFTER_ALL,
+        BEHIND,
+        LONGEST_WAIT_BEHIND_SECONDS,
+        DECODE_KV_TOKENS,
+    ) = range(34)
+    REQUESTED = 40
+    EFFECTIVE = 48
+    START = 56
+    REASON = 64
+    BATCHES = 72
+    SUMS = 72 + BATCH_SUMS_LENGTH
 
 
 _BODY: Final = Slot.SUMS + SUMS_LENGTH
@@ -305,6 +311,7 @@ def _load(body: array[float]) -> CoreLoad:
         pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
         stages=int(body[Slot.STAGES]),
         bias=1.0 if math.isnan(bias) else bias,
+        kv_tokens=body[Slot.DECODE_KV_TOKENS],
     )
 
 
@@ -332,6 +339,12 @@ def _state(body: array[float]) -> CoreState:
         steps=step_sums(body[Slot.SUMS :]),
         strategy=_STRATEGIES[int(body[Slot.STRATEGY])],
         policy=_POLICIES[int(body[Slot.POLICY])],
+        order=OrderCounts(
+            moved_behind=int(body[Slot.MOVED_BEHIND]),
+            in_time_after_all=int(body[Slot.IN_TIME_AFTER_ALL]),
+            behind=int(body[Slot.BEHIND]),
+            longest_wait_seconds=body[Slot.LONGEST_WAIT_BEHIND_SECONDS],
+        ),
     )
 
 

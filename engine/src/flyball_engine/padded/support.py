@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, QueueKnob
+from flyball_engine.contract import AnyKnob, BatchingKnob, Knob, OrderKnob, QueueKnob
 
 _WHOLE_PROMPTS: Final = "a padded batch processes all its prompts whole, in one step"
 _QUEUE: Final = "the padded engine's queue is bounded in sequences, as it was started (--max-queue)"
@@ -20,6 +20,7 @@ UNSUPPORTED: Final[Mapping[AnyKnob, str]] = {
     BatchingKnob.MAX_CONCURRENT_PREFILLS: _WHOLE_PROMPTS,
     QueueKnob.MAX_NUM_QUEUED_REQS: _QUEUE,
     QueueKnob.MAX_NUM_QUEUED_TOKENS: _QUEUE,
+    OrderKnob.ON_TIME: _WHOLE_PROMPTS,
 }
 #: Why requests cannot be refused by a deadline.
 UNGATED: Final = "the padded engine has no limit on the tokens of a step, which the prediction of a first token needs"

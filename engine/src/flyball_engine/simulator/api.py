@@ -19,6 +19,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from flyball_engine.batching.gate import QUEUE_FULL_SECONDS, spread
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.openai.app import Api, NotServedError, overloaded, told
 from flyball_engine.openai.load import Load
@@ -92,10 +93,19 @@ class _Backend:
         verdict = self._engine.submit(requests)
         if verdict is not None and not verdict.admitted:
             message = f"overloaded: the first token is expected after {verdict.predicted:.2f} s"
-            raise overloaded(message, retry_after=verdict.retry_after)
+            raise overloaded(message, retry_after=verdict.retry_after(self._random.random()))
         if requests[0].fate is Fate.REFUSED:
             message = f"prompt and answer are longer than the {self.max_model_len} tokens of the model's context"
             raise NotServedError(message)
+        # A response that has begun cannot become a refusal.
+        while True:
+            tick = self._engine.tick
+            if not self._engine.may_refuse(requests):
+                break
+            await tick.wait()
+        if requests[0].fate is Fate.SHED:
+            message = "overloaded: the first token cannot come in time any more"
+            raise overloaded(message, retry_after=spread(QUEUE_FULL_SECONDS, self._random.random()))
         return [_Answer(request, self._engine) for request in requests]
 
     @property

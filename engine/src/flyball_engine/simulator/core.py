@@ -16,13 +16,15 @@ from random import Random
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Verdict
+from flyball_engine.batching.gate import PROBE_SECONDS, Arrival, CoreLoad, Gate, Reason, Verdict, prompt_work
 from flyball_engine.batching.governed import Governed
 from flyball_engine.batching.limits import Sizes, Wanted
+from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
 from flyball_engine.simulator.plant import Plant, Stretch
+from flyball_engine.simulator.prompt_order import PromptOrder
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.scheduler import Plan, Scheduler
 
@@ -89,6 +91,7 @@ class Core:
             policy=config.policy,
             decode_steps=self._speculative_steps if drafts else None,
         )
+        self.prompts = PromptOrder(self.scheduler)
         self.governed = Governed(sizes, config.start or whole, fixed=FIXED)
         self._config = config
         self._random = random
@@ -98,6 +101,8 @@ class Core:
         self._numbers = 0
         self._leaving: list[tuple[float, int, Request]] = []
         self._inbox: list[Setpoint] = []
+        self._sheds_until = -math.inf
+        self._let_in_at = 0.0
         self._gaps: tuple[ObjectiveSpec, ...] = ()
         self._queue, self._queue_until = QueueLimits(), math.inf
         self.gate = Gate(lambda: [self.load()])
@@ -122,7 +127,10 @@ class Core:
                 self.now = until
                 continue
             # A step that preempts admits nobody, the next one may.
-            if self._jumps and not plan.chunks and not plan.preempted and self._jump(plan, until):
+            alike = not plan.chunks and not plan.preempted
+            # While prompts wait that have an order, each step judges them.
+            judged = self.prompts.holds and len(self.scheduler.waiting) > 0
+            if self._jumps and alike and not judged and self._jump(plan, until):
                 continue
             seconds = self.plant.step(plan.step, reread_tokens=plan.reread_tokens)
             self._flight = _Flight(plan, seconds, self.now + seconds)
@@ -138,7 +146,10 @@ class Core:
         if full:
             self.gate.queue_full()
         elif arrival >= self._ready_at and all(self._servable(request) for request in requests):
-            verdict = self.gate.decide(self._arrival(requests[0]), now=arrival)
+            by_order = self.sheds(arrival)
+            verdict = (
+                self._alone(requests[0]) if by_order else self.gate.decide(self._arrival(requests[0]), now=arrival)
+            )
         if verdict is None or not verdict.admitted:
             for request in requests:
                 request.fate, request.ended = Fate.SHED if full or verdict else Fate.REFUSED, arrival
@@ -148,14 +159,21 @@ class Core:
             request.number = self._numbers = self._numbers + 1
             request.target = request.prompt
             request.sequence = self.ledger.started(opened)
+            request.together = tuple(requests) if len(requests) > 1 else ()
+            request.expected_late = verdict.reason in (Reason.IDLE, Reason.PROBE)
             request.leaves = request.arrival + request.patience
             if math.isfinite(request.leaves):
                 heapq.heappush(self._leaving, (request.leaves, request.number, request))
             self.scheduler.waiting.push(request)
+            self.prompts.came(request)
             self.batches.arrived(request, arrival)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
         self.ledger.ended(opened, End.ANSWERED, arrival)
         return verdict
+
+    def sheds(self, now: float) -> bool:
+        """Whether who cannot be in time is refused, whenever that is known, and not by the gate."""
+        return now < self._sheds_until and self.prompts.holds
 
     def leave(self, request: Request, now: float) -> None:
         """Its client is gone: the core hears of it between two steps."""
@@ -177,6 +195,8 @@ class Core:
         self._queue, self._queue_until = setpoint.queue, self.now + setpoint.expires_seconds
         self._gaps = tuple(o for o in setpoint.objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
         self.gate.set_policy(setpoint, now=self.now)
+        sheds = setpoint.shed is not None and setpoint.on_time is not None
+        self._sheds_until = self.now + setpoint.expires_seconds if sheds else -math.inf
 
     def load(self) -> CoreLoad:
         """The work that the gate predicts by."""
@@ -197,6 +217,7 @@ class Core:
             pipeline_depth=1,
             stages=1,
             bias=1.0 if math.isnan(bias) else bias,
+            kv_tokens=scheduler.context_tokens,
         )
 
     def crash(self, now: float, *, start_seconds: float) -> None:
@@ -207,6 +228,7 @@ class Core:
         self.now = now
         self._flight = None
         self._inbox.clear()
+        self.prompts.follow(None)
         for request in self.scheduler.clear():
             request.fate, request.ended = Fate.FAILED, self.now
             self.batches.ended(request, request.made, self.now)
@@ -232,6 +254,7 @@ class Core:
                 self.statistics.new_period()
         self._inbox.clear()
         self.governed.expire_if_due(self.now)
+        self.prompts.follow(self.governed.on_time if self._config.policy is Policy.FCFS else None)
         while self._leaving and self._leaving[0][0] <= self.now:
             at, _, request = heapq.heappop(self._leaving)
             if request.fate is Fate.OPEN and request.leaves <= at:
@@ -239,24 +262,92 @@ class Core:
 
     def _plan(self) -> Plan:
         scheduler = self.scheduler
-        batch = scheduler.batch()
-        plan = scheduler.plan(self.governed.limits(batch, scheduler.queue))
+        plan = self._plan_in_order() if self.prompts.holds else None
+        if plan is None:
+            plan = scheduler.plan(self.governed.limits(scheduler.batch(), scheduler.queue))
         for request in plan.preempted:
             self._catch_up(request, self.now)
+            self.prompts.progressed(request)
         if plan.preempted:
             self.batches.preempted(len(plan.preempted))
         if plan.admitted:
             joined = [(request, request.prompt) for request in plan.admitted]
             self.batches.admitted(joined, running=len(scheduler.running), whole=False, now=self.now)
+        # Decodes are in every step, and prompts have turns: those behind the first wait for it.
+        first = next(iter(plan.chunks if self.prompts.holds else scheduler.prefilling), None)
         self.governed.watch(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             tokens=plan.step.tokens,
-            # Decodes are in every step, and prompts have turns: those behind the first wait for it.
-            names=lambda: (str(request.number) for request in itertools.islice(scheduler.prefilling, 1)),
+            names=lambda: () if first is None else (str(first.number),),
             now=self.now,
         )
         return plan
+
+    def _plan_in_order(self) -> Plan | None:
+        """What the next step processes where prompts have an order of their own; None where no rate is known."""
+        prompts, scheduler = self.prompts, self.scheduler
+        rate = self._prefill_rate()
+        if rate is None:
+            return None
+        prompts.judge(rate, self.now, active=self.governed.held(scheduler.batch()).limits.active)
+        if self.sheds(self.now):
+            for request in prompts.hopeless(rate, self.now):
+                self._refuse(request)
+        batch = scheduler.batch()
+        limits = self.governed.limits(batch, prompts.queue)
+        decoding = batch.decodes * self.governed.sizes.tokens_per_decode
+        return scheduler.plan(limits, prompts.step(rate, tokens=limits.tokens - decoding, active=limits.active))
+
+    def _prefill_rate(self) -> PrefillRate | None:
+        scheduler = self.scheduler
+        batch = scheduler.batch()
+        held = self.governed.held(batch).limits
+        return self.governed.reflex.prefill_rate(
+            decodes=batch.decodes,
+            decode_tokens=batch.decodes * self.governed.sizes.tokens_per_decode,
+            tokens=held.tokens,
+            least_chunk=self.governed.sizes.least_chunk,
+            kv_tokens=scheduler.context_tokens,
+        )
+
+    def _alone(self, request: Request) -> Verdict:
+        """What is said of a request that comes: whether it can be in time if it is served alone."""
+        rate, scheduler = self._prefill_rate(), self.scheduler
+        work = prompt_work(request.prompt, scheduler.prefixes.hit(request))
+        predicted = rate.seconds(work.tokens, work.attention) if rate is not None else 0.0
+        deadline = self.prompts.deadline(request) - request.arrival
+        reason = Reason.IN_TIME
+        if predicted > deadline:
+            reason = self._why_late(request.arrival)
+        admitted = reason is not Reason.LATE
+        if admitted:
+            self._let_in_at = request.arrival
+        self.gate.counts[reason] += 1
+        return Verdict(admitted=admitted, reason=reason, predicted=predicted, deadline=deadline)
+
+    def _why_late(self, now: float) -> Reason:
+        """Whether what will be late is let in all the same, as by the gate: to learn, or as nobody is hurt."""
+        scheduler = self.scheduler
+        if scheduler.waiting or scheduler.batch().prefills:
+            return Reason.LATE
+        if not scheduler.running:
+            return Reason.IDLE
+        return Reason.PROBE if now - self._let_in_at >= PROBE_SECONDS else Reason.LATE
+
+    def _refuse(self, request: Request) -> None:
+        """It cannot be in time any more, and nothing of its answer was sent."""
+        together = request.together or (request,)
+        if any(one.first_token is not None or one.fate is not Fate.OPEN for one in together):
+            return
+        for one in together:
+            self.scheduler.remove(one)
+            self.prompts.gone(one)
+            one.fate, one.ended = Fate.SHED, self.now
+            self.batches.ended(one, 0, self.now)
+        if request.sequence is not None:
+            self.ledger.ended(request.sequence.request, End.REFUSED, self.now)
+        self.gate.counts[Reason.LATE] += 1
 
     def _land(self, flight: _Flight) -> None:
         """The step in flight ends."""
@@ -269,7 +360,8 @@ class Core:
             met = step.decodes if seconds <= objective.threshold_seconds else 0
             self.ledger.gaps_passed(objective, met=met, violated=step.decodes - met)
         if flight.plan.chunks:
-            self.governed.served([str(request.number) for request in flight.plan.chunks], self.now)
+            self.governed.served({str(request.number) for request in flight.plan.chunks}, self.now)
+            self.prompts.served(flight.plan.chunks, most=step.seats.room - (step.tokens - step.prefill_tokens))
         self._deliver(1, flight.plan.chunks)
 
     def _jump(self, plan: Plan, until: float) -> int:
@@ -284,7 +376,7 @@ class Core:
         self.now += made.seconds
         kv_tokens = made.steps * plan.step.kv_tokens + growth * made.steps * (made.steps - 1) / 2
         self._count(plan.step, made.steps, made.seconds, made.seconds_squared, kv_tokens, made.longest)
-        self._observe(plan.step, made)
+        self._observe(replace(plan.step, kv_tokens=kv_tokens / made.steps), made)
         for objective, within in zip(self._gaps, made.within, strict=True):
             met = within * plan.step.decodes
             self.ledger.gaps_passed(objective, met=met, violated=made.steps * plan.step.decodes - met)
@@ -314,7 +406,12 @@ class Core:
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""
         joined, ended = self.scheduler.advance(steps, chunks)
+        if self.prompts.holds:
+            for request in chunks:
+                self.prompts.progressed(request)
+            self.prompts.ended(len(ended), self.now)
         for request in joined:
+            self.prompts.started(request, self.now)
             if request.leaves <= self.now:
                 continue  # the client left while the step ran
             if request.first_token is None:
@@ -337,6 +434,7 @@ class Core:
             self.ledger.done(request.sequence, prompt=request.prompt, cached=cached, now=self.now)
 
     def _let_go(self, request: Request, at: float) -> None:
+        self.prompts.gone(request)
         if request.running or request.made < request.output:
             self.scheduler.remove(request)
         if request.first_token is not None:

@@ -22,11 +22,12 @@ def blocks(tokens: float) -> int:
 
 
 class PrefixCache:
-    """Which prefixes are in the cache, in blocks: `used` by running requests, `spare` by none."""
+    """Which prefixes are in the cache, in blocks: `used` by running requests, `spare` by none. `changes` count."""
 
     def __init__(self) -> None:
         self.used = 0
         self.spare = 0
+        self.changes = 0
         self._users: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._unused: dict[str, None] = {}
@@ -63,6 +64,7 @@ class PrefixCache:
         size = _whole(min(prefix.tokens, request.prompt - 1))
         if not size:
             return False
+        self.changes += 1
         self._sizes[prefix.name] = size
         self._users[prefix.name] = 1
         self.used += size
@@ -84,6 +86,7 @@ class PrefixCache:
     def shrink(self, room: int) -> None:
         """Give up unused prefixes until they fit into `room` blocks."""
         while self.spare > max(0, room):
+            self.changes += 1
             name = next(iter(self._unused))
             del self._unused[name], self._users[name]
             self.spare -= self._sizes.pop(name)

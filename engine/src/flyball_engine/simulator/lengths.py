@@ -118,4 +118,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     "reasoning": Shape(prompt=Lognormal(median=300, sigma=0.7), output=Lognormal(median=4000, sigma=0.42, most=8000)),
     "retrieval": Shape(prompt=Lognormal(median=25_000, sigma=0.1), output=Lognormal(median=32, sigma=0.2)),
+    # Documents to be talked about: 6500 tokens in, 300 out.
+    "long-prompt": around(6500, 300),
+    "short": around(300, 60),
 }

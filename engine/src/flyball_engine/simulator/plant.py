@@ -1,10 +1,12 @@
 """The plant: how long a step takes, with what the governor's model lacks.
 
-    T = slow-down · (model + d·K + r·R) · scatter + stall
+    T = slow-down · (model + d·K + r·R) · scatter + stall + compilation
 
 `model` is the law of `flyball_engine.model` with true coefficients, β being the cost of a sequence alone. K are the KV
-tokens that decodes read: in the governor's model they hide in β. R is the context that each chunk of a prompt reads
-anew, in no model. Scatter is lognormal with mean 1, independent from step to step; a stall comes now and then.
+tokens that decodes read. R is the context that each chunk of a prompt reads anew, in no model. Where CUDA graphs were
+captured, a step takes as long as the graph that it is padded to: stairs, in no model either. Kernels may be compiled
+when a step that has no graph is met first. Scatter is lognormal with mean 1, independent from step to step; a stall
+comes now and then.
 
 A stretch of steps in which nothing joins or leaves differs from step to step only in K, which grows by the same amount,
 so that its step times are an arithmetic series. It is summed in closed form, the scatter as one normal number of the
@@ -17,6 +19,7 @@ Reaches no clock; randomness is a parameter.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -32,34 +35,53 @@ LEAST_JUMP: Final = 16
 _CLEARANCE: Final = 6.0
 _NORMAL: Final = NormalDist()
 _NEVER: Final = 2**62
+#: Steps of as many tokens, but for such multiples, use the same kernels.
+COMPILED_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """Expected seconds of a step. `kv_token` seconds per KV token read, `reread` per token of context read anew."""
+    """Expected seconds of a step. `kv_token` seconds per KV token read, `reread` per token of context read anew.
+
+    `graphs`: tokens of the steps that CUDA graphs were captured for, rising; a step is padded to the next of them, and
+    not at all beyond the last.
+    """
 
     model: StepModel
     kv_token: float = 0.0
     reread: float = 0.0
+    graphs: tuple[int, ...] = ()
 
     def seconds(self, step: Step, *, reread_tokens: int = 0) -> float:
         """Of one step; `reread_tokens` is the sum of the contexts before its chunks of prompts."""
         modelled = self.model.step_seconds(
-            tokens=step.tokens,
+            tokens=self._padded(step.tokens),
             decodes=step.decodes,
             prefills=step.prefill_tokens > 0,
             attention=step.prefill_attention,
         )
         return modelled + self.kv_token * step.kv_tokens + self.reread * reread_tokens
 
+    def captured(self, tokens: int) -> bool:
+        """Whether there is a graph for a step of so many tokens."""
+        return bool(self.graphs) and tokens <= self.graphs[-1]
+
+    def _padded(self, tokens: int) -> int:
+        return self.graphs[bisect_left(self.graphs, tokens)] if self.captured(tokens) else tokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbances:
-    """`scatter`: standard deviation of log T. `stall_chance` per step, `stall_seconds` added by one."""
+    """`scatter`: standard deviation of log T. `stall_chance` per step, `stall_seconds` added by one.
+
+    `compile_seconds`: added to the first step of each size for which no graph was captured, in units of
+    `COMPILED_TOKENS`.
+    """
 
     scatter: float = 0.05
     stall_chance: float = 0.002
     stall_seconds: float = 0.020
+    compile_seconds: float = 0.0
 
 
 #: What a plant has unless told otherwise.
@@ -95,10 +117,13 @@ class Plant:
         self._centre = -(disturbances.scatter**2) / 2
         self._calm = self._draw_calm()
         self._scatter = self._draw_scatter()
+        self._compiled: set[int] = set()
 
     def step(self, step: Step, *, reread_tokens: int = 0) -> float:
         """Seconds of the next step."""
-        return self._use(self.slow_down * self.law.seconds(step, reread_tokens=reread_tokens))
+        compiling = self._compiling(step)
+        self._compiled.add(step.tokens // COMPILED_TOKENS)
+        return compiling + self._use(self.slow_down * self.law.seconds(step, reread_tokens=reread_tokens))
 
     def stretch(
         self, first: Step, *, growth: float, most: int, seconds: float, thresholds: Sequence[float] = ()
@@ -107,6 +132,10 @@ class Plant:
         base = self.slow_down * self.law.seconds(first)
         slope = self.slow_down * self.law.kv_token * growth
         made = Stretch(slope=slope, within=[0] * len(thresholds))
+        if self._compiling(first):
+            if self._compiling(first) + self._peek(base) > seconds:
+                return made
+            _add(made, self.step(first), thresholds)
         while made.steps < most:
             start = base + slope * made.steps
             steps = self._jump_length(start, slope, min(most - made.steps, self._calm), seconds - made.seconds)
@@ -117,6 +146,12 @@ class Plant:
                 break
             _add(made, self._use(start), thresholds)
         return made
+
+    def _compiling(self, step: Step) -> float:
+        """Seconds that the kernels of such a step are still to be compiled."""
+        if self.law.captured(step.tokens) or step.tokens // COMPILED_TOKENS in self._compiled:
+            return 0.0
+        return self._disturbances.compile_seconds
 
     def _peek(self, expected: float) -> float:
         """Seconds of the next step, which remains the next one."""

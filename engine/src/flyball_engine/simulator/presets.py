@@ -5,8 +5,9 @@ weights is 4.8 ms for 8B parameters on an H100 and 8 ms on an A100, a token beyo
 roofline of `sizing.devices` for the weights, and 1.23 and 1.28 times it for a token; so a preset without a profile is
 the roofline with 1.25 times for everything but the weights. Such a preset is derived, not fitted, and says so.
 
-What the governor's model lacks (4 ms for a step with prefill, and chunks that read their context anew) is in all but
-the CPU's and in `h100-8b-fit`, which is what the profiles show and no more. Reaches no clock and no randomness.
+What the profiles do not show is in all but the CPU's and `h100-8b-fit`, which is what they show and no more: 4 ms for a
+step with prefill, which the governor's model has a coefficient for and fits, and chunks that read their context anew,
+which it has none for. Reaches no clock and no randomness.
 """
 
 from __future__ import annotations

@@ -11,14 +11,13 @@ from flyball_engine.simulator.requests import Request
 
 
 class WaitingQueue:
-    """Requests by arrival, under the priority policy by priority first.
-
-    A preempted request takes its old place: among those that wait it came first.
-    """
+    """Requests by arrival, and before them those that were preempted, the last that was first. Or all by priority."""
 
     def __init__(self, policy: Policy) -> None:
         self._by_priority = policy is Policy.PRIORITY
         self._entries: list[tuple[int, float, int, Request]] = []
+        self._keys: dict[Request, tuple[int, float, int]] = {}
+        self._front = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -28,25 +27,24 @@ class WaitingQueue:
 
     def push(self, request: Request) -> None:
         """A request waits, from its arrival or again."""
-        insort(self._entries, (*self._key(request), request))
+        key = (request.priority if self._by_priority else 0, request.arrival, request.number)
+        if request.preemptions and not self._by_priority:
+            self._front -= 1
+            key = (self._front, 0.0, request.number)
+        self._keys[request] = key
+        insort(self._entries, (*key, request))
 
     def first(self, most: int) -> list[Request]:
         """Those who are next, at most so many."""
         return list(islice(self, most))
 
-    def pop(self) -> Request:
-        """Take who is next; there is one."""
-        return self._entries.pop(0)[3]
-
     def remove(self, request: Request) -> None:
         """One of the waiting requests left."""
-        del self._entries[bisect_left(self._entries, self._key(request), key=lambda entry: entry[:3])]
+        del self._entries[bisect_left(self._entries, self._keys.pop(request), key=lambda entry: entry[:3])]
 
     def clear(self) -> list[Request]:
         """Take all."""
         found = list(self)
         self._entries.clear()
+        self._keys.clear()
         return found
-
-    def _key(self, request: Request) -> tuple[int, float, int]:
-        return (request.priority if self._by_priority else 0, request.arrival, request.number)

@@ -21,7 +21,7 @@ class Fate(StrEnum):
     REFUSED = "refused"
     """The engine was not there, or its model's context is too short."""
     SHED = "shed"
-    """The gate predicted that its first token would come too late, or the limits of the queue were reached."""
+    """Its first token would have come too late, or the limits of the queue were reached."""
     FAILED = "failed"
     """The engine crashed."""
 
@@ -44,7 +44,8 @@ class Request:
     preemption those made before it. As a decode it has `target` tokens there when it joins at step `joined`, `pace`
     more with every step, and ends with step `ends`. `cached` tokens of the prompt came from the prefix cache when it
     was admitted first. `first_token`: when it was made; `ended`: when the last one was, or the client left; `leaves`:
-    when it does. `deliveries`: steps that made tokens of it, as of its last change.
+    when it does. `deliveries`: steps that made tokens of it, as of its last change. `together`: the sequences of its
+    HTTP request, where there are several. `expected_late`: it was let in though its first token cannot be in time.
     """
 
     arrival: float
@@ -65,12 +66,13 @@ class Request:
     leaves: float = math.inf
     preemptions: int = 0
     running: bool = False
-    place: int = 0
     joined: int = 0
     ends: int = -1
     pace: float = 1.0
     shared: int = 0
     deliveries: int = 0
+    together: tuple[Request, ...] = ()
+    expected_late: bool = False
 
     def made_at(self, step: int) -> int:
         """Tokens made by the end of a step."""

@@ -1,13 +1,16 @@
 """vLLM's V1 scheduler, as far as it decides what a step processes; decodes are kept in sums.
 
-Its order: running requests first, in order of admission, decodes with one token and their drafts, prefills with what
-the step's tokens and the long-prefill threshold leave (one request alone has no threshold); then waiting ones while
-places, tokens and blocks for the whole prompt last. A running request that finds no block takes that of the youngest,
-which waits again and computes all its tokens anew; in such a step nobody is admitted.
+Its order, as Flyball has it: running decodes first, with one token and their drafts, then the prompts that have begun,
+in order of admission, with what the step's tokens and the long-prefill threshold leave (one request alone has no
+threshold); then waiting ones while places, tokens and blocks for the whole prompt last. A running request that finds no
+block takes that of the last in this order, which waits again and computes all its tokens anew; in such a step nobody is
+admitted.
 
-Every decode is served in every step: `batching.limits` gives a step at least the tokens of its decodes and levels the
-prefills that stand before them, whatever the limits. So all decodes advance together, and one number, the count of
-steps, says how far each is.
+Prompts may have an order of their own (`batching.on_time`). Then prompts that were preempted after their first token
+come first, then the others in that order. The last of that order is the first to lose blocks.
+
+Every decode is served in every step: `batching.limits` gives a step at least the tokens of its decodes. So all decodes
+advance together, and one number, the count of steps, says how far each is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 
 from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
+from flyball_engine.batching.on_time import StepOrder
 from flyball_engine.batching.reflex import LOOK_AHEAD, Prompt, Queue
 from flyball_engine.batching.step_statistics import Seats, Step
 from flyball_engine.contract import Policy
@@ -66,8 +70,9 @@ class Scheduler:
         self._drafts = sizes.tokens_per_decode - 1
         self._decodes: dict[Request, None] = {}
         self._prefilling: dict[Request, None] = {}
+        # Preempted after their first token, in the order of their preemption; they wait again.
+        self._resuming: dict[Request, None] = {}
         self._ends: list[tuple[int, int, Request]] = []
-        self._places = 0
         # Sums over the decodes: tokens in the cache, those that no prefix holds, tokens made per step.
         self._context = self._own = self._pace = 0.0
 
@@ -81,20 +86,26 @@ class Scheduler:
         """Running requests whose prompt is not processed yet, in order of admission."""
         return self._prefilling
 
+    @property
+    def resuming(self) -> Iterable[Request]:
+        """Requests with a first token whose prompt is processed again, or is to be."""
+        return [*(request for request in self._prefilling if request.made), *self._resuming]
+
+    def free_tokens(self) -> float:
+        """Tokens that the cache has room for beside what runs, if each decode takes one block more: no more at least.
+
+        Prefixes that nobody uses give way.
+        """
+        decodes = (self._own + self._pace) / BLOCK_TOKENS + len(self._decodes)
+        return BLOCK_TOKENS * (self.capacity - self.prefixes.used - self._prefill_blocks({}) - decodes)
+
     def batch(self) -> RunningBatch:
         """The running requests, as far as limits depend on them."""
         if not self._prefilling:
             return RunningBatch(decodes=len(self._decodes))
-        first = next(iter(self._prefilling)).place
-        behind = 0
-        for request in reversed(self.running):
-            if request.place <= first:
-                break
-            behind += 1
         return RunningBatch(
             decodes=len(self._decodes),
             prefills=tuple(request.target - request.computed for request in self._prefilling),
-            decodes_behind=behind >= len(self._prefilling),
         )
 
     def queue(self) -> Queue:
@@ -103,11 +114,16 @@ class Scheduler:
         return Queue(
             decodes=batch.decodes,
             tokens_per_decode=self.sizes.tokens_per_decode,
-            prefilling=[_prompt(request) for request in self._prefilling],
-            waiting=[_prompt(request) for request in head],
+            prefilling=[self.prompt(request) for request in self._prefilling],
+            waiting=[self.prompt(request) for request in head],
             more=len(head) == LOOK_AHEAD,
-            decodes_behind=batch.decodes_behind,
+            kv_tokens=self.context_tokens,
         )
+
+    def prompt(self, request: Request) -> Prompt:
+        """What is left of its prompt, after what is computed or cached."""
+        computed = request.computed if request.running else self.prefixes.hit(request)
+        return Prompt(remaining=request.target - computed, context=computed)
 
     def backlog(self) -> Work:
         """What is to be processed of prompts that have begun or wait, who are counted: a walk over the whole queue.
@@ -120,6 +136,11 @@ class Scheduler:
         attention = sum(target**2 - computed**2 for target, computed in unserved) / 2
         return Work(len(self.waiting), tokens, attention)
 
+    @property
+    def context_tokens(self) -> float:
+        """Tokens in the cache that the decodes of a step read."""
+        return self._context
+
     def held_tokens(self) -> int:
         """Tokens in the cache that running requests hold."""
         return int(self._context) + sum(request.computed for request in self._prefilling)
@@ -128,20 +149,20 @@ class Scheduler:
         """Blocks that running requests hold."""
         return self.prefixes.used + self._decode_blocks(0) + self._prefill_blocks({})
 
-    def plan(self, limits: Wanted) -> Plan:
-        """What the next step processes; preempts and admits on the way."""
+    def plan(self, limits: Wanted, order: StepOrder[Request] | None = None) -> Plan:
+        """What the next step processes; preempts and admits on the way. `order`: of those without a first token."""
         alone = len(self.running) + len(self.waiting) == 1
         cap = limits.threshold if limits.threshold and not alone else limits.tokens
-        budget = limits.tokens - (self._drafts + 1) * len(self._decodes)
+        if order is not None and order.threshold:
+            cap = min(cap, order.threshold)
         chunks: dict[Request, int] = {}
-        for request in self._prefilling:
-            tokens = min(request.target - request.computed, cap, budget)
-            if tokens > 0:
-                chunks[request] = tokens
-                budget -= tokens
-        preempted, admitted = self._make_room(chunks), list[Request]()
+        preempted, admitted = self._make_room(chunks, order), list[Request]()
+        budget = self._serve(self._begun(order), chunks, preempted, order, tokens=limits.tokens, cap=cap)
         if not preempted and budget > 0:
-            admitted = self._admit(chunks, active=limits.active, cap=cap, budget=budget)
+            admitted, budget = self._admit(chunks, self._next(order), active=limits.active, cap=cap, budget=budget)
+            if order is not None and not admitted:
+                # The one that they were to make way for has no room: they go on.
+                self._serve(order.parked, chunks, preempted, order, tokens=limits.tokens, cap=cap)
         return self._composed(chunks, limits, tuple(preempted), tuple(admitted))
 
     def steps_until_change(self) -> int:
@@ -188,6 +209,7 @@ class Scheduler:
             self._drop(request)
         else:
             self.waiting.remove(request)
+            self._resuming.pop(request, None)
 
     def clear(self) -> list[Request]:
         """The engine crashed: all requests, and an empty cache."""
@@ -195,6 +217,7 @@ class Scheduler:
         for request in gone:
             self._drop(request)
         self.prefixes = PrefixCache()
+        self._resuming.clear()
         return gone + self.waiting.clear()
 
     def _composed(
@@ -221,40 +244,80 @@ class Scheduler:
         )
         return Plan(step, chunks, reread, preempted, admitted)
 
-    def _make_room(self, chunks: dict[Request, int]) -> list[Request]:
-        """Preempt the youngest until every running request has its blocks; those that were."""
-        preempted = []
+    def _begun(self, order: StepOrder[Request] | None) -> list[Request]:
+        """The prompts that the step goes on with, in order."""
+        if order is None:
+            return list(self._prefilling)
+        return [*(request for request in self._prefilling if request.made), *order.running]
+
+    def _next(self, order: StepOrder[Request] | None) -> Iterator[Request]:
+        """Who is to be admitted, one after the other; each is, before the next is asked for."""
+        if order is not None:
+            yield from [*self._resuming, *order.joining]
+            return
+        while self.waiting:
+            yield self.waiting.first(1)[0]
+
+    def _serve(
+        self,
+        prompts: Iterable[Request],
+        chunks: dict[Request, int],
+        preempted: list[Request],
+        order: StepOrder[Request] | None,
+        *,
+        tokens: int,
+        cap: int,
+    ) -> int:
+        """Tokens of the step for prompts that have begun, and blocks, for which some are `preempted`; what is left."""
+        left = tokens - (self._drafts + 1) * len(self._decodes) - sum(chunks.values())
+        for request in prompts:
+            served = min(request.target - request.computed, cap, left) if request.running else 0
+            if served <= 0:
+                continue
+            chunks[request] = served
+            preempted += self._make_room(chunks, order)
+            if request not in chunks:
+                break
+            # Whoever was to be served and lost its place for this one leaves its tokens to the next.
+            left = tokens - (self._drafts + 1) * len(self._decodes) - sum(chunks.values())
+        return left
+
+    def _make_room(self, chunks: dict[Request, int], order: StepOrder[Request] | None) -> list[Request]:
+        """Preempt the last until every running request has its blocks; those that were."""
+        preempted: list[Request] = []
         while not self._fit(1, self._prefill_blocks(chunks)) and len(self.running) > 1:
-            victim = self._victim()
+            victim = self._victim(order)
             chunks.pop(victim, None)
             self._preempt(victim)
             preempted.append(victim)
         return preempted
 
-    def _admit(self, chunks: dict[Request, int], *, active: int, cap: int, budget: int) -> list[Request]:
+    def _admit(
+        self, chunks: dict[Request, int], candidates: Iterator[Request], *, active: int, cap: int, budget: int
+    ) -> tuple[list[Request], int]:
+        """Admit who comes next, as long as there is room; those that were, and the tokens that are left."""
         held, admitted = -1, list[Request]()
-        while budget > 0 and len(self.running) < active and self.waiting:
-            request = self.waiting.first(1)[0]
+        while budget > 0 and len(self.running) < active and (request := next(candidates, None)) is not None:
             hit = self.prefixes.hit(request)
             # The whole prompt must have room, though only the first chunk takes it now.
             held = self._prefill_blocks(chunks) if held < 0 else held
             revived = self.prefixes.revived(request)
             if not self._fit(1, held + blocks(request.target - hit) + revived):
                 break
-            self.waiting.pop()
+            self.waiting.remove(request)
+            self._resuming.pop(request, None)
             self.prefixes.use(request, hit)
             if request.cached is None:
                 request.cached = hit
             tokens = min(request.target - hit, cap, budget)
-            request.computed, request.running, request.place = hit, True, self._places
-            self._places += 1
+            request.computed, request.running = hit, True
             self.running[request] = None
             self._prefilling[request] = None
             chunks[request] = tokens
             budget -= tokens
             held += blocks(tokens)
             admitted.append(request)
-        return admitted
+        return admitted, budget
 
     def _fit(self, steps: int, others: int) -> bool:
         """Whether the decodes have blocks for so many steps more, beside `others`.
@@ -281,10 +344,14 @@ class Scheduler:
         if self.prefixes.spare and not self._fit(0, self._prefill_blocks({}) + self.prefixes.spare):
             self.prefixes.shrink(self.capacity - self.used_blocks())
 
-    def _victim(self) -> Request:
+    def _victim(self, order: StepOrder[Request] | None) -> Request:
         if self._by_priority:
             return max(self.running, key=lambda request: (request.priority, request.arrival, request.number))
-        return next(reversed(self.running))
+        if order is not None:
+            last = next((one for one in (*order.parked[::-1], *order.running[::-1]) if one.running), None)
+            if last is not None:
+                return last
+        return next(reversed(self._prefilling or self._decodes))
 
     def _preempt(self, victim: Request) -> None:
         self._drop(victim)
@@ -292,6 +359,8 @@ class Scheduler:
         victim.computed, victim.target = 0, victim.prompt + victim.made
         self.preemptions += 1
         self.waiting.push(victim)
+        if victim.made:
+            self._resuming[victim] = None
 
     def _join(self, request: Request) -> bool:
         """A prompt is complete and makes its first token, or after a preemption its next; whether that was the last."""
@@ -342,5 +411,6 @@ class Scheduler:
         self.prefixes.release(request)
 
 
-def _prompt(request: Request) -> Prompt:
-    return Prompt(remaining=request.target - request.computed, context=request.computed)
+def remaining(request: Request) -> int:
+    """Tokens of its prompt that are still to be processed, as if no prefix were cached."""
+    return request.target - request.computed

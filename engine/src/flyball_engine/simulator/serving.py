@@ -21,7 +21,7 @@ from flyball_engine.openai.load import Load
 from flyball_engine.simulator.core import FIXED
 from flyball_engine.simulator.plant import USUAL, Disturbances
 from flyball_engine.simulator.presets import Preset
-from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import build
 
 TICK_SECONDS: Final = 0.02
@@ -138,6 +138,11 @@ class SimulatedEngine:
             request.arrival = self.core_time()
         self._work.set()
         return self.core.submit(requests)
+
+    def may_refuse(self, requests: Sequence[Request]) -> bool:
+        """Whether these may still be refused: nothing was sent to their client."""
+        waits = all(request.fate is Fate.OPEN and request.first_token is None for request in requests)
+        return waits and self.core.sheds(self.core_time())
 
     def core_time(self) -> float:
         """Now, but never before what the core has done already."""

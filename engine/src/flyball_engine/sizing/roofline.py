@@ -69,8 +69,9 @@ class Roofline:
     def step_model(self, *, context: int) -> StepModel:
         """The same as `flyball_engine.model` has it, decodes at `context`.
 
-        t0 is the reading of all weights, and c2 a token's operations, so that κ = t0 ÷ c2 and c1 = 0. A mixture of
-        experts reads fewer in small steps; the head's operations and a window's prefill attention are left out.
+        t0 is the reading of all weights, c2 a token's operations, so that κ = t0 ÷ c2 and c1 = 0, and d a decode's
+        attention by token of its context. A mixture of experts reads fewer weights in small steps; the head's
+        operations and a window's prefill attention are left out.
         """
         reading = self._weights(math.inf)
         token = self.token_operations / self.peak
@@ -80,9 +81,10 @@ class Roofline:
             h=0.0,
             c1=0.0,
             c2=token,
-            beta=self.decode_attention(context),
+            beta=0.0,
             g=full * self._prefill_pair / self.compute.half,
             kappa=math.ceil(reading / token),
+            d=self.decode_attention(context) / context,
         )
 
     def decode_attention(self, context: int) -> float:

@@ -7,9 +7,8 @@ then looks again every millisecond, as it does while it waits for a grammar, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
 from flyball_engine.batching.strategies import Scene, Waiting, decide, in_order
@@ -22,19 +21,22 @@ _ENDED_BY_ITSELF: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 
 
 class Admission:
-    """Holds one scheduler to a strategy. Everything here runs on the core's own thread, between steps."""
+    """Holds one scheduler to a strategy. Everything here runs on the core's own thread, between steps.
 
-    def __init__(self, scheduler: Any, surface: Surface) -> None:
-        self._requests: Any = scheduler.requests
+    `queues`: what waits there.
+    """
+
+    def __init__(self, scheduler: Any, surface: Surface, *, arrived: Callable[[str], float | None]) -> None:
+        """`arrived`: when a request entered the queue, by its name."""
+        self._arrived = arrived
         self._surface = surface
-        self._queues = WaitingQueues(scheduler)
+        self.queues = WaitingQueues(scheduler)
         self.unsupported: dict[AnyKnob, str] = (
-            dict.fromkeys(BatchingKnob, reason) if (reason := surface.ungoverned) else self._queues.unsupported
+            dict.fromkeys(BatchingKnob, reason) if (reason := surface.ungoverned) else self.queues.unsupported
         )
         self._batching = _OWN_WAY
         self._called: tuple[str, ...] = ()
         self._held_until: float | None = None
-        self._arrived: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
         self._lengths = OutputLengths()
         self._open_ended: dict[str, Any] = {}
 
@@ -47,7 +49,7 @@ class Admission:
     @property
     def policy(self) -> Policy:
         """The order of the queue in force."""
-        return self._queues.policy
+        return self.queues.policy
 
     @property
     def holds(self) -> bool:
@@ -62,21 +64,17 @@ class Admission:
             return
         self._batching, self._called, self._held_until = batching, (), None
         if BatchingKnob.POLICY not in self.unsupported:
-            self._queues.follow(batching.policy)
-
-    def arrived(self, request: Any, *, now: float) -> None:
-        """A request entered the queue."""
-        self._arrived[request] = now
+            self.queues.follow(batching.policy)
 
     def gate(self, *, active: int, prefilling: int, now: float) -> int:
         """The admission gate of the coming step, within the `active` limit; brings forward who may join."""
-        running, holding = len(self._surface.running), self._queues.holding_slots
+        running, holding = len(self._surface.running), self.queues.holding_slots
         slots = active - running - holding
         if in_order(self._batching):
             scene = Scene(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
             return min(active, running + holding + decide(self._batching, (), scene).most)
-        preempted, first = self._queues.preempted(), self._queues.holding_cache()
-        resuming = [request for request in preempted if self._queues.can_resume(request)]
+        preempted, first = self.queues.preempted(), self.queues.holding_cache()
+        resuming = [request for request in preempted if self.queues.can_resume(request)]
         shown: dict[str, Any] = {}
         scene = Scene(
             now=now,
@@ -90,7 +88,7 @@ class Admission:
         decision = decide(self._batching, self._called, scene)
         self._called, self._held_until = decision.called, decision.held_until
         if decision.most:
-            self._queues.bring_forward([*resuming, *(shown[name] for name in decision.admit or ())])
+            self.queues.bring_forward([*resuming, *(shown[name] for name in decision.admit or ())])
         return min(active, running + holding + decision.most)
 
     def gathers(self, now: float) -> bool:
@@ -100,22 +98,27 @@ class Admission:
     def joined(self, requests: Iterable[Any]) -> None:
         """These were admitted in the step just planned."""
         if BatchingKnob.NO_EVICT not in self.unsupported:
-            self._open_ended.update({one.request_id: one for one in requests if self._most(one) is None})
+            longest = self._surface.sizes.max_model_len
+            for request in requests:
+                if request.num_prompt_tokens + request.max_tokens >= longest:
+                    self._open_ended[request.request_id] = request
 
-    def updated(self) -> None:
-        """A step's outputs were processed: learn from the requests that ended."""
-        for name in [name for name in self._open_ended if name not in self._requests]:
-            request = self._open_ended.pop(name)
-            if request.status.name in _ENDED_BY_ITSELF:
+    def ended(self, names: Collection[str]) -> None:
+        """These are gone: learn from those that ended by themselves."""
+        if not self._open_ended:
+            return
+        for name in names:
+            request = self._open_ended.pop(name, None)
+            if request is not None and request.status.name in _ENDED_BY_ITSELF:
                 self._lengths.ended(request.num_output_tokens)
 
     def _shown(self, shown: dict[str, Any], now: float) -> Iterator[Waiting]:
         evicts = self._batching.no_evict is None
-        for request in self._queues.fresh():
+        for request in self.queues.fresh():
             shown[request.request_id] = request
             yield Waiting(
                 name=request.request_id,
-                arrived=self._arrived.setdefault(request, now),
+                arrived=now if (arrived := self._arrived(request.request_id)) is None else arrived,
                 prompt_tokens=request.num_prompt_tokens,
                 kv_tokens=0 if evicts else self._to_end(request),
             )

@@ -21,15 +21,24 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
-from flyball_engine.contract import OWNED_ARGUMENTS
+from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 from flyball_engine.launch.report import Answer, Question
 
-#: Where vLLM keeps its server's arguments and its parser class, newest first (0.32; 0.26 and later).
-_ARGUMENT_MODULES: Final = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+#: Where vLLM keeps its server's arguments and its parser class, newest first (0.33; 0.32; 0.26 and later).
+_ARGUMENT_MODULES: Final = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
 _PARSER_MODULES: Final = ("vllm.utils.argparse_utils", "vllm.utils")
 
 #: Flyball's entry points: what vLLM loads in every process, and in the API server.
 PLUGINS: Final = (("vllm.general_plugins", "flyball"), ("vllm.endpoint_plugins", "flyball_control"))
+
+#: What is refused, and what is said of it.
+_REFUSED: Final = {name: f"is set by {setter}" for name, setter in OWNED_ARGUMENTS.items()} | {
+    name: f"cannot be used: {reason}" for name, reason in IMPOSSIBLE_ARGUMENTS.items()
+}
 
 #: The parser lists every option there is for some errors; this much of them helps.
 MESSAGE_LENGTH: Final = 400
@@ -138,20 +147,20 @@ def _refuse_user(arguments: Arguments, user: Sequence[str]) -> list[str]:
     if "--" in user:
         return ["argument -- would turn the arguments behind it into positional ones"]
     if "--config" in user:  # the parser would read the file first
-        return [_owned("--config", "config")]
+        return [_refusal("--config", "config")]
     try:
         given = arguments.parse(user).destinations()
     except ParseError as error:
         return [_explain(arguments, str(error))]
-    return [_owned(_spelling(arguments, user, dest), dest) for dest in given if dest in OWNED_ARGUMENTS]
+    return [_refusal(_spelling(arguments, user, dest), dest) for dest in given if dest in _REFUSED]
 
 
-def _owned(spelling: str, destination: str) -> str:
-    """The refusal of an owned argument: as it was written, what it means, and what sets it instead."""
+def _refusal(spelling: str, destination: str) -> str:
+    """Why an argument is refused: as it was written, what it means, and what sets it instead or why it cannot work."""
     name = "--" + destination.replace("_", "-")
     meaning = "is the model, which" if destination == "model_tag" else f"means {name}, which"
     said = "" if spelling.partition("=")[0] == name else f" {meaning}"
-    return f"argument {spelling}{said} is set by {OWNED_ARGUMENTS[destination]}"
+    return f"argument {spelling}{said} {_REFUSED[destination]}"
 
 
 def _spelling(arguments: Arguments, user: Sequence[str], destination: str) -> str:
@@ -174,8 +183,8 @@ def _explain(arguments: Arguments, message: str) -> str:
         return f"this vLLM has no argument {unknown[1]}" + (f"; did you mean {closest}?" if closest else "")
     if known := re.match(r"argument ([^:\s]+): ", message):
         destination = arguments.destination(known[1])
-        if destination is not None and destination in OWNED_ARGUMENTS:
-            return _owned(known[1].split("/")[0], destination)
+        if destination is not None and destination in _REFUSED:
+            return _refusal(known[1].split("/")[0], destination)
     return f"vLLM does not take the arguments: {textwrap.shorten(message, MESSAGE_LENGTH)}"
 
 

@@ -28,9 +28,13 @@ def first_lack(classes: Sequence[Used]) -> str | None:
 
 
 def look(used: Used) -> frozenset[str] | None:
-    """The names that instances of one of vLLM's classes have; None if it is elsewhere, or its source cannot be read."""
+    """The names that a module of vLLM's or instances of a class have; None if it is elsewhere, or cannot be read."""
     try:
-        return names_of(getattr(importlib.import_module(used.module), used.name))
+        found = getattr(importlib.import_module(used.module), used.name, None)
+        if found is None:
+            found = importlib.import_module(f"{used.module}.{used.name}")
+        # A module may say of what type a name will be before it has it.
+        return names_of(found) if isinstance(found, type) else frozenset((*dir(found), *found.__annotations__))
     except (ImportError, AttributeError, Unreadable):
         return None
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.contract import AnyKnob, BatchingKnob, Generation, Knob, QueueKnob, QueueLimits, Setpoint
+from flyball_engine.contract import (
+    AnyKnob,
+    BatchingKnob,
+    Generation,
+    Knob,
+    OrderKnob,
+    QueueKnob,
+    QueueLimits,
+    Setpoint,
+    ShedKnob,
+)
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
 from flyball_engine.vllm.backstop import Backstop
@@ -27,7 +37,7 @@ _UNGOVERNED = "the engine core runs without Flyball's scheduler, see its log"
 class VllmEngine:
     """The engine cores that this API-server process talks to.
 
-    `prefixes`: their prefix caches, in the order of `loads`; None if these cannot be looked into.
+    `prefixes`: the prefix caches of the cores seen, in their order in `loads`; None if these cannot be looked into.
     """
 
     def __init__(
@@ -39,19 +49,25 @@ class VllmEngine:
         failure: str | None,
         backstop: Backstop,
         ungated: str | None = None,
+        unmarked: str | None = None,
     ) -> None:
-        """Open the cores' state files: they exist by now if the cores are governed; and what tells of their caches.
+        """Open the cores' state files, and what tells of their caches. Cores that are up, governed and here have one.
 
-        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused; None if they can.
+        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused, `unmarked`: why not
+        after they were let in; None if they can.
         """
         self._client = engine_client
         self._way = way(functools.partial(hasattr, engine_client.engine_core))
         self._version = f"vllm {version}"
-        self._readers = _open_all(folder)
-        self.prefixes: Prefixes | None = open_prefixes(folder, tuple(self._readers), engine_client)
+        self._folder = folder
+        self._files: dict[Path, _Opened] = {}
+        self._readers: dict[int, StateReader] = {}
+        self.prefixes: Prefixes | None = None
+        self._open_new()
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
         self._backstop = backstop
         self._ungated = ungated
+        self._unmarked: dict[AnyKnob, str] = {} if unmarked is None else {ShedKnob.WAITING: unmarked}
 
     @property
     def version(self) -> str:
@@ -68,22 +84,29 @@ class VllmEngine:
     def unsupported(self) -> Mapping[AnyKnob, str]:
         """The knobs that some core cannot move."""
         if not self.governed:
-            return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob), self._failure)
+            return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), self._failure)
         cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
-        return cores | self._backstop.unsupported
+        return cores | self._backstop.unsupported | self._unmarked
 
     @property
     def ungated(self) -> str | None:
         """Why requests cannot be refused by a deadline."""
-        return self._ungated if self.governed else self._failure
+        return (self._ungated or self._unseen()) if self.governed else self._failure
 
     @property
     def queue(self) -> QueueLimits | None:
         """The limits of this API server's queue that are in force."""
         return self._backstop.limits()
 
+    @property
+    def cores(self) -> int:
+        """The engine cores that this API server sends requests to."""
+        return max(len(self._cores()), len(self._readers))
+
     def loads(self) -> list[CoreLoad] | None:
-        """What the gate needs of every core; None if one cannot be seen."""
+        """What the gate needs of every core; None if one cannot be seen: what it receives is not known either."""
+        if len(self._readers) < len(self._cores()):
+            return None
         seen = [reader.load() for reader in self._readers.values()]
         loads = [load for load in seen if load is not None]
         return loads if loads and len(loads) == len(seen) else None
@@ -93,7 +116,8 @@ class VllmEngine:
         return not self._client.errored
 
     def reports(self) -> Reports:
-        """What the cores published last."""
+        """What the cores published last. Those that came, or were started anew, since the last look are seen, too."""
+        self._open_new()
         seen = {engine: reader.read() for engine, reader in self._readers.items()}
         return Reports(
             cores=tuple(report for report in seen.values() if report is not None),
@@ -146,14 +170,51 @@ class VllmEngine:
             one_each = (core._call_utility_async(method, *args, engine=engine) for engine in core.core_engines)  # noqa: SLF001
             await asyncio.gather(*one_each)
 
+    def _cores(self) -> Sequence[Any]:
+        """The names of all cores that this API server sends requests to, as far as vLLM tells them."""
+        cores: Sequence[Any] = getattr(self._client.engine_core, "core_engines", ())
+        return cores
 
-def _open_all(folder: Path) -> dict[int, StateReader]:
-    readers = {}
-    for path in find_state_files(folder):
+    def _unseen(self) -> str | None:
+        """Which cores have no state file here, in words; None if all have one."""
+        cores = self._cores()
+        if len(self._readers) >= len(cores):
+            return None
+        # A core's name is its rank in two bytes.
+        ranks = (int.from_bytes(name, "little") if isinstance(name, bytes) else at for at, name in enumerate(cores))
+        unseen = [str(rank) for rank in ranks if rank not in self._readers]
+        if len(unseen) == 1:
+            return f"engine core {unseen[0]} cannot be seen from here: its state file is missing"
+        return f"engine cores {', '.join(unseen)} cannot be seen from here: their state files are missing"
+
+    def _open_new(self) -> None:
+        """Open the files that came, or were replaced, since the last look."""
+        found = find_state_files(self._folder)
+        opened = {path: file for path in found if (file := self._opened(path)) is not None}
+        if opened == self._files:
+            return
+        self._files = opened
+        self._readers = {file.reader.engine: file.reader for file in opened.values() if file.reader is not None}
+        self.prefixes = open_prefixes(self._folder, tuple(self._readers), self._client)
+
+    def _opened(self, path: Path) -> _Opened | None:
+        """The file at a path: as it was opened before, or anew if it is another one; None if it is gone."""
         try:
-            reader = StateReader(path)
+            inode = path.stat().st_ino
+        except OSError:
+            return None
+        known = self._files.get(path)
+        if known is not None and known.inode == inode:
+            return known
+        try:
+            return _Opened(inode, StateReader(path))
         except StateFileError as error:
             _log.warning("Flyball: %s", error)
-            continue
-        readers[reader.engine] = reader
-    return readers
+            return _Opened(inode, None)
+
+
+class _Opened(NamedTuple):
+    """A state file that was opened, by its inode; `reader` is None if it is none that can be read."""
+
+    inode: int
+    reader: StateReader | None

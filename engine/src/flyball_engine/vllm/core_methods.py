@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_engine.contract import Setpoint
+from flyball_engine.vllm.governor import Governor
 
 
 def flyball_apply(core: Any, setpoint: str) -> dict[str, int | None]:
@@ -25,14 +26,14 @@ def flyball_read(core: Any) -> dict[str, int | None]:
     return _echo(governor)
 
 
-def _governor(core: Any) -> Any:
-    governor = getattr(core.scheduler, "flyball", None)
+def _governor(core: Any) -> Governor:
+    governor: Governor | None = getattr(core.scheduler, "flyball", None)
     if governor is None:
         raise RuntimeError("this engine core runs without Flyball's scheduler")
     return governor
 
 
-def _echo(governor: Any) -> dict[str, int | None]:
+def _echo(governor: Governor) -> dict[str, int | None]:
     applied = governor.applied
     return {
         "engine": governor.engine,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from typing import Any
 
@@ -23,9 +24,11 @@ from flyball_engine.control.server import bind, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
+from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.gate import GateKeeper, install_gate
+from flyball_engine.vllm.needs import MARKING
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
@@ -42,9 +45,15 @@ class FlyballControl:
         self._ledger = RequestLedger()
         self._engine: VllmEngine | None = None
         self._gate = Gate(lambda: None if self._engine is None else self._engine.loads())
-        self._keeper = GateKeeper(self._gate, time.monotonic)
+        self._keeper = GateKeeper(
+            self._gate,
+            time.monotonic,
+            random.random,
+            cores=lambda: 1 if self._engine is None else self._engine.cores,
+        )
         self._backstop: Backstop | None = None
         self._ungated: str | None = None
+        self._unmarked: str | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
@@ -56,6 +65,8 @@ class FlyballControl:
             uncounted = self._ungated = f"{type(error).__name__}: {error}"
         if uncounted is not None:
             _log.warning("Flyball: requests are not counted: %s", uncounted)
+        self._unmarked = self._ungated or first_lack(MARKING)
+        self._keeper.marks = self._unmarked is None
         if self._ungated is not None:
             _log.warning("Flyball: requests cannot be refused by a deadline: %s", self._ungated)
 
@@ -80,8 +91,9 @@ class FlyballControl:
             failure=plugin.failure(),
             backstop=self._backstop,
             ungated=self._ungated,
+            unmarked=self._unmarked,
         )
-        self._keeper.look_up(engine.prefixes)
+        self._keeper.look_up(lambda: engine.prefixes)
         service = ControlService(
             engine=engine,
             verifier=verifier_of(os.environ),

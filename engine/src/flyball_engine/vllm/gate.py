@@ -4,20 +4,35 @@ All routes that generate turn prompts into token ids in one method of the render
 before a streamed answer starts. Which HTTP requests are asked about is decided by route: counting and tokenising go
 through the same method. What is let in stays reserved until the engine has it or the exchange ends.
 
+What the gate let in by its prediction may still be refused by the engine core, if it becomes late before its first
+token: such requests are marked for it, see `refusal`. All others are served, however late.
+
 Prompts that do not pass that method (the Harmony format, precomputed features) are let in; they count in the backlog.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, Final
 
-from flyball_engine.batching.gate import Arrival, Gate, Reservation, Verdict
+from flyball_engine.batching.gate import (
+    QUEUE_FULL_SECONDS,
+    REFUSAL_STATUS,
+    Arrival,
+    Gate,
+    Reason,
+    Reservation,
+    Verdict,
+    retry_after,
+    spread,
+)
 from flyball_engine.vllm.prefixes import Prefixes
+from flyball_engine.vllm.refusal import Mark
 from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
@@ -30,17 +45,36 @@ class Passage:
     """One HTTP request on its way through the gate. `sequences`: how many it wants of each prompt.
 
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
-    prompt. `retry_after`: seconds, when it was refused.
+    prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
+    by the core: a prediction let it in, it has no token, and the client has nothing of an answer. `expired`: the core
+    did refuse it.
     """
 
-    __slots__ = ("adapter", "decided", "reservations", "retry_after", "sequences")
+    __slots__ = (
+        "adapter",
+        "decided",
+        "expired",
+        "number",
+        "refusable",
+        "reservations",
+        "retry_after",
+        "sequences",
+        "size",
+        "status",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.sequences = 1
         self.adapter: Any = None
         self.decided = False
         self.reservations: list[Reservation] = []
         self.retry_after: int | None = None
+        self.status = REFUSAL_STATUS
+        self.refusable = False
+        self.expired = False
+        # Sequences in all, 0 until the first of them goes to the engine.
+        self.size = 0
 
 
 _passage: ContextVar[Passage | None] = ContextVar("flyball_passage", default=None)
@@ -49,40 +83,71 @@ _passage: ContextVar[Passage | None] = ContextVar("flyball_passage", default=Non
 class GateKeeper:
     """Holds the gate at vLLM's hooks, in the server's event loop. A fault of ours lets the request in."""
 
-    def __init__(self, gate: Gate, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        *,
+        cores: Callable[[], int] = lambda: 1,
+        marks: bool = False,
+    ) -> None:
+        """`chance`: random numbers, at least 0 and below 1. `cores`: how many engine cores there are.
+
+        `marks`: whether the cores may refuse what was let in.
+        """
+        self.marks = marks
+        self._cores = cores
         self._gate = gate
         self._clock = clock
-        self._prefixes: Prefixes | None = None
+        self._chance = chance
+        self._numbers = itertools.count(1)
+        self._prefixes: Callable[[], Prefixes | None] = lambda: None
 
-    def look_up(self, prefixes: Prefixes | None) -> None:
-        """Where to look from now on how much of a prompt is cached."""
+    def look_up(self, prefixes: Callable[[], Prefixes | None]) -> None:
+        """Where to look from now on how much of a prompt is cached: asked at each prompt, cores come and go."""
         self._prefixes = prefixes
 
     def opened(self) -> Passage:
         """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
-        passage = Passage()
+        passage = Passage(next(self._numbers))
         _passage.set(passage)
         return passage
 
     def closed(self, passage: Passage) -> None:
         """The exchange is over: what did not reach the engine will not."""
         _passage.set(None)
+        passage.refusable = False
         for reservation in passage.reservations:
             self._gate.release(reservation)
 
-    def ask(self, engine_input: Any) -> None:
-        """Decide on a prompt whose tokens are known; raises what vLLM turns into a 503."""
+    async def look(self, engine_input: Any) -> tuple[int, ...] | None:
+        """Tokens of a prompt that each core holds; None if nobody needs to know, or that cannot be told."""
+        passage, prefixes = _passage.get(), self._prefixes()
+        if passage is None or prefixes is None or not self._gate.predicts(self._clock()):
+            return None
+        try:
+            return await prefixes.cached(engine_input, passage.adapter)
+        except Exception:  # noqa: BLE001 – the gate can do without
+            _log.debug("Flyball: a prompt could not be looked up", exc_info=True)
+            return None
+
+    def ask(self, engine_input: Any, cached: tuple[int, ...] | None = None) -> None:
+        """Decide on a prompt whose tokens are known; raises what vLLM turns into a 503.
+
+        `cached`: tokens of it that each core holds, None if nobody knows.
+        """
         passage = _passage.get()
         if passage is None:
             return
         try:
-            verdict = self._decide(passage, engine_input)
+            verdict = self._decide(passage, Arrival(_length(engine_input), cached))
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
             _log.debug("Flyball: the gate failed", exc_info=True)
             return
         if verdict is not None and not verdict.admitted:
-            passage.retry_after = verdict.retry_after
-            raise refusal(verdict)
+            passage.retry_after, passage.status = verdict.retry_after(self._chance()), verdict.status
+            raise refusal(verdict, passage.retry_after)
 
     def expect(self, sequences: int) -> None:
         """The request at hand wants so many sequences of each prompt."""
@@ -100,31 +165,55 @@ class GateKeeper:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
         passage = _passage.get()
         if passage is not None and passage.retry_after is None:
-            passage.retry_after = 1
+            passage.retry_after = spread(QUEUE_FULL_SECONDS, self._chance())
             self._gate.queue_full()
 
-    def sent(self, prompt_tokens: int, *, alone: bool) -> None:
-        """A sequence goes to the engine; `alone` if it has no other."""
+    def sent(self, prompt_tokens: int, *, alone: bool, siblings: int = 1) -> Mark | None:
+        """A sequence goes to the engine; `alone` if it has no other, one of so many `siblings` of its prompt.
+
+        What the core must know if it may refuse it; None if it may not.
+        """
         if alone:
             self._gate.rebase()
         passage = _passage.get()
         if passage is not None and passage.reservations:
+            if not passage.size:
+                prompts = len(passage.reservations) // passage.sequences
+                passage.size = max(len(passage.reservations), prompts * siblings)
             reservation = passage.reservations.pop()
             self._gate.release(reservation)
             self._gate.sent(reservation.work)
         else:
             self._gate.sent(self._gate.weigh(Arrival(prompt_tokens)))
+        if passage is None or not passage.refusable or not passage.size:
+            return None
+        # Of a request whose sequences go to several cores, none knows whether another has begun with it.
+        return None if passage.size > 1 and self._cores() > 1 else Mark(passage.number, passage.size)
+
+    @staticmethod
+    def passage() -> Passage | None:
+        """The passage of the request at hand."""
+        return _passage.get()
+
+    def expired(self, passage: Passage, *, waited: float) -> None:
+        """The core refused a request that had waited so many seconds. Told of each of its sequences, counted once."""
+        if passage.expired or not passage.refusable:
+            return
+        passage.expired, passage.refusable = True, False
+        passage.status = self._gate.expired()
+        # Those ahead of it took longer than it waited, so it is not too long to wait as long again.
+        passage.retry_after = retry_after(waited, self._chance())
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """A sequence came to its end."""
         self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
 
-    def _decide(self, passage: Passage, engine_input: Any) -> Verdict | None:
+    def _decide(self, passage: Passage, arrival: Arrival) -> Verdict | None:
         now, verdict = self._clock(), None
-        arrival = Arrival(_length(engine_input), self._cached(passage, engine_input, now))
         if not passage.decided:
             passage.decided = True
             verdict = self._gate.decide(arrival, now=now)
+            passage.refusable = self.marks and verdict.reason is Reason.IN_TIME
         if verdict is None or verdict.admitted:
             passage.reservations.append(self._gate.reserve(arrival, now=now))
             # vLLM caches blocks as it gives them out: what the first sequence computes, the others find.
@@ -132,15 +221,6 @@ class GateKeeper:
             more = range(passage.sequences - 1)
             passage.reservations[:0] = [self._gate.reserve(sibling, now=now) for _ in more]
         return verdict
-
-    def _cached(self, passage: Passage, engine_input: Any, now: float) -> tuple[int, ...] | None:
-        if self._prefixes is None or not self._gate.predicts(now):
-            return None
-        try:
-            return self._prefixes.cached(engine_input, passage.adapter)
-        except Exception:  # noqa: BLE001 – the gate can do without
-            _log.debug("Flyball: a prompt could not be looked up", exc_info=True)
-            return None
 
 
 def install_gate(keeper: GateKeeper) -> str | None:
@@ -156,7 +236,7 @@ def install_gate(keeper: GateKeeper) -> str | None:
     @functools.wraps(process)
     async def process_for_engine_async(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine_input = await process(self, *args, **kwargs)
-        keeper.ask(engine_input)
+        keeper.ask(engine_input, await keeper.look(engine_input))
         return engine_input
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
@@ -203,20 +283,23 @@ def _listen_for_adapters(keeper: GateKeeper) -> None:
     wrap(BaseServing, _CHECK_MODEL, _check_model)
 
 
-def refusal(verdict: Verdict) -> Exception:
-    """The exception that vLLM answers with a 503 and an error body of OpenAI's form."""
+def refusal(verdict: Verdict, seconds: int) -> Exception:
+    """The exception that vLLM answers with the verdict's status and an error body of OpenAI's form.
+
+    `seconds`: until it may be tried again.
+    """
     message = (
         f"overloaded: the first token is expected after {verdict.predicted:.2f} s, the deadline is "
-        f"{verdict.deadline:.2f} s; retry after {verdict.retry_after} s"
+        f"{verdict.deadline:.2f} s; retry after {seconds} s"
     )
     try:
         from vllm.exceptions import GracefulHTTPError  # noqa: PLC0415 – since 0.29
     except ImportError:
         from fastapi import HTTPException  # noqa: PLC0415 – what vLLM is served by
 
-        error: Exception = HTTPException(status_code=503, detail=message)
+        error: Exception = HTTPException(status_code=verdict.status, detail=message)
     else:
-        error = GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE)
+        error = GracefulHTTPError(message, HTTPStatus(verdict.status))
     return error
 
 

@@ -9,28 +9,32 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, Final, ParamSpec
 
-from flyball_engine.batching.backlog import Backlog
+from flyball_engine.batching.backlog import Backlog, Weight
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import Work
 from flyball_engine.batching.governed import Governed, Held
+from flyball_engine.batching.late import LetIn, Progress
 from flyball_engine.batching.limits import RunningBatch
+from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
 from flyball_engine.batching.step_statistics import Seats, Step, StepStatistics
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import Batching, Generation, Setpoint, StrategyType
+from flyball_engine.contract import Batching, Generation, Setpoint, ShedKnob, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
-from flyball_engine.vllm.surface import Surface
+from flyball_engine.vllm.order import PromptOrder
+from flyball_engine.vllm.refusal import Refuser, mark_of
+from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
-_NO_WORK = Work()
+_STARTED: Final = Progress(started=True)
+_GONE: Final = Progress(gone=True)
 
 
 def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
@@ -58,37 +62,50 @@ class Governor:
         *,
         folder: Path,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """Probe the scheduler and make its state file; raises UngovernableError or StateFileError."""
+        """Probe the scheduler and make its state file; raises UngovernableError or StateFileError.
+
+        `wall_clock`: the one that API servers tell by when they sent a request.
+        """
         self._surface = surface = Surface(scheduler)
-        self._admission = Admission(scheduler, surface)
+        # When each came that has not ended, and its outputs. Not the request: who lets go of it last pays for its end.
+        self._open: dict[str, tuple[float, Sized]] = {}
+        self._admission = Admission(scheduler, surface, arrived=self._arrived)
         self._governed = Governed(
             surface.sizes,
             surface.start,
             fixed=surface.unsupported,
-            adaptive=surface.adaptive,
             watchdog=watchdog or Watchdog(seconds=surface.patience_seconds),
         )
         self._clock = clock
+        self._wall_clock = wall_clock
         self.engine = surface.engine
         self.governing = True
         self._shown: Generation | None = None
         self._held: Held | None = None
         self._had_prompts = False
         self._gate: int | None = None
-        self._backlog = Backlog()
+        self._let_in: LetIn[Any] = LetIn()
+        self._refuser = Refuser(scheduler)
+        self._deaf_since = 0.0
         self.cached = cached_blocks(scheduler, folder=folder, engine=surface.engine)
+        self._knows_prefixes = False
+        self._backlog = Backlog(self._weigh)
         self._began = 0.0
         self._joining = 0
+        self._joined: list[Any] = []
         self._active, self._room = surface.start.active, surface.start.tokens
+        self._order = PromptOrder(scheduler, surface, self._admission.queues, cached=self._cached_tokens)
         self._prefilling: list[Any] = []
-        self._leaves_prompts = False
-        unsupported = {**surface.unsupported, **self._admission.unsupported}
+        self._left = 0
+        unsupported = {**surface.unsupported, **self._admission.unsupported, **self._order.unsupported}
+        if self._refuser.lack is not None:
+            unsupported[ShedKnob.WAITING] = self._refuser.lack
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
         self._statistics = StepStatistics(self._state.sums, stages=surface.stages)
         self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
-        self._open: dict[str, Any] = {}
         self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
         self._state.numbers[Slot.STAGES] = surface.stages
@@ -101,13 +118,18 @@ class Governor:
         """The generation in force, None before the first and after an expiry."""
         return self._governed.applied if self.governing else None
 
+    @property
+    def parks(self) -> bool:
+        """Whether some prompt that has begun waited for others in the step just planned."""
+        return self._order.parks
+
     def apply(self, setpoint: Setpoint) -> None:
         """Put a setpoint in force from the next step on, unless a newer one is; the same again renews its expiry."""
         if not self.governing:
             raise RuntimeError("this engine core is no longer governed, see its log")
         if self._governed.apply(setpoint, self._clock()):
             self._statistics.new_period()
-        self._admit_by(self._governed.batching)
+        self._follow_setpoint()
         self.touch()
 
     @_contained
@@ -119,19 +141,31 @@ class Governor:
 
     @_contained
     def before_schedule(self) -> None:
-        """Hold the limits for the batch that is about to be scheduled."""
-        self._began = self._clock()
+        """Hold the limits for the batch that is about to be scheduled, and put its prompts in order."""
+        self._began = self._deaf_since = self._clock()
         self._expire_if_due(self._began)
-        self._joining = len(self._surface.running)
+        if self.cached is not None:
+            self.cached.follow()
         self._hold_limits(planning=True)
+        self._joining = len(self._surface.running)
+
+    @_contained
+    def abandoned(self) -> None:
+        """The step could not be planned: whoever was taken out of it is put back."""
+        self._order.restore()
 
     @_contained
     def after_schedule(self, output: Any) -> None:
         """Note what the step processes, watch for a stall, publish."""
+        running = self._surface.running
+        self._joined, lost = running[self._joining :], self._joining - len(running)
+        self._order.restore()
+        if self._order.holds:
+            self._order.planned(output, self._prefilling, self._joined, room=self._room, lost=lost, now=self._began)
         self._statistics.scheduled(id(output), self._composition(output), now=self._began)
-        self._leaves_prompts = bool(self._surface.prefilling())
-        self._admission.joined(self._surface.running[self._joining :])
-        self._count_requests(output)
+        self._left = self._most_left()
+        self._admission.joined(self._joined)
+        self._count_requests(output, lost=lost)
         self._watch(output)
         self._publish()
 
@@ -141,36 +175,58 @@ class Governor:
         now = self._clock()
         ended = self._statistics.finished(id(output), now=now)
         if ended is not None:
-            step, prefill = ended.step, ended.step.prefill_tokens
+            step, seats, prefill = ended.step, ended.step.seats, ended.step.prefill_tokens
             self._governed.reflex.observe(step, ended.counted)
-            self._batches.stepped(step.seats, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
-        self._governed.served(output.num_scheduled_tokens, now)
-        self._admission.updated()
+            self._batches.stepped(seats, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
+            served_all = seats.requests == seats.running
+            self._governed.served(output.num_scheduled_tokens, now, all_running=served_all)
+        self._order.ended(output, now)
+        self._admission.ended(self._surface.finished())
         # While something runs, the next step is planned at once, and that publishes.
         if not self._surface.running:
             self._publish()
 
     @_contained
+    def refuse_late(self, outputs: dict[int, Any]) -> None:
+        """Refuse what was let in and cannot be in time any more; the `outputs` of the step that ended say so."""
+        if not self._let_in:
+            return
+        surface, now, shed = self._surface, self._clock(), self._governed.shed
+        late = self._let_in.late(
+            self._progress,
+            deadline_seconds=0.0 if shed is None else shed.ttft_deadline_seconds,
+            rate=None if shed is None else self._rate_of_now(),
+            now=now,
+        )
+        # Nobody is hurt by a request that is late and alone: late is better than never.
+        if late and sum(map(len, late)) == len(surface.running) + surface.waiting():
+            late.pop()
+        if late:
+            self._refuser.refuse([request for requests in late for request in requests], outputs)
+
+    @_contained
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
         now, name = self._clock(), request.request_id
-        self._backlog.received()
-        if self.cached is not None:
-            self.cached.follow()
-        self._admission.arrived(request, now=now)
+        self._backlog.received += 1
+        self._note_let_in(request, now)
+        self._order.received(request, now)
         # A session's next input comes as a request of the same name.
         if name not in self._open:
-            self._open[name] = request
+            self._open[name] = (now, request.output_token_ids)
             self._batches.arrived(name, now)
+            self._backlog.add(name, request)
 
     @_contained
     def after_finish(self) -> None:
         """Publish that requests left."""
+        self._admission.ended(self._surface.finished())
         self._publish()
 
     def give_up(self) -> None:
         """Restore the start values and govern no more; the engine goes on as plain vLLM. Never raises."""
         self.governing = False
+        self._order.restore()
         self._state.set_generation(None)
         self._state.numbers[Slot.GOVERNED] = 0
         self._state.numbers[Slot.STEP_BUDGET_SECONDS] = 0
@@ -180,13 +236,63 @@ class Governor:
             for knob, value in self._governed.started().items():
                 self._state.set_knob(knob, requested=value, effective=value, reason=None)
             self._admit_by(Batching())
+            self._order.use(None, 0.0)
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
             _log.exception("Flyball: the start values could not be restored")
         self._state.publish()
 
+    def _note_let_in(self, request: Any, now: float) -> None:
+        """Remember a request that may be refused, with its arrival by our clock.
+
+        It waited in its API server, and at our door for the end of a step: there for no longer than that step, whatever
+        the clock of another machine says.
+        """
+        if len(self._surface.running) + self._surface.waiting() <= 1:
+            # The core was idle, and hears at once.
+            self._deaf_since = now
+        if self._refuser.lack is not None or (mark := mark_of(request)) is None:
+            return
+        waited = mark.waited + max(0.0, min(self._wall_clock() - mark.sent_at, now - self._deaf_since))
+        key = (request.client_index, mark.number)
+        self._let_in.add(request, key=key, size=mark.sequences, arrived=now - waited, tokens=request.num_prompt_tokens)
+
+    def _progress(self, request: Any) -> Progress:
+        """How far a request is that may be refused."""
+        if request.num_output_tokens:
+            return _STARTED
+        if not self._surface.has(request):
+            return _GONE
+        computed = computed_tokens(request, self._cached_tokens())
+        left = max(0, request.num_prompt_tokens - computed)
+        return Progress(tokens=left, attention=left * (computed + left / 2))
+
+    def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
+        """How fast prompts are processed beside so many decodes that read `kv_tokens`, in steps of at most `tokens`."""
+        sizes = self._surface.sizes
+        return self._governed.reflex.prefill_rate(
+            decodes=decodes,
+            decode_tokens=decodes * sizes.tokens_per_decode,
+            tokens=tokens,
+            least_chunk=sizes.least_chunk,
+            kv_tokens=kv_tokens,
+        )
+
+    def _kv_tokens(self, prefilling: Sequence[Any], decodes: int) -> float:
+        """Tokens of the KV cache that so many decodes read, 0 where a step's time does not hang on it."""
+        return self._surface.decode_context(prefilling, decodes) if self._governed.reflex.reads_kv else 0.0
+
+    def _rate_of_now(self) -> PrefillRate | None:
+        """How fast prompts are processed beside the decodes that run, under the limits that hold."""
+        prefilling = self._begun()
+        decodes = len(self._surface.running) - len(prefilling)
+        limits = self._surface.start if self._held is None else self._held.limits
+        return self._prefill_rate(decodes, kv_tokens=self._kv_tokens(prefilling, decodes), tokens=limits.tokens)
+
     def _hold_limits(self, *, planning: bool = False) -> None:
         """Write the limits that are safe for the batch; if `planning`, also what holds for the next step alone."""
         self._prefilling = self._begun()
+        if planning:
+            self._order.decodes_first(self._prefilling)
         batch = self._surface.batch(self._prefilling, elsewhere=self._statistics.decodes_elsewhere)
         held, stood = self._governed.held(batch), self._held
         if held is not stood:
@@ -201,17 +307,40 @@ class Governor:
         # What is written depends on the batch by its prompts alone, and on nothing else that changes by itself.
         by_batch = had or self._had_prompts or self._surface.drains_by_slots or self._governed.reflex.holds
         if held is not stood or self._gate != before or by_batch:
-            self._write(held, batch)
+            self._write(held, batch, planning=planning)
 
-    def _write(self, held: Held, batch: RunningBatch) -> None:
-        step = self._governed.limits(batch, lambda: self._queue(batch))
-        active = held.limits.active if self._gate is None else self._gate
+    def _write(self, held: Held, batch: RunningBatch, *, planning: bool) -> None:
+        limits, active = held.limits, held.limits.active if self._gate is None else self._gate
+        if not (planning and self._order.holds):
+            step = self._governed.limits(batch, lambda: self._queue(batch))
+            threshold = step.threshold
+        else:
+            kv_tokens = self._kv_tokens(self._prefilling, batch.decodes)
+            queue = self._order.look(
+                batch,
+                self._prefilling,
+                active=active,
+                tokens=limits.tokens,
+                rate=self._prefill_rate(batch.decodes, kv_tokens=kv_tokens, tokens=limits.tokens),
+                kv_tokens=kv_tokens,
+                now=self._began,
+            )
+            step = self._governed.limits(batch, lambda: queue)
+            withheld, cap = self._order.arrange(tokens=step.tokens - queue.decode_tokens, decodes=batch.decodes)
+            active -= withheld
+            threshold = min(step.threshold or cap, cap or step.threshold)
         self._room = step.tokens
-        self._surface.write(replace(held.limits, active=active, tokens=step.tokens), step_threshold=step.threshold)
+        self._surface.write(replace(limits, active=active, tokens=step.tokens), step_threshold=threshold)
 
     def _begun(self) -> list[Any]:
         """The running requests whose prompt is not yet processed. Only a step leaves such, so most need no look."""
-        return self._surface.prefilling() if self._leaves_prompts else []
+        return self._surface.prefilling(self._left)
+
+    def _most_left(self) -> int:
+        """How many prompts the step left unfinished, of those in it, or more where it made others lose their places."""
+        if self._surface.sets_back:
+            return len(self._surface.running)
+        return sum([request.is_prefill_chunk for request in (*self._prefilling, *self._joined)])
 
     def _queue(self, batch: RunningBatch) -> Queue:
         """What the next step may serve, as far as its time depends on it."""
@@ -223,25 +352,26 @@ class Governor:
             decodes=batch.decodes,
             tokens_per_decode=surface.sizes.tokens_per_decode,
             prefilling=surface.prompts(self._prefilling),
-            waiting=surface.prompts(head),
+            waiting=surface.prompts(head, self._cached_tokens()),
             more=len(head) == LOOK_AHEAD,
-            decodes_behind=batch.decodes_behind,
             indivisible=surface.sizes.indivisible,
+            kv_tokens=self._kv_tokens(self._prefilling, batch.decodes),
         )
 
     def _composition(self, output: Any) -> Step:
-        """What the step processes. Requests that join in a step stand at the end of `running`, with their prompts."""
+        """What the step processes. Who joins in a step does so with its prompt."""
         scheduled = output.num_scheduled_tokens
-        decodes, kv_tokens = len(scheduled), self._surface.context(scheduled)
+        decodes, kv_tokens = len(scheduled), self._surface.context(output)
         self._state.numbers[Slot.RUNNING_KV_TOKENS] = kv_tokens
         prefill_tokens, attention = 0, 0.0
-        for request in (*self._prefilling, *self._surface.running[self._joining :]):
+        for request in (*self._prefilling, *self._joined):
             processed = scheduled.get(request.request_id, 0)
             if processed:
                 prefill_tokens += processed
                 attention += processed * (request.num_computed_tokens - processed / 2)
                 decodes -= 1
                 kv_tokens -= request.num_computed_tokens
+        self._state.numbers[Slot.DECODE_KV_TOKENS] = kv_tokens
         return Step(
             tokens=output.total_num_scheduled_tokens,
             prefill_tokens=prefill_tokens,
@@ -254,20 +384,23 @@ class Governor:
     def _seats(self, scheduled: Any) -> Seats:
         return Seats(len(scheduled), len(self._surface.running), self._active, self._room)
 
-    def _count_requests(self, output: Any) -> None:
+    def _count_requests(self, output: Any, *, lost: int) -> None:
         """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""
-        batches, running, now = self._batches, self._surface.running, self._began
+        batches, backlog, now = self._batches, self._backlog, self._began
         for name in output.finished_req_ids:
-            request = self._open.pop(name, None)
-            if request is not None:
-                batches.ended(name, request.num_output_tokens, now)
-        if len(running) > self._joining:
-            joined = [(request.request_id, request.num_prompt_tokens) for request in running[self._joining :]]
+            ended = self._open.pop(name, None)
+            if ended is not None:
+                self._order.gone(name)
+                batches.ended(name, len(ended[1]), now)
+        backlog.remove(output.finished_req_ids)
+        if self._joined:
+            joined = [(request.request_id, request.num_prompt_tokens) for request in self._joined]
             whole = self._admission.strategy is not StrategyType.CONTINUOUS
-            batches.admitted(joined, running=len(running), whole=whole, now=now)
-        elif len(running) < self._joining:
+            batches.admitted(joined, running=len(self._surface.running), whole=whole, now=now)
+            backlog.remove([name for name, _ in joined])
+        elif lost > 0:
             # vLLM admits nobody in a step that preempts.
-            batches.preempted(self._joining - len(running))
+            batches.preempted(lost)
 
     def _due(self) -> list[str]:
         """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it.
@@ -276,7 +409,8 @@ class Governor:
         in between: longer than the watchdog's patience, if the interval is.
         """
         prefilling = self._begun()
-        waiting = {id(request) for request in (prefilling if self._surface.defers_prefills else prefilling[1:])}
+        first = self._order.first if self._order.holds else next(iter(prefilling), None)
+        waiting = {id(one) for one in prefilling if one is not first or self._surface.defers_prefills}
         return [request.request_id for request in self._surface.running if id(request) not in waiting]
 
     def _watch(self, output: Any) -> None:
@@ -294,7 +428,7 @@ class Governor:
             return
         what = "the queue" if stall.request is None else f"request {stall.request}"
         _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
-        self._admit_by(self._governed.batching)
+        self._follow_setpoint()
         # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
         self._hold_limits()
 
@@ -305,7 +439,12 @@ class Governor:
     def _expire_if_due(self, now: float) -> None:
         if self._governed.expire_if_due(now):
             _log.warning("Flyball: the setpoint expired; start values hold until the next one")
-            self._admit_by(self._governed.batching)
+            self._follow_setpoint()
+
+    def _follow_setpoint(self) -> None:
+        """Admit and order as the setpoint in force says."""
+        self._admit_by(self._governed.batching)
+        self._order.use(self._governed.on_time, self._clock())
 
     def _admit_by(self, batching: Batching) -> None:
         self._admission.use(batching)
@@ -325,16 +464,32 @@ class Governor:
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
-        if self._backlog.due(now):
-            self._count_backlog(now)
+        self._order.tell(numbers, now)
+        self._count_backlog()
         self._state.publish()
 
-    def _count_backlog(self, began: float) -> None:
-        numbers, surface = self._state.numbers, self._surface
-        prefilling = self._begun()
-        numbers[Slot.DECODES] = len(surface.running) - len(prefilling)
-        cached = self.cached if self.cached is not None and self.cached.knows else None
-        nothing = not prefilling and not numbers[Slot.WAITING]
-        backlog = _NO_WORK if nothing else surface.backlog(prefilling, None if cached is None else cached.cached_tokens)
-        self._state.set_backlog(backlog, knows_prefixes=cached is not None, received=self._backlog.requests)
-        self._backlog.counted(began=began, ended=self._clock())
+    def _count_backlog(self) -> None:
+        surface, numbers, begun = self._surface, self._state.numbers, self._begun()
+        numbers[Slot.DECODES] = len(surface.running) - len(begun)
+        knows = self.cached is not None and self.cached.knows
+        if knows is not self._knows_prefixes:
+            self._knows_prefixes = knows
+            self._backlog.clear()
+        work = self._backlog.count(int(numbers[Slot.WAITING]), queue=surface.queue, ended=surface.finished, begun=begun)
+        self._state.set_backlog(work, knows_prefixes=knows, received=self._backlog.received)
+
+    def _weigh(self, request: Any) -> Weight:
+        """What is still to be processed of a prompt: without what the prefix cache holds, where that is known."""
+        cached = self.cached if self._knows_prefixes else None
+        computed = computed_tokens(request, None if cached is None else cached.cached_tokens)
+        remaining = request.num_tokens - computed
+        return remaining, remaining * (computed + remaining / 2)
+
+    def _arrived(self, name: str) -> float | None:
+        """When a request came that has not ended."""
+        known = self._open.get(name)
+        return None if known is None else known[0]
+
+    def _cached_tokens(self) -> CachedTokens | None:
+        """What knows the prefix cache; None if nobody does."""
+        return self.cached.cached_tokens if self.cached is not None and self.cached.knows else None

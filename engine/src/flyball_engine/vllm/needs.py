@@ -19,7 +19,7 @@ Has = Callable[[str], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """A class of vLLM's: the names we cannot do without, and those we can, each with what happens without it."""
+    """A class or module of vLLM's: names we cannot do without, and those we can, each with what happens without it."""
 
     module: str
     name: str
@@ -47,9 +47,12 @@ SCHEDULER: Final = Used(
         "add_request",
         "update_from_output",
         "finish_requests",
+        "finished_req_ids",
     ),
     optional={
+        "connector": "no other engine's KV cache is taken to be waited for, and no decode to process its prompt again",
         "dynamic_sd_lookup": "num_speculative_tokens is refused",
+        "finished_recving_kv_req_ids": "steps have no room for requests whose KV cache another engine computed",
         "kv_holding_waiting": "strategies that choose requests are refused, and policy",
         "num_waiting_for_streaming_input": "strategies that choose requests are refused, and policy",
         "policy": "strategies that choose requests are refused, and policy",
@@ -62,6 +65,10 @@ SCHEDULER: Final = Used(
         "num_prefill_lookahead": "drafts need no prompt tokens ahead",
         "max_num_encoder_input_tokens": "no image has to go into one step whole",
         "need_mamba_block_aligned_split": "no state-space block has to go into one step whole",
+        "local_prefill_interval": "prompts wait for a step of theirs on data-parallel ranks alone",
+        "num_hash_lookahead_tokens": "a block's hash is taken to be of the block's tokens alone",
+        **dict.fromkeys(("ec_connector", "lora_config"), "no request is taken to be passed over in the queue"),
+        "_handle_blocked_waiting_request": "strategies that choose requests are refused, and policy",
     },
 )
 SCHEDULER_CONFIG: Final = Used(
@@ -78,14 +85,17 @@ SCHEDULER_CONFIG: Final = Used(
         "prefill_schedule_interval": "data-parallel ranks do not wait for each other with their prompts",
     },
 )
+_BLIND: Final = "of prompts the share is taken to be cached that was lately"
 #: What the governor reads once, of the scheduler's own objects.
 CACHE_CONFIG: Final = Used(
     module="vllm.config.cache",
     name="CacheConfig",
     needed=("num_gpu_blocks", "block_size"),
-    optional={"kv_cache_size_tokens": "the cache holds num_gpu_blocks times block_size tokens"},
+    optional={
+        "prefix_caching_hash_algo": _BLIND,
+        "kv_cache_size_tokens": "the cache holds num_gpu_blocks times block_size tokens",
+    },
 )
-_BLIND: Final = "of prompts the share is taken to be cached that was lately"
 CACHE_MANAGER: Final = Used(
     module="vllm.v1.core.kv_cache_manager",
     name="KVCacheManager",
@@ -117,6 +127,29 @@ PARALLEL_CONFIG: Final = Used(
         "data_parallel_size": "an engine core is taken to be alone",
     },
 )
+#: What says of which sizes steps may be, and had better be; read once, like the above.
+STEP_SIZES: Final = (
+    Used(
+        module="vllm.config.vllm",
+        name="VllmConfig",
+        optional={
+            "speculative_config": "no drafter needs slots beside the scheduled tokens",
+            "compilation_config": "steps are cut to any size",
+        },
+    ),
+    Used(
+        module="vllm.config.speculative",
+        name="SpeculativeConfig",
+        optional={"max_num_new_slots_for_drafting": "no drafter needs slots beside the scheduled tokens"},
+    ),
+    Used(
+        module="vllm.config.compilation",
+        name="CompilationConfig",
+        optional=dict.fromkeys(("cudagraph_mode", "cudagraph_capture_sizes"), "steps are cut to any size"),
+    ),
+)
+_AT_ARRIVAL: Final = "requests are refused at arrival alone, not what became late while it waited"
+_STEP_OUTPUT: Final = "vllm.v1.core.sched.output"
 #: What the governor reads of each request and of each step's output, and of the core that it answers to. Looked at when
 #: the plugin registers, before there is a request; the scheduler is asked itself, when it is made.
 STEP: Final = (
@@ -125,22 +158,40 @@ STEP: Final = (
         name="Request",
         needed=(
             "request_id",
+            "max_tokens",
+            "num_preemptions",
+            "arrival_time",
             "num_tokens",
             "num_prompt_tokens",
             "num_output_tokens",
+            "output_token_ids",
             "num_computed_tokens",
             "is_prefill_chunk",
+            "status",
         ),
         optional={
+            **dict.fromkeys(("lora_request", "mm_features"), "room is taken to be all that it needs to join"),
+            "num_stale_output_tokens": "what was preempted is taken to be free to go on",
+            "drop_stale_output": "what was preempted is taken to be free to go on",
             "block_hashes": _BLIND,
             "skip_reading_prefix_cache": "every request is taken to look for its prompt in the cache",
+            **dict.fromkeys(("client_index", "sampling_params", "take_events", "trace_headers"), _AT_ARRIVAL),
         },
     ),
+    Used(module="vllm.v1.request", name="RequestStatus", optional={"FINISHED_ERROR": _AT_ARRIVAL}),
     Used(
-        module="vllm.v1.core.sched.output",
+        module=_STEP_OUTPUT,
         name="SchedulerOutput",
-        needed=("num_scheduled_tokens", "total_num_scheduled_tokens", "finished_req_ids"),
+        needed=(
+            "num_scheduled_tokens",
+            "total_num_scheduled_tokens",
+            "finished_req_ids",
+            "scheduled_cached_reqs",
+            "scheduled_new_reqs",
+        ),
     ),
+    Used(module=_STEP_OUTPUT, name="CachedRequestData", needed=("num_computed_tokens",)),
+    Used(module=_STEP_OUTPUT, name="NewRequestData", needed=("num_computed_tokens",)),
     Used(module="vllm.v1.engine.core", name="EngineCore", needed=("scheduler",)),
 )
 _OUTPUTS: Final = "vllm.v1.engine.output_processor"
@@ -151,10 +202,33 @@ COUNTING: Final = (
         name="OutputProcessor",
         needed=("request_states", "add_request", "_update_stats_from_output", "_update_stats_from_finished"),
     ),
-    Used(module=_OUTPUTS, name="RequestState", needed=("detokenizer", "prompt_len", "num_cached_tokens")),
-    Used(module="vllm.v1.engine", name="EngineCoreRequest", needed=("request_id",)),
-    Used(module="vllm.v1.engine", name="EngineCoreOutput", needed=("new_token_ids",)),
+    Used(
+        module=_OUTPUTS,
+        name="RequestState",
+        needed=("detokenizer", "prompt_len", "num_cached_tokens"),
+        optional={"parent_req": _AT_ARRIVAL},
+    ),
+    Used(
+        module="vllm.v1.engine",
+        name="EngineCoreRequest",
+        needed=("request_id",),
+        optional={"sampling_params": _AT_ARRIVAL},
+    ),
+    Used(
+        module="vllm.v1.engine",
+        name="EngineCoreOutput",
+        needed=("new_token_ids",),
+        optional=dict.fromkeys(("request_id", "finish_reason", "stop_reason", "events", "trace_headers"), _AT_ARRIVAL),
+    ),
     Used(module="vllm.v1.engine", name="FinishReason", needed=("ABORT", "ERROR")),
+)
+#: What else tells an engine core of what it may refuse, and the API server of what was refused.
+TELLING: Final = (
+    Used(
+        module="vllm.sampling_params", name="SamplingParams", optional=dict.fromkeys(("n", "extra_args"), _AT_ARRIVAL)
+    ),
+    Used(module="vllm.v1.engine.parallel_sampling", name="ParentRequest", optional={"sampling_params": _AT_ARRIVAL}),
+    Used(module="vllm.v1.engine", name="EngineCoreOutputs", optional={"outputs": _AT_ARRIVAL}),
 )
 #: Where requests are refused by a deadline; the last tells how many sequences are to come before they do.
 GATE: Final = (
@@ -169,6 +243,7 @@ GATE: Final = (
 QUEUE: Final = Used(
     module="vllm.v1.engine.async_llm",
     name="AsyncLLM",
+    needed=("engine_core", "errored", "vllm_config"),
     optional={
         "check_admission": "queue limits are refused",
         "scheduler_config": "queue limits are refused",
@@ -181,12 +256,58 @@ CLIENT: Final = Used(
     optional={
         "call_utility_all_async": "engine cores are called one by one",
         "_call_utility_async": "engine cores are called together",
-        "core_engines": "engine cores are called together",
+        "core_engines": "engine cores are called together, and none is taken to be unseen",
     },
+)
+_UNCHOSEN: Final = "strategies that choose requests are refused, and policy"
+#: What is used here and there, modules among it: of these, the names that we import or call.
+ELSEWHERE: Final = (
+    Used(
+        module="vllm.v1.core.sched",
+        name="request_queue",
+        optional=dict.fromkeys(("create_request_queue", "SchedulingPolicy"), _UNCHOSEN),
+    ),
+    Used(
+        module="vllm.v1.core.sched.request_queue",
+        name="RequestQueue",
+        optional=dict.fromkeys(("add_request", "prepend_requests", "remove_requests"), _UNCHOSEN),
+    ),
+    Used(
+        module="vllm.v1.core",
+        name="kv_cache_utils",
+        optional=dict.fromkeys(("NONE_HASH", "generate_block_hash_extra_keys", "hash_block_tokens"), _BLIND),
+    ),
+    Used(module="vllm.utils", name="hashing", optional={"get_hash_fn_by_name": _BLIND}),
+    Used(module="vllm.v1", name="kv_cache_interface", optional={"FullAttentionSpec": _BLIND}),
+    Used(module="vllm.v1.kv_cache_interface", name="KVCacheConfig", optional={"kv_cache_groups": _BLIND}),
+    Used(module="vllm.v1.kv_cache_interface", name="KVCacheGroupSpec", optional={"kv_cache_spec": _BLIND}),
+    Used(
+        module="vllm.entrypoints.openai.models.serving",
+        name="OpenAIServingModels",
+        optional={"lora_requests": "prompts for adapters are looked up as the model's own"},
+    ),
+    Used(module="vllm", name="exceptions", optional={"GracefulHTTPError": "what is refused is an HTTPException"}),
+    Used(module="vllm", name="version", needed=("__version__",)),
 )
 #: All that the governor needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
-EVERYTHING: Final = (*GOVERNING, *COUNTING, *GATE, *PREFIXES, QUEUE, CLIENT)
+EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, *GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
+
+
+def _refusing(*, core: bool) -> tuple[Used, ...]:
+    """What refusing needs after arrival, in the engine core or in the API server."""
+    found = []
+    for used in EVERYTHING:
+        names = tuple(name for name, without in used.optional.items() if without == _AT_ARRIVAL)
+        if names and (used.module in _CORE_MODULES) is core:
+            found.append(Used(module=used.module, name=used.name, needed=names))
+    return tuple(found)
+
+
+_CORE_MODULES: Final = ("vllm.v1.request", "vllm.v1.engine")
+#: What an engine core needs to refuse a request that waits, and what an API server needs to have it refused.
+REFUSING: Final = _refusing(core=True)
+MARKING: Final = _refusing(core=False)
 
 
 class Means(StrEnum):

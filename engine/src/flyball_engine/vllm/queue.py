@@ -62,13 +62,21 @@ class WaitingQueues:
 
     def holding_cache(self) -> list[Any]:
         """Requests that hold KV cache and could go on now: sessions with new input, which vLLM serves first."""
-        return [request for request in self._scheduler.kv_holding_waiting if self._could_start(request)]
+        return [request for request in self._scheduler.kv_holding_waiting if self.could_start(request)]
 
     def fresh(self) -> Iterator[Any]:
         """The requests that never ran and could start now, in the order of service."""
         for request in self._in_order():
-            if not request.num_preemptions and self._could_start(request):
+            if not request.num_preemptions and self.could_start(request):
                 yield request
+
+    def could_start(self, request: Any) -> bool:
+        """Whether it waits for room alone."""
+        scheduler = self._scheduler
+        if request not in getattr(scheduler, "deferred_waiting", ()):
+            return True
+        # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
+        return bool(scheduler._handle_blocked_waiting_request(request))  # noqa: SLF001 – see above
 
     def bring_forward(self, requests: Sequence[Any]) -> None:
         """Put these at the front of the queue, in this order; the others keep theirs."""
@@ -81,6 +89,32 @@ class WaitingQueues:
         waiting.remove_requests(requests)
         # vLLM's own: they are prepended one after the other, so the last comes to stand first.
         waiting.prepend_requests(reversed(requests))
+
+    def put_first(self, requests: Sequence[Any]) -> None:
+        """Put these at the front of a queue in order of arrival; those that are not in it are left where they are.
+
+        It is taken apart only as far as the last of them stands: a search for each would look at all before it.
+        """
+        waiting = self._scheduler.waiting
+        if all(ahead is request for ahead, request in zip(waiting, requests, strict=False)):
+            return
+        wanted, passed, take = set(requests), [], waiting.popleft
+        for _ in range(len(waiting)):
+            request = take()
+            if request not in wanted:
+                passed.append(request)
+                continue
+            wanted.remove(request)
+            if not wanted:
+                break
+        self._rearranged = True
+        waiting.extendleft(reversed(passed))
+        waiting.extendleft(request for request in reversed(requests) if request not in wanted)
+
+    def restore(self) -> None:
+        """Undo what was brought forward."""
+        if BatchingKnob.POLICY not in self.unsupported:
+            self.follow(self._policy)
 
     def follow(self, policy: Policy | None) -> None:
         """Serve in the order of `policy` from now on, None is the start policy; undoes what was brought forward."""
@@ -96,13 +130,6 @@ class WaitingQueues:
             scheduler.kv_holding_waiting = holding
             scheduler.policy = self._module.SchedulingPolicy(wanted.value)  # type: ignore[union-attr] # unsupported if None
         self._policy, self._rearranged = wanted, False
-
-    def _could_start(self, request: Any) -> bool:
-        scheduler = self._scheduler
-        if request not in scheduler.deferred_waiting:
-            return True
-        # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
-        return bool(scheduler._handle_blocked_waiting_request(request))  # noqa: SLF001 – see above
 
     def _in_order(self) -> list[Any]:
         waiting = self._scheduler.waiting

@@ -6,6 +6,9 @@ middleware opens and ends the requests (arrival, refusals, departures as the HTT
 of the output processor tell of their sequences. What belongs together travels in a context variable, which every task
 of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
 
+What an engine core may still refuse has its answer held back until its first token: a refusal then takes the place of
+all that the route would have said. An answer of which the client has something goes on.
+
 Nothing here may hurt serving: what is wrapped runs first and its outcome stands; a fault of ours is counted.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -24,6 +28,7 @@ from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Se
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
 from flyball_engine.vllm.needs import COUNTING
+from flyball_engine.vllm.refusal import is_refusal, set_mark
 from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
@@ -33,6 +38,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+#: The route of Anthropic's form; all others are of OpenAI's.
+MESSAGES_PATH: Final = "/v1/messages"
 #: Routes whose refusals and early departures are counted; elsewhere only requests that reach the engine are.
 GENERATING_PATHS: Final = frozenset(
     {
@@ -40,7 +47,7 @@ GENERATING_PATHS: Final = frozenset(
         "/v1/chat/completions",
         "/v1/chat/completions/batch",
         "/v1/responses",
-        "/v1/messages",
+        MESSAGES_PATH,
         "/inference/v1/generate",
         "/invocations",
     }
@@ -54,6 +61,8 @@ _SURFACE: Final = {
 }
 #: The attribute of vLLM's per-sequence state that holds our own.
 _MARK: Final = "flyball_sequence"
+#: That of the passage of a request that the core may refuse.
+_PASSAGE: Final = "flyball_passage"
 
 _current: ContextVar[OpenRequest | None] = ContextVar("flyball_request", default=None)
 
@@ -105,12 +114,21 @@ class _Feed:
         current = _current.get()
         self._states = processor.request_states
         state = processor.request_states.get(request.request_id)
-        if state is not None:
-            self._keeper.sent(state.prompt_len, alone=len(processor.request_states) == 1)
+        if state is None:
+            return
+        parent = getattr(state, "parent_req", None)
+        mark = self._keeper.sent(
+            state.prompt_len,
+            alone=len(processor.request_states) == 1,
+            siblings=1 if parent is None else parent.sampling_params.n,
+        )
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
-        if current is None or state is None or state.detokenizer is None or hasattr(state, _MARK):
+        if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
         setattr(state, _MARK, self._ledger.started(current))
+        if mark is not None:
+            setattr(state, _PASSAGE, self._keeper.passage())
+            set_mark(request, mark._replace(waited=self._clock() - current.arrival, sent_at=time.time()))
 
     def update(self, state: Any, output: Any, at: float | None) -> None:
         """The engine core made tokens for a sequence."""
@@ -118,7 +136,16 @@ class _Feed:
         if sequence is not None:
             now = self._clock()
             tokens = len(output.new_token_ids)
+            if not sequence.tokens and (passage := getattr(state, _PASSAGE, None)) is not None:
+                self._first(passage, sequence.request, output, now)
             self._ledger.received(sequence, tokens=tokens, at=now if at is None else at, now=now)
+
+    def _first(self, passage: Passage, request: OpenRequest, output: Any, now: float) -> None:
+        """The first that the core says of a sequence that it might refuse."""
+        if is_refusal(output):
+            self._keeper.expired(passage, waited=now - request.arrival)
+        else:
+            passage.refusable = False
 
     def finished(self, state: Any, reason: Any) -> None:
         """A sequence came to its end."""
@@ -131,6 +158,8 @@ class _Feed:
                 now=self._clock(),
                 failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
             )
+            if (passage := getattr(state, _PASSAGE, None)) is not None and passage.expired:
+                return
             self._keeper.finished(
                 prompt_tokens=state.prompt_len,
                 cached_tokens=state.num_cached_tokens,
@@ -214,12 +243,11 @@ class RequestMiddleware:
             return
         path = scope.get("path", "")
         passage = self._keeper.opened() if path in GENERATING_PATHS else None
-        exchange = _Exchange(receive, send, passage)
+        exchange = _Exchange(receive, send, passage, path)
         request = self._ledger.opened(self._clock())
         token = _current.set(request)
         try:
-            await self._app(scope, exchange.receive, exchange.send)
-            exchange.returned = True
+            await exchange.run(self._app, scope)
         finally:
             _current.reset(token)
             if passage is not None:
@@ -244,19 +272,52 @@ class RequestMiddleware:
 _NOT_REFUSALS: Final = frozenset({401, 403, 404, 405})
 
 
+#: Parts of an answer that are held back until its first token. Routes that say something before it say two or three.
+_MOST_HELD: Final = 64
+
+
 class _Exchange:
-    """Watches one exchange's messages: whether the client left, and with which status it was answered."""
+    """Watches one exchange's messages: whether the client left, and with which status it was answered.
 
-    __slots__ = ("_complete", "_left", "_passage", "_receive", "_send", "returned", "status")
+    Holds the answer back while it may become a refusal.
+    """
 
-    def __init__(self, receive: Receive, send: Send, passage: Passage | None) -> None:
+    __slots__ = (
+        "_complete",
+        "_held",
+        "_left",
+        "_passage",
+        "_path",
+        "_receive",
+        "_refused",
+        "_send",
+        "returned",
+        "status",
+    )
+
+    def __init__(self, receive: Receive, send: Send, passage: Passage | None, path: str) -> None:
         self._passage = passage
+        self._path = path
         self._receive = receive
         self._send = send
+        self._held: list[Message] = []
         self._left = False
         self._complete = False
+        self._refused = False
         self.status = 0
         self.returned = False
+
+    async def run(self, app: App, scope: MutableMapping[str, Any]) -> None:
+        """The exchange; what the application raises once its request was refused has nobody to hear it."""
+        try:
+            await app(scope, self.receive, self.send)
+            self.returned = True
+        except Exception:
+            if self._passage is None or not self._passage.expired:
+                raise
+        if self._passage is not None and self._passage.expired:
+            await self._refuse(self._passage)
+        await self._release()
 
     async def receive(self) -> Message:
         """A message from the client. A disconnect behind the whole answer is none: the server says so then too."""
@@ -267,26 +328,77 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         """A message to the client."""
-        if message["type"] == "http.response.start":
-            if self._passage is not None and self._passage.retry_after is not None:
-                message = _as_refusal(message, self._passage.retry_after)
-            self.status = message["status"]
-        elif message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._complete = True
-        await self._send(message)
+        passage = self._passage
+        if passage is not None and passage.expired:
+            await self._refuse(passage)
+            return
+        if passage is not None and passage.refusable and self._waits(message):
+            self._held.append(message)
+            return
+        if self._held or (passage is not None and passage.refusable):
+            await self._release()
+        await self._forward(message)
 
     def end(self, request: OpenRequest) -> End:
         """How the exchange ended."""
         if self._left:
             return End.LEFT
-        if self.status >= 400 and not request.sequences:
+        if self._refused or (self.status >= 400 and not request.sequences):
             return End.REFUSED
         return End.ANSWERED if self.returned and self.status < 400 else End.FAILED
 
+    def _waits(self, message: Message) -> bool:
+        """Whether a message waits for the first token: neither an error does, nor an answer that is complete."""
+        if message["type"] == "http.response.start":
+            return bool(message["status"] < 400)
+        return bool(message.get("more_body", False)) and len(self._held) < _MOST_HELD
 
-def _as_refusal(start: Message, retry_after: int) -> Message:
+    async def _release(self) -> None:
+        """Send what was held back; from here on the request is served, however late."""
+        if self._passage is not None:
+            self._passage.refusable = False
+        held, self._held = self._held, []
+        for message in held:
+            await self._forward(message)
+
+    async def _forward(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if self._passage is not None and self._passage.retry_after is not None:
+                message = _as_refusal(message, self._passage.status, self._passage.retry_after)
+            self.status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._complete = True
+        await self._send(message)
+
+    async def _refuse(self, passage: Passage) -> None:
+        """Answer with the refusal, once, in place of all that was held back and all that comes."""
+        self._held = []
+        if self._refused or self.status:
+            return
+        self._refused, self.status = True, passage.status
+        body = _refusal_body(self._path, passage.status, passage.retry_after or 0)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", str(passage.retry_after).encode()),
+        ]
+        await self._send({"type": "http.response.start", "status": passage.status, "headers": headers})
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _refusal_body(path: str, status: int, retry_after: int) -> bytes:
+    """What vLLM answers of this form where it refuses a request itself."""
+    kind = HTTPStatus(status).phrase
+    message = f"overloaded: the first token could not come before its deadline; retry after {retry_after} s"
+    if path == MESSAGES_PATH:
+        return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}}).encode()
+
+
+def _as_refusal(start: Message, status: int, retry_after: int) -> Message:
     """The start of an answer to what the gate refused: vLLM's error answers have no headers of their own."""
     headers = [*start.get("headers", ()), (b"retry-after", str(retry_after).encode())]
     # In 0.26 a route takes every exception for a fault of the server.
-    status = HTTPStatus.SERVICE_UNAVAILABLE if start["status"] == HTTPStatus.INTERNAL_SERVER_ERROR else start["status"]
-    return {**start, "status": int(status), "headers": headers}
+    answered = status if start["status"] == HTTPStatus.INTERNAL_SERVER_ERROR else start["status"]
+    return {**start, "status": int(answered), "headers": headers}

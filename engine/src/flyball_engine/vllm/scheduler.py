@@ -32,30 +32,39 @@ def governed_class(base: type[Any]) -> type[Any]:
         if governor is None:
             return base.schedule(self, *args, **kwargs)
         governor.before_schedule()
-        output = base.schedule(self, *args, **kwargs)
+        try:
+            output = base.schedule(self, *args, **kwargs)
+        except BaseException:
+            governor.abandoned()
+            raise
         governor.after_schedule(output)
         return output
 
     methods = {
+        # For what is made past the constructor, as some of vLLM's own tests do.
+        "flyball": None,
         "__init__": __init__,
         "schedule": schedule,
-        "add_request": _followed(base.add_request, lambda governor, request: governor.received(request)),
-        "update_from_output": _followed(
-            base.update_from_output, lambda governor, output: governor.after_update(output)
-        ),
-        "finish_requests": _followed(base.finish_requests, lambda governor, _: governor.after_finish()),
+        "add_request": _followed(base.add_request, lambda governor, request, _: governor.received(request)),
+        "update_from_output": _followed(base.update_from_output, _updated),
+        "finish_requests": _followed(base.finish_requests, lambda governor, *_: governor.after_finish()),
     }
     return type(f"Governed{base.__name__}", (base,), methods)
 
 
-def _followed(method: Any, after: Callable[[Governor, Any], None]) -> Any:
-    """The scheduler's method, and then what the governor does with its first argument."""
+def _updated(governor: Governor, output: Any, outputs: Any) -> None:
+    governor.after_update(output)
+    governor.refuse_late(outputs)
+
+
+def _followed(method: Any, after: Callable[[Governor, Any, Any], None]) -> Any:
+    """The scheduler's method, and then what the governor does with its first argument and its result."""
 
     @functools.wraps(method)
     def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
         if self.flyball is not None:
-            after(self.flyball, args[0] if args else next(iter(kwargs.values())))
+            after(self.flyball, args[0] if args else next(iter(kwargs.values())), result)
         return result
 
     return followed

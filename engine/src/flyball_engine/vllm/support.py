@@ -14,9 +14,11 @@ from flyball_engine.vllm.needs import (
     EVERYTHING,
     GATE,
     GOVERNING,
+    MARKING,
     PREFIXES,
     QUEUE,
     QUEUE_MEANS,
+    REFUSING,
     SCHEDULER,
     SCHEDULER_CONFIG,
     Lack,
@@ -46,8 +48,9 @@ class Support(Frozen):
     """What one version of vLLM lets Flyball do.
 
     `knobs`: the live limits. `setpoints`: how they reach the engine cores. `counting`: of requests against objectives.
-    `gate`: refusing requests by a deadline. `prefixes`: knowing there how much of a prompt is cached. `queue`: moving
-    vLLM's own limits of its queue. `dropped`: owned arguments that it does not have, which the launcher drops.
+    `gate`: refusing requests by a deadline, `refusing`: also those that became late while they waited. `prefixes`:
+    knowing there how much of a prompt is cached. `queue`: moving vLLM's own limits of its queue. `dropped`: owned
+    arguments that it does not have, which the launcher drops.
     `names`: every name of vLLM's that we use, by class, and whether it is there; null where the class could not be
     looked at.
     """
@@ -57,6 +60,7 @@ class Support(Frozen):
     setpoints: Verdict
     counting: Verdict
     gate: Verdict
+    refusing: Verdict
     prefixes: Verdict
     queue: Verdict
     dropped: Annotated[tuple[str, ...], Field(strict=False)]
@@ -71,6 +75,8 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         setpoints=_setpoints(seen[CLIENT.name]),
         counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
         gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        refusing=_all_there((*COUNTING, GATE[0], *REFUSING, *MARKING), seen)
+        or Verdict(works=True, how="an output of the engine core that ends the request, a start that is held back"),
         prefixes=_all_there(PREFIXES, seen) or Verdict(works=True, how="the hashes in BlockHashToBlockMap"),
         queue=_queue(seen),
         dropped=tuple(sorted(dropped)),

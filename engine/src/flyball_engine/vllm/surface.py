@@ -2,7 +2,7 @@
 
 vLLM says its scheduler interface is private and may change. So every attribute is named in `needs.py` and checked when
 the engine starts: what is absent makes a knob unsupported, or the engine ungoverned, with a reason; nothing fails
-later in a step. Tested with 0.26, 0.29 and 0.32.
+later in a step. Tested with 0.26, 0.29, 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
 from flyball_engine.batching.reflex import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
@@ -29,6 +28,9 @@ from flyball_engine.vllm.needs import (
     lacking,
     means,
 )
+
+#: Tokens of a waiting request's prompt that the prefix cache holds.
+CachedTokens = Callable[[Any], int]
 
 
 class UngovernableError(Exception):
@@ -77,7 +79,12 @@ class Surface:
 
     @property
     def defers_prefills(self) -> bool:
-        """Whether prompts get nothing in most steps by intent, so that data-parallel ranks prefill in the same."""
+        """Whether prompts get nothing in most steps by intent: data-parallel ranks prefill in the same.
+
+        Since 0.33 an engine without such ranks keeps that pace by itself.
+        """
+        if int(getattr(self._scheduler, "local_prefill_interval", 1)) > 1:
+            return True
         ranks = int(getattr(self._scheduler.parallel_config, "data_parallel_size", 1))
         return ranks > 1 and int(getattr(self._config, "prefill_schedule_interval", 1)) > 1
 
@@ -90,11 +97,6 @@ class Surface:
     def stages(self) -> int:
         """Stages of the pipeline: so many steps with different requests are in flight at once."""
         return int(getattr(self._scheduler.parallel_config, "pipeline_parallel_size", 1))
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether vLLM raises the long-prefill threshold to a fair share by itself."""
-        return self._adaptive
 
     @property
     def drains_by_slots(self) -> bool:
@@ -129,6 +131,10 @@ class Surface:
         """Whether vLLM itself holds back requests."""
         return bool(getattr(self._scheduler, "_pause_state", 0))
 
+    def has(self, request: Any) -> bool:
+        """Whether the scheduler still has this request."""
+        return self._scheduler.requests.get(request.request_id) is request
+
     def waiting(self) -> int:
         """Requests waiting, for whatever reason."""
         return int(self._scheduler.get_request_counts()[1])
@@ -140,9 +146,25 @@ class Surface:
         name = "deferred_waiting" if hasattr(scheduler, "deferred_waiting") else "skipped_waiting"
         return max(0, self.waiting() - len(getattr(scheduler, name, ())))
 
-    def prefilling(self) -> list[Any]:
-        """The running requests whose prompt is not yet processed."""
-        return [request for request in self.running if request.is_prefill_chunk]
+    @property
+    def sets_back(self) -> bool:
+        """Whether a decode may have to process its prompt again while it runs: a connector failed to load a part."""
+        return getattr(self._scheduler, "connector", None) is not None
+
+    def prefilling(self, most: int) -> list[Any]:
+        """The running requests whose prompt is not yet processed, of whom there are so many at `most`.
+
+        Looked for from the newest on: those before them mostly decode.
+        """
+        found: list[Any] = []
+        if most:
+            for request in reversed(self.running):
+                if request.is_prefill_chunk:
+                    found.append(request)
+                    if len(found) == most:
+                        break
+        found.reverse()
+        return found
 
     def batch(self, prefilling: list[Any], *, elsewhere: int = 0) -> RunningBatch:
         """The running requests, as far as limits depend on them.
@@ -152,44 +174,66 @@ class Surface:
         running = self.running
         if not prefilling:
             return RunningBatch(decodes=max(0, len(running) - elsewhere))
-        # Served in this order: is there a decode after the first partial prefill?
-        first = next(index for index, request in enumerate(running) if request is prefilling[0])
         return RunningBatch(
             decodes=max(0, len(running) - len(prefilling) - elsewhere),
-            prefills=tuple(request.num_tokens - request.num_computed_tokens for request in prefilling),
-            decodes_behind=len(running) - first > len(prefilling),
+            prefills=tuple([request.num_tokens - request.num_computed_tokens for request in prefilling]),
         )
 
-    def prompts(self, requests: Iterable[Any]) -> list[Prompt]:
-        """What is left of these requests' prompts. What the prefix cache holds is known once a request runs."""
-        return [
-            Prompt(remaining=request.num_tokens - request.num_computed_tokens, context=request.num_computed_tokens)
-            for request in requests
-        ]
-
-    def backlog(self, prefilling: list[Any], cached: Callable[[Any], int] | None) -> Work:
-        """What is still to be processed of prompts that have begun or wait: a walk over the whole queue.
+    def prompts(self, requests: Iterable[Any], cached: CachedTokens | None = None) -> list[Prompt]:
+        """What is left of these requests' prompts.
 
         `cached`: tokens of a waiting request's prompt that the prefix cache holds, None if nobody knows.
         """
-        tokens, attention = 0, 0.0
-        for request in itertools.chain(prefilling, self._scheduler.waiting):
-            computed = request.num_computed_tokens
-            if cached is not None and not computed:
-                computed = cached(request)
-            remaining = request.num_tokens - computed
-            tokens += remaining
-            attention += remaining * (computed + remaining / 2)
-        return Work(self.waiting(), tokens, attention)
+        found = []
+        for request in requests:
+            context = computed_tokens(request, cached)
+            # Of what was loaded whole, vLLM computes the last token.
+            found.append(Prompt(remaining=max(1, request.num_tokens - context), context=context))
+        return found
+
+    def queue(self) -> Iterator[Any]:
+        """What waits, in the order vLLM serves it."""
+        return itertools.chain(*self._queues())
 
     def queue_head(self, length: int) -> list[Any]:
-        """The first `length` requests that wait for room, in the order vLLM takes them."""
-        return list(itertools.islice(self._scheduler.waiting, length))
+        """The first `length` requests that may join now, in the order vLLM takes them."""
+        return list(itertools.islice(filter(self._may_join, self.queue()), length))
 
-    def context(self, names: Iterable[str]) -> int:
-        """Tokens of these requests that are in the KV cache, this step's included."""
-        requests = self._scheduler.requests
-        return sum([requests[name].num_computed_tokens for name in names])
+    def _queues(self) -> Sequence[Iterable[Any]]:
+        """What waits, in the order vLLM serves it: first what it keeps apart, such as what holds KV cache already."""
+        scheduler = self._scheduler
+        # Since 0.31; before, a queue of all that had to wait for something else than room.
+        apart = getattr(scheduler, "kv_holding_waiting", None)
+        return (getattr(scheduler, "skipped_waiting", ()) if apart is None else apart, scheduler.waiting)
+
+    def _may_join(self, request: Any) -> bool:
+        """Whether it waits for room alone: neither for its cache to be loaded nor for a session's next input."""
+        status = request.status.name
+        if status == "WAITING_FOR_REMOTE_KVS":
+            return request.request_id in getattr(self._scheduler, "finished_recving_kv_req_ids", ())
+        return bool(status != "WAITING_FOR_STREAMING_REQ")
+
+    def finished(self) -> set[str]:
+        """The requests that ended since the last step was planned."""
+        names: set[str] = self._scheduler.finished_req_ids
+        return names
+
+    def context(self, output: Any) -> int:
+        """Tokens of a step's requests that are in the KV cache, the step's own included: vLLM lists those before it."""
+        before = sum(output.scheduled_cached_reqs.num_computed_tokens)
+        for request in output.scheduled_new_reqs:
+            before += request.num_computed_tokens
+        return int(before + output.total_num_scheduled_tokens)
+
+    def decode_context(self, prefilling: Sequence[Any], decodes: int) -> float:
+        """Tokens of the KV cache that so many of the running requests that decode read in their next step."""
+        running = self.running
+        total = len(running) - len(prefilling)
+        if total <= 0:
+            return 0.0
+        held: int = sum([request.num_computed_tokens for request in running])
+        held -= sum([request.num_computed_tokens for request in prefilling])
+        return held * decodes / total
 
     def write(self, limits: Wanted, *, step_threshold: int) -> None:
         """Set the limits of the next step. A step threshold that differs from the limit is exact, never adapted."""
@@ -215,6 +259,12 @@ class Surface:
             scheduler.max_num_active_reqs = active
 
 
+def computed_tokens(request: Any, cached: CachedTokens | None) -> int:
+    """Tokens of a request that are in the KV cache, or will be found there when it joins."""
+    computed: int = request.num_computed_tokens
+    return cached(request) if cached is not None and not computed else computed
+
+
 def _expect_all_that_is_needed(scheduler: Any) -> None:
     """Raises UngovernableError. The scheduler is asked first: the others are its attributes."""
     lack = (
@@ -237,14 +287,35 @@ def _sizes(scheduler: Any) -> Sizes:
     lookahead = int(getattr(scheduler, "num_prefill_lookahead", 0) or 0)
     return Sizes(
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=_most_tokens(scheduler),
         max_model_len=scheduler.max_model_len,
         tokens_per_decode=decode,
         least_chunk=max(LEAST_CHUNK, decode, lookahead + 1),
         indivisible=_indivisible(scheduler),
         # Looked up by the number of scheduled requests: entry 0 is never read.
         depths=tuple(sorted(set(lookup[1:]))) if (lookup := getattr(scheduler, "dynamic_sd_lookup", None)) else (),
+        graphs=_graphs(scheduler),
     )
+
+
+def _most_tokens(scheduler: Any) -> int:
+    """Tokens that a step may have at most.
+
+    A drafter may write more tokens of each request than were scheduled. 0.26 starts with that many less and checks
+    nothing later: more would overflow the worker's buffers. Later versions leave the room themselves.
+    """
+    most = int(scheduler.scheduler_config.max_num_batched_tokens)
+    speculation = getattr(scheduler.vllm_config, "speculative_config", None)
+    drafts_beside = bool(getattr(speculation, "max_num_new_slots_for_drafting", 0))
+    return min(most, int(scheduler.max_num_scheduled_tokens)) if drafts_beside else most
+
+
+def _graphs(scheduler: Any) -> tuple[int, ...]:
+    """Tokens of the steps that CUDA graphs are captured of, rising."""
+    compilation = getattr(scheduler.vllm_config, "compilation_config", None)
+    mode = getattr(getattr(compilation, "cudagraph_mode", None), "name", "NONE")
+    sizes = getattr(compilation, "cudagraph_capture_sizes", None) or ()
+    return tuple(sorted(sizes)) if mode != "NONE" else ()
 
 
 def _indivisible(scheduler: Any) -> int:

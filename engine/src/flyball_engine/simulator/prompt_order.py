@@ -1,0 +1,165 @@
+"""The on-time order of a simulated core's prompts: `batching.on_time`, told what happens to them.
+
+What counts as work is what the prefix cache lacks of a prompt. The order holds under first come, first served: the
+priority policy is an order of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import islice
+
+from flyball_engine.batching.gate import Work, prompt_work
+from flyball_engine.batching.on_time import (
+    JUDGED_IN_A_STEP,
+    OnTimeOrder,
+    PrefillRate,
+    SlotTurnover,
+    StepOrder,
+    step_order,
+)
+from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
+from flyball_engine.contract import OnTime
+from flyball_engine.simulator.requests import Request
+from flyball_engine.simulator.scheduler import Scheduler, remaining
+
+
+class PromptOrder:
+    """The order, while there is one. `moved_behind` and `in_time_after_all` count, whatever comes of the order."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._on_time: OnTime | None = None
+        self._order = self.new_order(late_share=0.0)
+        self._turnover = SlotTurnover()
+        self._full = False
+        self._looked = 0.0
+        self._counted = (0, 0)
+        self._prefixes = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether prompts are served in this order."""
+        return self._on_time is not None
+
+    @property
+    def moved_behind(self) -> int:
+        """Requests that were given up once."""
+        return self._counted[0] + self._order.moved_behind
+
+    @property
+    def in_time_after_all(self) -> int:
+        """Those of them whose first token came by its deadline."""
+        return self._counted[1] + self._order.in_time_after_all
+
+    def follow(self, on_time: OnTime | None) -> None:
+        """The order from the next step on; None leaves it to the engine."""
+        if on_time == self._on_time:
+            return
+        self._counted = (self.moved_behind, self.in_time_after_all)
+        self._on_time = on_time
+        self._order = self.new_order(late_share=on_time.late_share if on_time is not None else 0.0)
+        for request in (*self._scheduler.prefilling, *self._scheduler.waiting):
+            self.came(request)
+
+    def new_order(self, *, late_share: float) -> OnTimeOrder[Request]:
+        """An empty one; whoever compares orders may have another."""
+        return OnTimeOrder(late_share=late_share)
+
+    def deadline(self, request: Request) -> float:
+        """When its first token is due; never for one that cannot be in time."""
+        if self._on_time is None or request.expected_late:
+            return math.inf
+        return request.arrival + self._on_time.first_token_deadline_seconds * self._on_time.margin
+
+    def came(self, request: Request) -> None:
+        """A request entered the queue."""
+        if self._on_time is not None and not request.made:
+            work = self._work(request)
+            self._order.add(
+                request,
+                arrived=request.arrival,
+                deadline=self.deadline(request),
+                tokens=work.tokens,
+                attention=work.attention,
+            )
+
+    def gone(self, request: Request) -> None:
+        """A request left."""
+        self._order.discard(request)
+
+    def judge(self, rate: PrefillRate, now: float, *, active: int) -> None:
+        """Make the set anew, as far as a step has time for it. `active`: requests that may run."""
+        prefixes = self._scheduler.prefixes.changes
+        if prefixes != self._prefixes:
+            self._prefixes = prefixes
+            for request in self._scheduler.waiting:
+                if request.prefix is not None:
+                    self.progressed(request)
+        slots = 0 if self._full else max(0, active - len(self._scheduler.running))
+        self._order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
+
+    def hopeless(self, rate: PrefillRate, now: float) -> list[Request]:
+        """Those that would be late even if they were served alone from now on."""
+        return self._order.hopeless(rate, now)
+
+    def queue(self) -> Queue:
+        """What the next step may serve, in this order: whoever stands first may have all that the decodes leave."""
+        scheduler = self._scheduler
+        first = [*scheduler.resuming, *(one.request for one in islice(self._order.in_order(), LOOK_AHEAD))]
+        return Queue(
+            decodes=scheduler.batch().decodes,
+            tokens_per_decode=scheduler.sizes.tokens_per_decode,
+            waiting=[scheduler.prompt(request) for request in first[:LOOK_AHEAD]],
+            more=len(first) >= LOOK_AHEAD,
+            kv_tokens=scheduler.context_tokens,
+        )
+
+    def step(self, rate: PrefillRate, *, tokens: int, active: int) -> StepOrder[Request]:
+        """Who has the tokens of the next step; requests whose first token is there come before them all."""
+        scheduler, order = self._scheduler, self._order
+        resuming, owed = scheduler.resuming, order.owed
+        begun = [found for request in scheduler.prefilling if (found := order.get(request)) is not None]
+        begun.sort(key=lambda one: (one is not owed, *one.rank()))
+        slots = active - len(scheduler.running) - sum(not request.running for request in resuming)
+        self._full = slots <= 0
+        return step_order(
+            order.in_order(),
+            [one.request for one in begun],
+            tokens=tokens - sum(remaining(request) for request in resuming),
+            slots=slots,
+            most=JUDGED_IN_A_STEP,
+            memory=scheduler.free_tokens() if begun else math.inf,
+            slots_behind=order.slots_behind(rate),
+        )
+
+    def ended(self, requests: int, now: float) -> None:
+        """Steps ended, and with them so many requests."""
+        if self._full:
+            self._turnover.observe(now - self._looked, requests)
+        self._looked = now
+
+    def served(self, chunks: dict[Request, int], *, most: int) -> None:
+        """A step ends that processed these parts of prompts; it had room for `most` tokens."""
+        tokens = behind = 0
+        for request, chunk in chunks.items():
+            pending = self._order.get(request)
+            if pending is not None:
+                tokens += chunk
+                behind += 0 if pending.on_time else chunk
+        self._order.served(tokens=tokens, behind=behind, most=most)
+
+    def progressed(self, request: Request) -> None:
+        """What is left of its prompt is another: some was processed, or it lost its blocks."""
+        work = self._work(request)
+        self._order.progressed(request, tokens=work.tokens, attention=work.attention, begun=request.running)
+
+    def started(self, request: Request, now: float) -> None:
+        """Its first token is there."""
+        self._order.started(request, now)
+
+    def _work(self, request: Request) -> Work:
+        return prompt_work(
+            request.target, request.computed if request.running else self._scheduler.prefixes.hit(request)
+        )

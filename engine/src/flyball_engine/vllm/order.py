@@ -1,0 +1,434 @@
+"""The on-time order on vLLM's scheduler: which prompts a step serves, and in which order.
+
+vLLM serves `running` from its front and then admits from the front of `waiting`. So before a step both are put in the
+order of `batching.on_time`: decodes first, then the prompts that have begun, and the next to join at the front of
+`waiting`. A prompt that has begun and comes after one that joins is taken out of `running` for the step, and put back
+behind it right after; it keeps its KV blocks, and its slot is withheld from admission. What stands last in `running` is
+what vLLM preempts first: a prompt that is late.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from flyball_engine.batching.limits import RunningBatch
+from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.reflex import Prompt, Queue
+from flyball_engine.contract import AnyKnob, Knob, OnTime, OrderKnob, Policy
+from flyball_engine.control.state_file import Slot
+from flyball_engine.vllm.queue import WaitingQueues
+from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
+
+#: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
+_LOOKED_AT: Final = 64
+#: Waiting requests whose cached blocks are looked up anew before a step: some 5 µs each.
+_LOOKED_UP: Final = 2
+#: Steps for which one that could not join is passed over: adapters, encoders and grammars take some.
+_PASSED_OVER: Final = 16
+#: Seconds that the API server may have had a request before the core; more is another clock than ours.
+_LONGEST_AGE: Final = 3_600.0
+#: No cap on the tokens of one prompt can be set.
+_NO_CAP: Final = 2**31
+
+
+class PromptOrder:
+    """Keeps one scheduler's prompts in order. Everything here runs on the core's own thread, between steps.
+
+    Of the step just planned: `first` is the prompt that was to be served first of those that had begun, None if none
+    was, and `parks` is whether some waited.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        surface: Surface,
+        queues: WaitingQueues,
+        *,
+        cached: Callable[[], CachedTokens | None],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`cached`: what knows the prefix cache, None as long as nobody does. `wall`: the clock of arrivals."""
+        self._scheduler = scheduler
+        self._surface = surface
+        self._queues = queues
+        self._cached = cached
+        self._wall = wall
+        reason = surface.ungoverned or _unsupported(scheduler, queues)
+        self.unsupported: dict[AnyKnob, str] = {} if reason is None else {OrderKnob.ON_TIME: reason}
+        self.first: Any = None
+        self.parks = False
+        self._on_time: OnTime | None = None
+        self._order: OnTimeOrder[Any] = OnTimeOrder(late_share=0.0)
+        self._turnover = SlotTurnover()
+        # Those in the order and those that resume, by the names by which they end.
+        self._named: dict[str, Any] = {}
+        # Preempted after their first token, in vLLM's order: who was preempted last stands first.
+        self._resuming: dict[Any, None] = {}
+        self._passed_over: dict[Any, int] = {}
+        self._starting: dict[int, list[Pending[Any]]] = {}
+        self._round: Iterator[Any] = iter(())
+        self._step = 0
+        self._looked = float("-inf")
+        self._slots = 0
+        self._slots_behind = math.inf
+        self._full = False
+        self._resumed = 0
+        self._begun: list[Pending[Any]] = []
+        self._next: list[Pending[Any]] = []
+        self._joining: tuple[Any, ...] = ()
+        self._parked: Sequence[Any] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether prompts are served in another order than vLLM's."""
+        return self._on_time is not None
+
+    def use(self, on_time: OnTime | None, now: float) -> None:
+        """Serve in this order from the next step on; None is vLLM's own."""
+        if self.unsupported:
+            on_time = None
+        before, self._on_time = self._on_time, on_time
+        if on_time == before:
+            return
+        if on_time is None:
+            self.parks = False
+            self._queues.restore()
+            self._order.clear()
+            for each in (self._named, self._resuming, self._passed_over, self._starting):
+                each.clear()
+            return
+        self._order.late_share = on_time.late_share
+        if before is not None:
+            self._order.postpone(_patience(on_time) - _patience(before))
+            return
+        self._looked = now
+        for request in (*self._surface.prefilling(len(self._surface.running)), *self._scheduler.waiting):
+            self.received(request, now)
+
+    def received(self, request: Any, now: float) -> None:
+        """A request came in. What continues a session, or was preempted after its first token, is no prompt of ours."""
+        if self._on_time is None or self._scheduler.requests.get(request.request_id) is not request:
+            return
+        if request.num_output_tokens:
+            return
+        # Core and API server are of one pod, so of one clock. An age it cannot have is of a clock that was set.
+        age = self._wall() - request.arrival_time
+        arrived = now - age if 0 <= age <= _LONGEST_AGE else now
+        tokens, attention = self._left(request)
+        self._order.add(
+            request,
+            arrived=arrived,
+            deadline=arrived + _patience(self._on_time),
+            tokens=tokens,
+            attention=attention,
+        )
+        self._named[request.request_id] = request
+
+    def gone(self, name: str) -> None:
+        """A request ended, whatever of it was served."""
+        if (request := self._named.pop(name, None)) is None:
+            return
+        self._order.discard(request)
+        self._resuming.pop(request, None)
+        self._passed_over.pop(request, None)
+
+    def decodes_first(self, prefilling: Sequence[Any]) -> None:
+        """Put the prompts that have begun behind the decodes: vLLM gives the first of `running` all it can take."""
+        running, prompts = self._scheduler.running, len(prefilling)
+        if prompts and running[-prompts:] != prefilling:
+            running[:] = [*(request for request in running if not request.is_prefill_chunk), *prefilling]
+
+    def look(
+        self,
+        batch: RunningBatch,
+        prefilling: Sequence[Any],
+        *,
+        active: int,
+        tokens: int,
+        rate: PrefillRate | None,
+        kv_tokens: float,
+        now: float,
+    ) -> Queue:
+        """Who may have prompt tokens in the next step, in order.
+
+        `active`, `tokens`: its limits. `rate`: of prompts beside the decodes, which read `kv_tokens` of the KV cache.
+        """
+        order, sizes = self._order, self._surface.sizes
+        self._slots = active - len(self._surface.running) - self._queues.holding_slots
+        self._note_preempted()
+        resumed, begun = [], []
+        for request in prefilling:
+            pending = order.get(request)
+            if pending is None:
+                resumed.append(self._as_pending(request))
+                continue
+            pending.tokens, pending.attention = self._left(request)
+            pending.begun = True
+            begun.append(pending)
+        decode_tokens = batch.decodes * sizes.tokens_per_decode
+        if rate is not None:
+            slots = 0 if self._full else max(0, self._slots)
+            order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
+        # Without a decode nothing but those behind may be there to be served.
+        self._slots_behind = order.slots_behind(rate) if rate is not None and batch.decodes else math.inf
+        self._look_up_some()
+        owed = order.owed
+        begun.sort(key=lambda one: (one is not owed, *one.rank()))
+        self._resumed, self._begun = len(resumed), [*resumed, *begun]
+        self._next = list(self._candidates(tokens - decode_tokens, decode_tokens))
+        return Queue(
+            decodes=batch.decodes,
+            tokens_per_decode=sizes.tokens_per_decode,
+            waiting=[_prompt(one) for one in self._next],
+            # What is not to join may join all the same, where it stands next.
+            more=self._surface.waiting() > 0,
+            indivisible=sizes.indivisible,
+            kv_tokens=kv_tokens,
+        )
+
+    def arrange(self, *, tokens: int, decodes: int) -> tuple[int, int]:
+        """Put both of vLLM's lists in order for a step of so many prompt tokens.
+
+        Returns the slots to be withheld from admission, and the cap on the tokens of one prompt, 0 for none.
+        """
+        surface, sizes = self._surface, self._surface.sizes
+        # A cap below what cannot be split would stop it.
+        caps = Knob.LONG_PREFILL_TOKEN_THRESHOLD not in surface.unsupported and not sizes.indivisible
+        plan = step_order(
+            self._next,
+            [one.request for one in self._begun],
+            tokens=tokens,
+            slots=self._slots,
+            most=_LOOKED_AT,
+            least_cap=sizes.least_chunk if caps else _NO_CAP,
+            slots_behind=self._slots_behind,
+        )
+        if plan.parked and not self._may_park(plan, decodes=decodes):
+            plan = StepOrder((*plan.running, *plan.parked), (), plan.joining)
+        running, prompts = self._scheduler.running, len(self._begun)
+        if prompts:
+            running[-prompts:] = plan.running
+        self.first = next(iter(plan.running), None)
+        self._joining, self._parked, self.parks = plan.joining, plan.parked, bool(plan.parked)
+        resuming = [request for request in self._resuming if request not in plan.joining]
+        self._queues.put_first([*plan.joining, *resuming] or self._kept_waiting())
+        withheld = len(plan.parked)
+        if math.isfinite(self._slots_behind) and not self._queues.holding_cache():
+            # vLLM would go on admitting from the queue, where those behind are next.
+            withheld = max(withheld, self._slots - len(plan.joining))
+        return withheld, plan.threshold
+
+    def restore(self) -> None:
+        """Put back behind the others who was taken out for a step."""
+        if self._parked:
+            self._scheduler.running.extend(self._parked)
+            self._parked = ()
+
+    def planned(
+        self, output: Any, prompts: Sequence[Any], joined: Sequence[Any], *, room: int, lost: int, now: float
+    ) -> None:
+        """A step was planned in which these `prompts` may go on and these `joined`.
+
+        It had `room` for so many tokens; so many `lost` their places for it.
+        """
+        order, scheduled = self._order, output.num_scheduled_tokens
+        tokens = behind = 0
+        starting = []
+        for request in (*prompts, *joined):
+            served = scheduled.get(request.request_id, 0)
+            if not served:
+                continue
+            if request in self._resuming:
+                del self._resuming[request], self._named[request.request_id]
+            pending = order.get(request)
+            if pending is None:
+                continue
+            tokens += served
+            behind += 0 if pending.on_time else served
+            if not request.is_prefill_chunk:
+                starting.append(pending)
+        order.served(tokens=tokens, behind=behind, most=room)
+        if starting:
+            for pending in starting:
+                order.discard(pending.request)
+                self._named.pop(pending.request.request_id, None)
+            self._starting[id(output)] = starting
+        if self._full:
+            self._turnover.observe(now - self._looked, len(output.finished_req_ids))
+        self._looked = now
+        self._step += 1
+        # In a step that preempts vLLM admits nobody.
+        if output.total_num_scheduled_tokens < room and lost <= 0:
+            self._pass_over(joined)
+
+    def ended(self, output: Any, now: float) -> None:
+        """A step ended: the first tokens of the prompts that it completed are there."""
+        for pending in self._starting.pop(id(output), ()):
+            self._order.first_token(pending, now)
+
+    def tell(self, numbers: Any, now: float) -> None:
+        """Write down what came of it."""
+        order = self._order
+        numbers[Slot.MOVED_BEHIND] = order.moved_behind
+        numbers[Slot.IN_TIME_AFTER_ALL] = order.in_time_after_all
+        numbers[Slot.BEHIND] = order.behind()
+        numbers[Slot.LONGEST_WAIT_BEHIND_SECONDS] = max(0.0, order.longest_wait(now))
+
+    def _left(self, request: Any) -> tuple[float, float]:
+        """Tokens and attention that its prompt still takes, without what the prefix cache holds."""
+        computed = computed_tokens(request, self._cached())
+        # Of what was found whole, vLLM computes the last token.
+        tokens = max(1, request.num_tokens - computed)
+        return tokens, tokens * (computed + tokens / 2)
+
+    def _note_preempted(self) -> None:
+        """Find who was preempted since: vLLM puts them before all that wait."""
+        found: dict[Any, None] = {}
+        for request in self._scheduler.waiting:
+            if request.status.name != "PREEMPTED":
+                break
+            pending = self._order.get(request)
+            if pending is None and request not in self._resuming:
+                found[request] = None
+                self._named[request.request_id] = request
+            elif pending is not None and pending.begun:
+                self._look_up(request)
+        if found:
+            self._resuming = found | self._resuming
+
+    def _look_up_some(self) -> None:
+        looked = 0
+        for request in islice(self._round, _LOOKED_UP):
+            looked += 1
+            pending = self._order.get(request)
+            if pending is not None and not pending.begun:
+                self._look_up(request)
+        if looked < _LOOKED_UP:
+            self._round = iter(tuple(self._order))
+
+    def _look_up(self, request: Any) -> None:
+        tokens, attention = self._left(request)
+        self._order.progressed(request, tokens=tokens, attention=attention, begun=False)
+
+    def _candidates(self, tokens: int, decode_tokens: int) -> Iterator[Pending[Any]]:
+        """Those that have begun and those that may join, in order, until the prompt `tokens` are spoken for."""
+        surface, order, begun, looked = self._surface, self._order, self._resumed, 0
+        free = (1.0 - surface.kv_cache_usage) * surface.kv_cache_tokens - decode_tokens
+        resuming, free, slots = self._that_resume(free)
+        for one in (*self._begun[:begun], *resuming):
+            tokens -= int(one.tokens)
+            yield one
+        for one in order.in_order():
+            if tokens <= 0 or slots <= 0 or looked >= _LOOKED_AT:
+                break
+            if one.begun:
+                begun += 1
+            else:
+                looked += 1
+                if not self._may_join(one.request):
+                    continue
+                self._look_up(one.request)
+                free -= (need := one.tokens + surface.block_tokens)
+                if free < 0:
+                    free, self._full = free + need, True
+                    # Where it was passed over often enough, what comes free is its.
+                    slots = 0 if one is order.owed and order.owes_all else slots
+                    continue
+                slots -= 1
+            tokens -= int(one.tokens)
+            yield one
+        yield from self._begun[begun:]
+
+    def _that_resume(self, free: float) -> tuple[list[Pending[Any]], float, int]:
+        """Those that go on after a preemption, of so many `free` tokens of KV; and the tokens and slots they leave.
+
+        Who lost the memory it had comes before whoever had none: where it cannot go on yet, no slot is left.
+        """
+        slots, found = self._slots, []
+        self._full = slots <= 0
+        for request in self._resuming:
+            if not self._may_join(request, passed_over=True):
+                continue
+            one = self._as_pending(request)
+            free -= one.tokens + self._surface.block_tokens
+            if free < 0 or slots <= 0 or self._is_passed_over(request):
+                self._full, slots = True, 0
+                break
+            slots -= 1
+            found.append(one)
+        return found, free, slots
+
+    def _kept_waiting(self) -> list[Any]:
+        """Whom to put first where nobody is to join: the one that the others wait for."""
+        owed = self._order.owed
+        return [owed.request] if owed is not None and self._order.owes_all and not owed.begun else []
+
+    def _as_pending(self, request: Any) -> Pending[Any]:
+        tokens, attention = self._left(request)
+        return Pending(request, number=0, arrived=0.0, deadline=0.0, tokens=tokens, attention=attention, weight=1.0)
+
+    def _may_join(self, request: Any, *, passed_over: bool = False) -> bool:
+        return (
+            request.request_id in self._scheduler.requests
+            and (passed_over or not self._is_passed_over(request))
+            and self._queues.could_start(request)
+            and self._queues.can_resume(request)
+        )
+
+    def _may_park(self, plan: StepOrder[Any], *, decodes: int) -> bool:
+        """Whether prompts that have begun may wait: not where the step could come to nothing for it."""
+        surface = self._surface
+        # Ranks that wait for each other, a pause and what cannot be split keep others from joining than room does.
+        if surface.defers_prefills or surface.paused or surface.sizes.indivisible:
+            return False
+        return bool(decodes or plan.running) or _is_simple(plan.joining[0])
+
+    def _is_passed_over(self, request: Any) -> bool:
+        until = self._passed_over.get(request)
+        if until is None:
+            return False
+        if self._step < until:
+            return True
+        del self._passed_over[request]
+        return False
+
+    def _pass_over(self, joined: Sequence[Any]) -> None:
+        """The step had tokens left: the first that was to join and did not, could not."""
+        there = set(joined)
+        missing = next((request for request in self._joining if request not in there), None)
+        # A pause and ranks that wait for each other keep back whoever it is.
+        kept = self._surface.paused or self._surface.defers_prefills
+        if missing is not None and not kept and missing.request_id in self._scheduler.requests:
+            self._passed_over[missing] = self._step + _PASSED_OVER
+
+
+def _patience(on_time: OnTime) -> float:
+    return on_time.first_token_deadline_seconds * on_time.margin
+
+
+def _prompt(one: Pending[Any]) -> Prompt:
+    remaining = int(one.tokens)
+    return Prompt(remaining=remaining, context=max(0, one.request.num_tokens - remaining))
+
+
+def _is_simple(request: Any) -> bool:
+    """Whether room is all that it needs to join."""
+    return not (getattr(request, "lora_request", None) or getattr(request, "mm_features", None))
+
+
+def _unsupported(scheduler: Any, queues: WaitingQueues) -> str | None:
+    """Why this scheduler's prompts cannot be ordered."""
+    for attribute, reason in (
+        ("connector", "with a KV connector vLLM starts loading whatever waits, in an order of its own"),
+        ("ec_connector", "with an encoder cache connector vLLM passes over requests in transit"),
+    ):
+        if getattr(scheduler, attribute, None) is not None:
+            return reason
+    if queues.start_policy is Policy.PRIORITY:
+        return "the engine was started with --scheduling-policy=priority, which orders them"
+    return None if hasattr(scheduler.waiting, "extendleft") else "this vLLM's queue cannot be put in another order"

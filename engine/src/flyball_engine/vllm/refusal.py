@@ -1,0 +1,85 @@
+"""How a request that was let in is refused by the engine core, and how the API server hears of it.
+
+The API server marks what the core may refuse: requests that it can still answer with a refusal. The mark travels in the
+`extra_args` of the sampling parameters. The core ends such a request as vLLM ends one that failed, and puts an output
+of its own beside those of the step; the reason why it stopped says that it was refused. A core that does not know the
+mark passes it over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from flyball_engine.vllm.attributes import first_lack
+from flyball_engine.vllm.needs import REFUSING
+
+#: In a request's `extra_args`: see `Mark`.
+_KEY: Final = "flyball_refusable"
+#: The stop reason of what was refused.
+LATE: Final = "flyball: late"
+
+
+class Mark(NamedTuple):
+    """What the core must know of a request: its `number` at this API server, and of how many sequences it is.
+
+    `waited`: seconds since its arrival there, when it was sent. `sent_at`: by that machine's wall clock.
+    """
+
+    number: int
+    sequences: int
+    waited: float = 0.0
+    sent_at: float = 0.0
+
+
+def set_mark(request: Any, mark: Mark) -> None:
+    """Mark a sequence, an EngineCoreRequest that was not sent yet."""
+    params = request.sampling_params
+    params.extra_args = {**(params.extra_args or {}), _KEY: list(mark)}
+
+
+def mark_of(request: Any) -> Mark | None:
+    """The mark of a sequence in the core; None if it may not be refused."""
+    params = getattr(request, "sampling_params", None)
+    found = (getattr(params, "extra_args", None) or {}).get(_KEY)
+    return None if found is None else Mark(*found)
+
+
+def is_refusal(output: Any) -> bool:
+    """Whether an output of the core says that the sequence was refused."""
+    return bool(output.stop_reason == LATE)
+
+
+class Refuser:
+    """Refuses requests of one scheduler, on its own thread. `lack`: what this vLLM lacks for that, None if nothing."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.lack = first_lack(REFUSING)
+
+    def refuse(self, requests: Iterable[Any], outputs: dict[int, Any]) -> None:
+        """End these requests, and say so in the `outputs` of a step, which are sent to each API server."""
+        from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason  # noqa: PLC0415 – as all of vLLM
+        from vllm.v1.request import RequestStatus  # noqa: PLC0415 – as above
+
+        told = defaultdict(list)
+        for request in requests:
+            told[request.client_index].append(
+                EngineCoreOutput(
+                    request_id=request.request_id,
+                    new_token_ids=[],
+                    finish_reason=FinishReason.ERROR,
+                    stop_reason=LATE,
+                    events=request.take_events(),
+                    trace_headers=request.trace_headers,
+                )
+            )
+        # Told first: whatever comes between, no client waits for ever for what has ended.
+        for client, refused in told.items():
+            if client in outputs:
+                outputs[client].outputs.extend(refused)
+            else:
+                outputs[client] = EngineCoreOutputs(outputs=refused)
+        names = [output.request_id for refused in told.values() for output in refused]
+        self._scheduler.finish_requests(names, RequestStatus.FINISHED_ERROR)
