@@ -64,3 +64,10 @@ class Overload(StrEnum):
 
     SHED = "Shed"
     QUEUE = "Queue"
+
+
+class Order(StrEnum):
+    """Who is served first. OnTime: those whose first token can still be in time. Arrival: who came first."""
+
+    ON_TIME = "OnTime"
+    ARRIVAL = "Arrival"

@@ -209,9 +209,11 @@ def _docstring(model: type) -> str:
 
 def _columns() -> list[Schema]:
     ready = '.status.conditions[?(@.type=="Ready")]'
+    available = '.status.conditions[?(@.type=="Available")]'
     setpoint = ".status.tuning.setpoint"
     return [
-        _column("Ready", f"{ready}.status", "Whether it is accepted, and at least one pod serves"),
+        _column("Ready", f"{ready}.status", "Whether all that this generation asks for runs and serves"),
+        _column("Available", f"{available}.status", "Whether at least one pod serves, of whatever generation"),
         _column("Replicas", ".status.replicas", "Pods there are", kind="integer"),
         _column("Serving", ".status.readyReplicas", "Pods that serve", kind="integer"),
         _column("Objectives", ".status.objectivesMet", "Objectives met, of all"),

@@ -39,6 +39,8 @@ ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
 #: it, whoever owns the spec, and no pipeline that applies the spec takes it back.
 ANNOTATION_TUNING: Final = f"{GROUP}/tuning"
 TUNING_PAUSED: Final = "Paused"
+#: What users may annotate an InferenceService with, of the keys under our group.
+USER_ANNOTATIONS: Final = (ANNOTATION_ADOPT, ANNOTATION_TUNING)
 #: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
 ANNOTATION_INTENT: Final = f"{GROUP}/intent"
 #: On the Deployment: what became of pod templates (see `plan.history`).

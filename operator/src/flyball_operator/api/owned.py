@@ -1,4 +1,4 @@
-"""vLLM arguments and environment variables that Flyball sets itself, refused at once where a user sets them.
+"""vLLM arguments and environment variables that Flyball sets itself, or no pod is Ready with: refused at once.
 
 vLLM's parser takes abbreviations and underscores, and the last spelling wins: a list in CEL cannot guard, it is a
 courtesy that answers before a pod starts. The guard is the launcher, which asks the installed parser. Pure.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flyball_engine.contract import OWNED_ARGUMENTS
+from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 from flyball_operator.api.rules import Constraint, Rule, matches
 
 #: Letters after which an abbreviation can only mean this flag (vLLM 0.32's parser; shorter ones it refuses itself).
@@ -32,8 +32,20 @@ _SURELY_MEANT: Final = {
     "api_server_count": "--api-s",
     "disable_log_stats": "--disable-log-st",
 }
-#: Spellings of their own that vLLM gives some flags.
-_SHORT: Final = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "api_server_count": "-asc"}
+#: Spellings of their own that vLLM gives some flags, as patterns. The one without prefix caching is new in 0.33.
+_SHORT: Final = {
+    "tensor_parallel_size": "-tp",
+    "pipeline_parallel_size": "-pp",
+    "api_server_count": "-asc",
+    "enable_prefix_caching": "--disable[-_]prefix[-_]caching",
+    "nnodes": "-n",
+    "data_parallel_rank": "-dpn",
+    "data_parallel_start_rank": "-dpr",
+    "data_parallel_size_local": "-dpl",
+    "data_parallel_external_lb": "-dpe",
+    "data_parallel_hybrid_lb": "-dph",
+    "data_parallel_multi_port_external_lb": "-dpm",
+}
 #: The positional model is refused as the first item that is no flag (`Engine.checks`).
 _POSITIONAL: Final = "model_tag"
 
@@ -79,6 +91,8 @@ def _refused() -> Iterator[Refused]:
     for destination, setter in OWNED_ARGUMENTS.items():
         if destination != _POSITIONAL:
             yield Refused(_spellings(destination), f"{_flag(destination)} is set by {setter}")
+    for destination, reason in IMPOSSIBLE_ARGUMENTS.items():
+        yield Refused(_spellings(destination), f"{_flag(destination)} cannot be used: {reason}")
 
 
 REFUSED_ARGUMENTS: Final = tuple(_refused())
@@ -86,12 +100,12 @@ REFUSED_ARGUMENTS: Final = tuple(_refused())
 
 @dataclass(frozen=True)
 class NotOwned(Constraint):
-    """One item of `spec.engine.args`: what Flyball sets itself is refused."""
+    """One item of `spec.engine.args`: what Flyball sets itself, and what no pod is Ready with, is refused."""
 
     def objection(self, value: str) -> str | None:
         """Names the flag that was meant, and what to use instead."""
         return next((refused.message for refused in REFUSED_ARGUMENTS if re.fullmatch(refused.pattern, value)), None)
 
     def rules(self) -> Sequence[Rule]:
-        """One rule per owned argument, so that the message names what was meant."""
+        """One rule per argument, so that the message names what was meant."""
         return [refused.rule for refused in REFUSED_ARGUMENTS]

@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Model
-from flyball_operator.api.quantities import ReadsAsQuantity
-from flyball_operator.api.rules import SUBDOMAIN, KeysMatch, MapKeyed, Matches, ObjectName, Rule
+from flyball_operator.api.quantities import EnoughBytes, ReadsAsQuantity
+from flyball_operator.api.rules import QUALIFIED, SUBDOMAIN, KeysMatch, MapKeyed, Matches, ObjectName, Rule
 
 QualifiedKey = Annotated[str, Field(max_length=317)]
 LabelText = Annotated[str, Field(max_length=63)]
@@ -125,7 +125,7 @@ class Affinity(TypedDict, total=False):
     podAntiAffinity: PodAntiAffinity
 
 
-_QUALIFIED_NAME: Final = rf"({SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_QUALIFIED_NAME: Final = rf"({SUBDOMAIN}/)?{QUALIFIED}"
 _KEYS: Final = KeysMatch(
     _QUALIFIED_NAME, "has a key that is no qualified name: [domain/]name, of letters, digits, '-', '_' and '.'"
 )
@@ -136,7 +136,9 @@ _LABEL_VALUE: Final = Matches(
 LabelMap = Annotated[dict[str, Annotated[LabelText, _LABEL_VALUE]], Field(max_length=64), _KEYS]
 AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64), _KEYS]
 Quantity = Annotated[int | str, ReadsAsQuantity()]
-ResourceMap = Annotated[dict[str, Quantity], Field(max_length=16)]
+ResourceMap = Annotated[
+    dict[str, Quantity], Field(max_length=16), EnoughBytes("memory"), EnoughBytes("ephemeral-storage")
+]
 
 
 class Resources(Model):

@@ -7,7 +7,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import ClassVar, Final
@@ -19,10 +19,17 @@ from flyball_operator.api.rules import Constraint, Rule, matches, with_rules
 #: Six digits at most: the API server's CEL counts durations in 64-bit nanoseconds, 999999h still fit.
 DURATION_PATTERN: Final = r"[0-9]{1,6}(\.[0-9]{1,6})?(us|ms|s|m|h)"
 DECIMAL_PATTERN: Final = r"[0-9]{1,3}(\.[0-9]{1,6})?"
-DURATION_HINT: Final = "a duration such as 500ms, 1.5s, 250us, 30m or 2h"
+DURATION_HINT: Final = "a duration such as 500ms, 1.5s, 250us, 30m or 2h: one number and one unit, 90s for 1m30s"
 #: Kubernetes' quantity: a decimal with a decimal or binary suffix, or an exponent. No sign: resources are not negative.
 QUANTITY_PATTERN: Final = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,2})?"
 
+_QUANTITY: Final = re.compile(r"([0-9.]+)([eE][-+]?[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|)")
+_SUFFIXES: Final[Mapping[str, Decimal]] = {
+    "m": Decimal("0.001"),
+    "": Decimal(1),
+    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
+}
 _DURATION: Final = re.compile(r"([0-9.]+)(us|ms|s|m|h)")
 _UNIT_SECONDS: Final = {
     "us": Decimal("0.000001"),
@@ -56,6 +63,12 @@ def format_duration(seconds: float | Decimal) -> str:
         if value >= size * (2 if whole_only else 1) and (not whole_only or value % size == 0):
             return _digits(value / size) + unit
     return _digits(value / _UNIT_SECONDS["us"]) + "us"
+
+
+def quantity(value: object) -> Decimal | None:
+    """The amount in a Kubernetes quantity; None if `value` is none."""
+    match = _QUANTITY.fullmatch(str(value))
+    return None if match is None else Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3]]
 
 
 def _digits(value: Decimal) -> str:
@@ -96,7 +109,7 @@ class DurationBetween(Constraint):
 class PercentageBelow100(Constraint):
     """A decimal string above 0 and below 100."""
 
-    FORM: ClassVar = 'must be a decimal number in quotes, such as "99" or "99.9"'
+    FORM: ClassVar = 'must be a decimal number in quotes, such as "99" or "99.9", with at most six decimals'
     RANGE: ClassVar = (
         "must be above 0 and below 100: at 100 a single late request would forbid every batch; 99.99 is possible"
     )
@@ -134,3 +147,34 @@ class ReadsAsQuantity(Constraint):
         rule = Rule(f"type(self) == int ? self >= 0 : {matches('self', QUANTITY_PATTERN)}", self.MESSAGE)
         beside = {key: value for key, value in schema.items() if key != "anyOf"}
         return with_rules(beside | {"x-kubernetes-int-or-string": True, "maxLength": self.MAX_LENGTH}, rule)
+
+
+@dataclass(frozen=True)
+class EnoughBytes(Constraint):
+    """A map of resources in which this one, counted in bytes, is nothing or at least a mebibyte."""
+
+    resource: str
+
+    LEAST: ClassVar = 2**20
+
+    @property
+    def _message(self) -> str:
+        return (
+            f"{self.resource} must be 0 or at least 1Mi, such as 8Mi or 8Gi:"
+            " a number without a suffix is in bytes, and m means thousandths (8m is 0.008 bytes)"
+        )
+
+    def objection(self, value: Mapping[str, int | str]) -> str | None:
+        """The hint."""
+        amount = quantity(value.get(self.resource, 0))
+        return self._message if amount is not None and 0 < amount < self.LEAST else None
+
+    def rules(self) -> Sequence[Rule]:
+        """One rule, which stands aside where the amount is no quantity."""
+        amount = f"self['{self.resource}']"
+        text = f"string({amount})"
+        enough = (
+            f"!quantity({text}).isLessThan(quantity('{self.LEAST}')) || quantity({text}).compareTo(quantity('0')) == 0"
+        )
+        held = f"type({amount}) == int ? {amount} == 0 || {amount} >= {self.LEAST} : !isQuantity({text}) || {enough}"
+        return (Rule(f"!('{self.resource}' in self) || ({held})", self._message),)

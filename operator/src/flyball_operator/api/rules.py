@@ -23,6 +23,8 @@ VALIDATIONS: Final = "x-kubernetes-validations"
 LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
 SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+#: The part of a qualified name behind its domain.
+QUALIFIED: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 
 @dataclass(frozen=True)

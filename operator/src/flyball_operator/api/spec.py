@@ -11,10 +11,21 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from flyball_engine.contract import Metric
-from flyball_operator.api.base import Check, Mode, Model, Overload
+from flyball_operator.api.base import Check, Mode, Model, Order, Overload
+from flyball_operator.api.images import IS_IMAGE, IS_SHORT
 from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
 from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
-from flyball_operator.api.rules import LABEL, SEGMENT, SUBDOMAIN, MapKeyed, Matches, ObjectName, Refuses, Rule
+from flyball_operator.api.rules import (
+    LABEL,
+    QUALIFIED,
+    SEGMENT,
+    SUBDOMAIN,
+    MapKeyed,
+    Matches,
+    ObjectName,
+    Refuses,
+    Rule,
+)
 
 #: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
 DEFAULT_MAX_NUM_SEQS: Final = 256
@@ -55,9 +66,15 @@ class ModelSource(Model):
         str,
         Field(min_length=1, max_length=512),
         Matches(
-            rf"hf://({SEGMENT}/)?{SEGMENT}|pvc://{SUBDOMAIN}(/{SEGMENT})*/?|file://(/{SEGMENT})+/?",
+            # What the rules below refuse with better words passes here.
+            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?|file://(/{SEGMENT})+/?",
             "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
         ),
+        Refuses(
+            r"hf://[^@]*@.*",
+            "may not hold a revision: write --revision=<branch, tag or commit> into spec.engine.args",
+        ),
+        Refuses(r"pvc://[^/]{254,}(/.*)?", "must name a claim of at most 253 characters"),
     ]
     """Where the weights are: `hf://org/name` (downloaded at start), `pvc://claim/path`, `file:///path` in the image."""
     served_name: (
@@ -106,7 +123,8 @@ class Engine(Model):
     image: Annotated[
         str,
         Field(min_length=1, max_length=512),
-        Matches(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "must be an image reference such as vllm/vllm-openai:v0.32.0"),
+        IS_IMAGE,
+        IS_SHORT,
     ]
     """Image with vLLM in it, such as `vllm/vllm-openai:v0.32.0`; stock images run unchanged."""
     governed: bool = True
@@ -126,13 +144,21 @@ class Accelerator(Model):
     resource_name: Annotated[
         str,
         Field(min_length=1, max_length=253),
-        Matches(rf"{SUBDOMAIN}/{SEGMENT}", "must be an extended resource such as nvidia.com/gpu"),
+        Matches(
+            rf"{SUBDOMAIN}/{QUALIFIED}",
+            "must be an extended resource such as nvidia.com/gpu: a domain, '/', and a name of at most 63 characters",
+        ),
+        Refuses(
+            r".*kubernetes\.io/.*",
+            "may not be under kubernetes.io, which is reserved for Kubernetes' own resources; accepted: the vendor's,"
+            " such as nvidia.com/gpu or amd.com/gpu",
+        ),
     ]
     """Name of the resource, such as `nvidia.com/gpu`; a pod requests one per device it spans."""
 
 
 class Parallelism(Model):
-    """Devices one replica spans, `tensor` times `pipeline`."""
+    """Devices one replica spans, `tensor` times `pipeline`. More than one needs `spec.accelerator`."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Devices that share each layer (vLLM's tensor parallel size). Default: 1, no sharing."""
@@ -154,8 +180,9 @@ class Objective(Model):
     """What is measured per HTTP request: TimeToFirstToken, TimePerOutputToken, InterTokenLatency, EndToEndLatency."""
     threshold: Annotated[str, Field(max_length=20), DurationBetween("100us", "24h")]
     """Longest time that meets the objective, such as 500ms or 1.5s; 100us to 24h."""
-    target: Annotated[str, Field(max_length=10), PercentageBelow100()] = "99"
-    """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string. Default: 99."""
+    target: Annotated[str, Field(max_length=20), PercentageBelow100()] = "99"
+    """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string with at most six
+    decimals. Default: 99."""
 
     @property
     def threshold_seconds(self) -> float:
@@ -228,11 +255,16 @@ class Tuning(Model):
     mode: Mode = Mode.AUTO
     """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
     overload: Overload = Overload.QUEUE
-    """What happens to more requests than the objectives allow. Queue: all wait, and once the queue is long all miss
-    their first-token objective until it is drained. Shed: a request whose first token would come too late is refused
-    at once, with 503 and Retry-After, and those let in keep their objectives; the time of each step is bounded, too.
+    """What happens to more requests than the objectives allow. Queue: all wait, and some come late: which, is
+    said by `order`. Shed: a request whose first token would come too late is refused at once, with 503 and Retry-After,
+    and those let in keep their objectives.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in the modes Disabled and Recommend. Default: Queue."""
+    order: Order = Order.ON_TIME
+    """Which request is served first. OnTime: those whose first token can still be in time, by deadline; the others are
+    served behind them, and a tenth of the work on prompts goes to the oldest of these, so that nobody starves. Arrival:
+    vLLM's own order. OnTime needs an objective on TimeToFirstToken or EndToEndLatency, and begins once the times of the
+    engine's steps are learnt; the modes Disabled and Recommend leave vLLM's order. Default: OnTime."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
 

@@ -22,12 +22,13 @@ Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first four are the hands', the others the brain's."""
+    """Conditions, in the order a reader wants them. The first five are the hands', the others the brain's."""
 
     ACCEPTED = "Accepted"
     PROGRESSING = "Progressing"
     AVAILABLE = "Available"
     READY = "Ready"
+    STALLED = "Stalled"
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
     OBJECTIVES_MET = "ObjectivesMet"
@@ -35,9 +36,17 @@ class ConditionType(StrEnum):
 
 
 HANDS_CONDITIONS: Final = frozenset(
-    {ConditionType.ACCEPTED, ConditionType.PROGRESSING, ConditionType.AVAILABLE, ConditionType.READY}
+    {
+        ConditionType.ACCEPTED,
+        ConditionType.PROGRESSING,
+        ConditionType.AVAILABLE,
+        ConditionType.READY,
+        ConditionType.STALLED,
+    }
 )
 BRAIN_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
+#: What of the status is the brain's, as the API server spells it; of the conditions, `BRAIN_CONDITIONS` are.
+BRAIN_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas"})
 
 #: Open in the CRD, so that a later operator's condition does not break an earlier one's schema.
 OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 316})]
@@ -48,7 +57,7 @@ class Condition(Model):
     """A Kubernetes condition (meta/v1)."""
 
     type: OpenConditionType
-    """What is claimed: Accepted, Progressing, Available, Ready, MetricsAvailable, Tuned, ObjectivesMet or
+    """What is claimed: Accepted, Progressing, Available, Ready, Stalled, MetricsAvailable, Tuned, ObjectivesMet or
     CapacitySufficient."""
     status: ConditionStatus
     """"True", "False" or "Unknown"."""
@@ -66,7 +75,7 @@ class StepModelCoefficients(Model):
     """A step-time model, quantised; seconds as decimal strings.
 
     Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
-    + g per unit of prefill attention.
+    + g per unit of prefill attention + d per token of KV cache that decodes read.
     """
 
     id: Word = ""
@@ -83,6 +92,8 @@ class StepModelCoefficients(Model):
     """Seconds per running decode."""
     g: Figure = "0"
     """Seconds per unit of prefill attention."""
+    d: Figure = "0"
+    """Seconds per token of KV cache that decodes read."""
     kappa: Number = 1
     """Tokens at which the cost per token changes."""
 
@@ -91,7 +102,7 @@ class StepModelStatus(StepModelCoefficients):
     """The identified step-time model, quantised; seconds as decimal strings.
 
     Step time = t0 + h (if there is prefill) + c1 per token up to kappa + c2 per token beyond it + beta per decode
-    + g per unit of prefill attention.
+    + g per unit of prefill attention + d per token of KV cache that decodes read.
     """
 
     error: Figure = ""
@@ -117,17 +128,15 @@ class SetpointStatus(Model):
     """Time to first token, such as 500ms, by which requests are refused. Absent: none is refused."""
     first_token_margin: Figure | None = None
     """Share of the deadline that the predicted time to first token of a request that is let in may take, a fraction."""
+    on_time_deadline: Figure | None = None
+    """Time to first token, such as 500ms, by which prompts are ordered: those that can have it are served first.
+    Absent: vLLM's own order."""
+    on_time_margin: Figure | None = None
+    """Share of that deadline which the order plans with, a fraction."""
+    queued_tokens: Number | None = None
+    """Tokens of waiting prompts at which vLLM refuses requests, until a deadline does. Absent: vLLM's own value."""
     step_model: StepModelCoefficients | None = None
     """What engines predict by; it is sent anew only when it says something else."""
-
-
-class MarginsStatus(Model):
-    """Shares of the thresholds that the law aims at, fractions; violations lower them."""
-
-    token: Figure = ""
-    """Of TimePerOutputToken and InterTokenLatency."""
-    first_token: Figure = ""
-    """Of TimeToFirstToken and EndToEndLatency."""
 
 
 class DecisionStatus(Model):
@@ -155,7 +164,8 @@ class ObjectiveStatus(Model):
     attained: Figure = ""
     """Percentage of requests that met it over `window`."""
     budget_remaining: Figure = ""
-    """Percentage of the allowed violations that is left over `window`; negative when overspent."""
+    """Percentage of the allowed violations that is left over `window`, without the sign. Negative when overspent:
+    -520 means 6.2 times the allowed violations."""
     window: Figure = ""
     """Time over which both were counted."""
 
@@ -184,8 +194,6 @@ class TuningStatus(Model):
     """Ready pods of which every engine core confirmed the setpoint, of all Ready pods: 2/2."""
     model: StepModelStatus = StepModelStatus()
     """Step-time model in use."""
-    margins: MarginsStatus = MarginsStatus()
-    """How much of the objectives is used."""
     binding_objective: Word = ""
     """Objective that limits the batch."""
     capacity: Figure = ""

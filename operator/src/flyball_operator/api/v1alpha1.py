@@ -7,15 +7,16 @@ The CRD is generated from these models (`crd.py`), and the operator parses with 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
 from flyball_engine.contract import Metric
 from flyball_operator.api import names
-from flyball_operator.api.base import Check, Mode, Model, Overload
+from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.pod import LocalObjectReference, PodTemplate, Resources
-from flyball_operator.api.quantities import DURATION_PATTERN, parse_duration
+from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
 from flyball_operator.api.rules import MapKeyed, Rule, matches
 from flyball_operator.api.spec import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
@@ -37,12 +38,12 @@ from flyball_operator.api.spec import (
 )
 from flyball_operator.api.status import (
     BRAIN_CONDITIONS,
+    BRAIN_FIELDS,
     HANDS_CONDITIONS,
     Condition,
     ConditionType,
     DecisionStatus,
     InferenceServiceStatus,
-    MarginsStatus,
     ObjectiveStatus,
     SetpointStatus,
     SlowPodStatus,
@@ -53,6 +54,7 @@ from flyball_operator.api.status import (
 
 __all__ = [
     "BRAIN_CONDITIONS",
+    "BRAIN_FIELDS",
     "DEADLINES",
     "DEFAULT_MAX_NUM_BATCHED_TOKENS",
     "DEFAULT_MAX_NUM_SEQS",
@@ -71,7 +73,6 @@ __all__ = [
     "InferenceServiceSpec",
     "InferenceServiceStatus",
     "LocalObjectReference",
-    "MarginsStatus",
     "Metric",
     "Mode",
     "Model",
@@ -79,6 +80,7 @@ __all__ = [
     "ObjectMeta",
     "Objective",
     "ObjectiveStatus",
+    "Order",
     "Overload",
     "Parallelism",
     "PodTemplate",
@@ -128,12 +130,30 @@ def _objectives_are_distinct(spec: InferenceServiceSpec) -> bool:
     return len(set(keys)) == len(keys)
 
 
+def _first_tokens_come_first(spec: InferenceServiceSpec) -> bool:
+    first, whole = (
+        [objective for objective in spec.objectives if objective.metric is metric]
+        for metric in (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+    )
+    return not any(
+        parse_duration(one.threshold) > parse_duration(other.threshold) and Decimal(one.target) <= Decimal(other.target)
+        for one in first
+        for other in whole
+    )
+
+
 def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
     resources = spec.pod_template.resources
     return spec.accelerator is None or spec.accelerator.resource_name not in {*resources.requests, *resources.limits}
 
 
 _THRESHOLDS_READ = "self.objectives.all(o, " + matches("o.threshold", DURATION_PATTERN) + ")"
+_TARGETS_READ = "self.objectives.all(o, " + matches("o.target", DECIMAL_PATTERN) + ")"
+_FIRST_TOKENS_LATER = (
+    f"self.objectives.exists(a, a.metric == '{Metric.TIME_TO_FIRST_TOKEN.value}' && self.objectives.exists(b,"
+    f" b.metric == '{Metric.END_TO_END_LATENCY.value}' && duration(a.threshold) > duration(b.threshold)"
+    " && double(a.target) <= double(b.target)))"
+)
 _ONE_OF_EACH = (
     "self.objectives.all(a, self.objectives.exists_one(b,"
     " a.metric == b.metric && duration(a.threshold) == duration(b.threshold)))"
@@ -190,6 +210,24 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
+                f"!has(self.objectives) || !{_THRESHOLDS_READ} || !{_TARGETS_READ} || !{_FIRST_TOKENS_LATER}",
+                "a TimeToFirstToken threshold is above an EndToEndLatency threshold of the same or a higher target:"
+                " whoever has the whole answer in time has its first token in time, so lower or remove it",
+                ".objectives",
+            ),
+            _first_tokens_come_first,
+        ),
+        Check(
+            Rule(
+                "has(self.accelerator) || self.parallelism.tensor * self.parallelism.pipeline == 1",
+                "needs spec.accelerator, such as {resourceName: nvidia.com/gpu}: tensor and pipeline count its devices;"
+                " without one both must be 1",
+                ".parallelism",
+            ),
+            lambda spec: spec.accelerator is not None or spec.parallelism.devices == 1,
+        ),
+        Check(
+            Rule(
                 "!has(self.accelerator) ||"
                 " !(self.accelerator.resourceName in self.?podTemplate.?resources.?requests.orValue({}))"
                 " && !(self.accelerator.resourceName in self.?podTemplate.?resources.?limits.orValue({}))",
@@ -207,7 +245,7 @@ class InferenceServiceSpec(Model):
     accelerator: Accelerator | None = None
     """Devices the engine runs on. Default: none, the engine runs on the CPU."""
     parallelism: Parallelism = Parallelism()
-    """Devices one replica spans."""
+    """Devices one replica spans. Without `spec.accelerator` it is one: the CPU."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource)."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()

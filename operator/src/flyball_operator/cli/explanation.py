@@ -14,6 +14,8 @@ from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
     BRAIN_CONDITIONS,
+    Condition,
+    ConditionType,
     DecisionStatus,
     InferenceService,
     Mode,
@@ -23,8 +25,12 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
 )
 from flyball_operator.governor.record import step_model_of
+from flyball_operator.governor.report import LEAST_BUDGET
+from flyball_operator.plan.status import Reason
 
 _WIDTH: Final = 110
+#: Tokens that a decode has behind it where a limit is told as a time: status does not say how many they have.
+_CONTEXT: Final = 1000
 _NAMES: Final = {
     "max_num_active_seqs": "requests at once",
     "max_num_scheduled_tokens": "tokens in a step",
@@ -32,6 +38,9 @@ _NAMES: Final = {
     "step_budget": "time of a step",
     "first_token_deadline": "first token by, else refused",
     "first_token_margin": "share of that which a prediction may take",
+    "on_time_deadline": "first token by, served first who can have it",
+    "on_time_margin": "share of that which the order plans with",
+    "queued_tokens": "prompt tokens that may wait before there is a deadline",
 }
 
 
@@ -71,18 +80,57 @@ def _asked(objective: Objective) -> str:
 def _attained(row: ObjectiveStatus | None) -> str:
     if row is None or not row.attained:
         return "nothing was counted"
-    return f"{row.attained} % in the last {row.window}, {row.budget_remaining} % of the allowed violations left"
+    return f"{row.attained} % in the last {row.window}, {_budget(row.budget_remaining)}"
+
+
+def _budget(remaining: str) -> str:
+    """The budget of violations in words; `remaining` in percent, as status has it."""
+    if not remaining.startswith("-"):
+        return f"{remaining} % of the allowed violations left"
+    used = 1 - float(remaining) / 100
+    least = "at least " if int(remaining) <= LEAST_BUDGET else ""
+    return f"{least}{used:.3g} times the allowed violations"
 
 
 def _seen(service: InferenceService) -> Iterator[str]:
     yield "seen"
-    found = [condition for condition in service.status.conditions if condition.type in BRAIN_CONDITIONS]
+    conditions = service.status.conditions
+    accepted = next((condition for condition in conditions if condition.type is ConditionType.ACCEPTED), None)
+    found = [condition for condition in conditions if condition.type in BRAIN_CONDITIONS]
+    if accepted is not None and (accepted.status != "True" or accepted.reason != accepted.type):
+        yield from wrapped(f"Accepted {accepted.status}, {accepted.reason}: {accepted.message}")
+    for condition in filter(_rolls, conditions):
+        yield from wrapped(f"{condition.type.value} {condition.status}, {condition.reason}: {condition.message}")
     for condition in found:
         yield from wrapped(f"{condition.type.value} {condition.status}: {condition.message or condition.reason}")
     for slow in service.status.tuning.slow_pods:
         yield f"  pod {slow.name}: steps take {slow.factor} times as long as on its siblings"
     if not found:
-        yield "  nothing yet: no operator has reported on this service"
+        yield f"  {_unseen(accepted)}"
+
+
+def _rolls(condition: Condition) -> bool:
+    """Whether it says that what is asked for does not run, or that something else serves."""
+    off = condition.status != "True"
+    match condition.type:
+        case ConditionType.AVAILABLE:
+            told = off or condition.reason == Reason.EARLIER_REVISION_SERVES
+        case ConditionType.PROGRESSING | ConditionType.READY:
+            told = off
+        case ConditionType.STALLED:
+            told = not off
+        case _:
+            told = False
+    return told and condition.reason != Reason.NOT_ACCEPTED
+
+
+def _unseen(accepted: Condition | None) -> str:
+    """Why nothing is said of tuning."""
+    if accepted is None:
+        return "nothing yet: no operator has reported on this service"
+    if accepted.status != "True":
+        return "nothing more: a service that is not accepted is not tuned"
+    return "nothing of tuning yet: the operator has accepted the service, and has not looked at its engines"
 
 
 def _model(service: InferenceService) -> Iterator[str]:
@@ -109,6 +157,7 @@ def _formula(status: StepModelStatus, model: StepModel) -> str:
     return (
         f"{_time(model.t0)} + {_time(model.h)} if there is a prompt in it + {slope} + {_time(model.beta)}/decode"
         f" + {1e9 * model.g:.3g}ns/token² of prompt attention"
+        + (f" + {1e9 * model.d:.3g}ns/token of KV cache that decodes read" if model.d > 0 else "")
     )
 
 
@@ -127,7 +176,8 @@ def limit_lines(setpoint: SetpointStatus, model: StepModel | None, binding: str,
     for name, value in _given(setpoint).items():
         meaning = "" if model is None else _meaning(name, setpoint, model, stages)
         yield f"  {name:<30} {value:>9}  {meaning}".rstrip()
-    yield f"  what binds: {binding or 'nothing, the upper bounds'}"
+    unknown = "nothing yet: first steps are small until the model is known" if setpoint.queued_tokens else ""
+    yield f"  what binds: {binding or unknown or 'nothing, the upper bounds'}"
 
 
 def _meaning(name: str, setpoint: SetpointStatus, model: StepModel, stages: int) -> str:
@@ -135,18 +185,28 @@ def _meaning(name: str, setpoint: SetpointStatus, model: StepModel, stages: int)
     seqs, tokens = -(-(setpoint.max_num_active_seqs or 0) // stages), setpoint.max_num_scheduled_tokens or 0
     if name == "max_num_active_seqs" and seqs:
         token = f", a token {stages} of them" if stages > 1 else ""
-        return f"a step of {seqs} decodes takes {_time(model.seconds(decodes=seqs))}{token}"
+        step = _time(model.seconds(decodes=seqs, kv_tokens=seqs * _CONTEXT))
+        return f"a step of {seqs} decodes{_reading(model)} takes {step}{token}"
     if name == "max_num_scheduled_tokens" and tokens > 1:
         full = model.seconds(decodes=1, prefill_tokens=tokens - 1)
         return f"a step filled by the beginning of a prompt takes {_time(full)}"
     if name == "step_budget" and setpoint.step_budget:
         seconds = float(parse_duration(setpoint.step_budget))
-        chunk = min(model.largest_chunk(seconds=seconds, tokens=seqs, decodes=seqs), max(0, tokens - seqs))
-        return f"beside {seqs} decodes that is {chunk:.0f} tokens of a prompt"
+        fits = model.largest_chunk(seconds=seconds, tokens=seqs, decodes=seqs, kv_tokens=seqs * _CONTEXT)
+        chunk = min(fits, max(0, tokens - seqs))
+        return f"beside {seqs} decodes{_reading(model)} that is {chunk:.0f} tokens of a prompt"
     if name == "first_token_deadline" and setpoint.first_token_margin:
         by = float(parse_duration(setpoint.first_token_deadline or "0s")) * float(setpoint.first_token_margin)
         return f"who is predicted to wait longer than {_time(by)} is refused"
+    if name == "on_time_deadline" and setpoint.on_time_margin:
+        by = float(parse_duration(setpoint.on_time_deadline or "0s")) * float(setpoint.on_time_margin)
+        return f"who can have it within {_time(by)} is served first, the others behind"
     return ""
+
+
+def _reading(model: StepModel) -> str:
+    """What is assumed of the decodes, where it matters."""
+    return f" with {_CONTEXT:,} tokens of context each" if model.d > 0 else ""
 
 
 def _outlook(service: InferenceService) -> Iterator[str]:
@@ -155,7 +215,11 @@ def _outlook(service: InferenceService) -> Iterator[str]:
     if mode is Mode.DISABLED:
         yield "  nothing: mode Disabled holds the upper bounds"
     elif tuning.recommended is None:
-        yield "  not known yet" if _paused(service) else f"  nothing: mode {mode.value} has applied what it decided"
+        yield (
+            "  not known yet"
+            if _paused(service) or not tuning.generation
+            else f"  nothing: mode {mode.value} has applied what it decided"
+        )
     else:
         changes = _changes(tuning.setpoint, tuning.recommended)
         yield from (changes or ["  nothing: the limits in force are what it would set"])

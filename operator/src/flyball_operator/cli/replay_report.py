@@ -40,14 +40,11 @@ def as_json(replay: Replay, *, step: float) -> dict[str, Any]:
             "holds": dict(sorted(replay.holds.items())),
             "not_observed": dict(sorted(replay.missing.items())),
             "not_observed_ratio": round(replay.missing.total() / len(ticks), 4),
-            "regimes": dict(sorted(replay.regimes.items())),
             "engines_ran_the_same_ticks": alike,
             "engines_ran_known_ticks": known,
             "objectives_not_counted": [objective.name for objective in replay.uncounted],
-            "regime": state.regime.value,
             "binding": replay.binding,
             "model": record.model_status(state.learner).model_dump(),
-            "margins": record.margins_status(state.margins).model_dump(),
             "setpoint": record.setpoint_status(state.policy).model_dump(exclude_none=True),
             "capacity": _capacity(replay),
         },
@@ -66,7 +63,6 @@ def _tick_json(tick: Tick) -> dict[str, Any]:
         "time": rfc3339(decision.at),
         "hold": None if decision.hold is None else decision.hold.value,
         "trigger": decision.trigger,
-        "regime": tick.regime.value,
         "setpoint": record.setpoint_status(decision.policy).model_dump(exclude_none=True),
         "ran": _ran_json(tick.ran),
     }
@@ -108,8 +104,6 @@ def _summary(replay: Replay) -> Iterator[str]:
     missing = replay.missing
     why = f": {_counted(missing)}" if missing else ""
     yield from wrapped(f"not observed: {100 * missing.total() / ticks:.0f} % of the ticks{why}")
-    if replay.regimes:
-        yield from wrapped(f"regimes: {_counted(replay.regimes)}; at the end {replay.state.regime.value}")
     alike, known = replay.alike
     if known:
         yield from wrapped(

@@ -28,7 +28,6 @@ from flyball_operator.governor.signals import (
     Unobserved,
     blind_spot,
 )
-from flyball_operator.governor.situation import Regime
 from flyball_operator.governor.spec import Objective, TuningSpec, tuning_spec
 
 #: The least and the most of each limit over the engines, by its name.
@@ -43,7 +42,6 @@ class Tick:
 
     decision: Decision
     ran: Ran
-    regime: Regime
     missing: Unobserved | None
 
 
@@ -130,7 +128,7 @@ class Replay:
             self.rows.append(Row(decision, ran, Seen(at)))
         if decision.choice is not None:
             self.binding = decision.choice.binding
-        self.ticks.append(Tick(decision=decision, ran=ran, regime=self.state.regime, missing=missing))
+        self.ticks.append(Tick(decision=decision, ran=ran, missing=missing))
         return decision
 
     @property
@@ -142,11 +140,6 @@ class Replay:
     def missing(self) -> Counter[str]:
         """Ticks on which nothing was decided for want of signals, by reason."""
         return Counter(tick.missing.reason.value for tick in self.ticks if tick.missing is not None)
-
-    @property
-    def regimes(self) -> Counter[str]:
-        """Ticks that the law was asked on, by what it was after."""
-        return Counter(tick.regime.value for tick in self.ticks if tick.decision.choice is not None)
 
     @property
     def uncounted(self) -> list[Objective]:

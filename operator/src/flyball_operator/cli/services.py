@@ -73,14 +73,16 @@ def _from_file(name: str) -> Mapping[str, Any]:
     except yaml.YAMLError as error:
         raise NotHadError(f"--file {name}: neither YAML nor JSON: {str(error).splitlines()[0]}") from error
     if not isinstance(found, Mapping) or found.get("kind") != "InferenceService":
-        kind = found.get("kind") if isinstance(found, Mapping) else type(found).__name__
-        raise NotHadError(f"--file {name}: kind is {kind!r}, accepted: InferenceService, one object")
+        if found is None:
+            raise NotHadError(f"--file {name}: is empty, accepted: InferenceService, one object")
+        kind = repr(found.get("kind")) if isinstance(found, Mapping) else "not there"
+        raise NotHadError(f"--file {name}: kind is {kind}, accepted: InferenceService, one object")
     meta = found.get("metadata")
     if missing := [key for key in ("namespace", "uid") if not isinstance(meta, Mapping) or not meta.get(key)]:
         said = " and ".join(f"metadata.{key}" for key in missing)
         raise WrongServiceError(
             f"--file {name}: no {said}, as in a manifest that was never applied; accepted: an object of a cluster,"
-            " such as kubectl get inferenceservice NAME -o yaml writes it"
+            " such as kubectl get inferenceservices.serving.flyball.dev NAME -o yaml writes it"
         )
     return found
 

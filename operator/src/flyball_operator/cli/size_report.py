@@ -124,6 +124,7 @@ def _steps_json(steps: Steps) -> dict[str, Any]:
             "c2_seconds_per_token": model.c2,
             "beta_seconds_per_decode": model.beta,
             "g_seconds_per_token_squared": model.g,
+            "d_seconds_per_kv_token": model.d,
             "kappa_tokens": model.kappa,
         },
     }

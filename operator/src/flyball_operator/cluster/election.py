@@ -8,6 +8,8 @@ The client library's own let two leaders act when the API server hung. The rules
 - The epoch is the Lease's transitions. It never falls, also when the Lease was deleted: whoever takes or makes the
   Lease goes above every epoch in any service's status, since engines and the API server refuse older ones; who makes it
   goes far above, since engines may have heard of leaders that changed nothing and are in no status.
+- A leader may raise its epoch, by the Lease, to order above an engine that holds what nobody can have written. Once an
+  hour at most, and not far: what engines say must not use the numbers up.
 - The lease is given back only after this process has stopped writing.
 """
 
@@ -23,6 +25,7 @@ from typing import Final
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.errors import ClusterError, NotFoundError
 from flyball_operator.cluster.resources import LEASES
+from flyball_operator.governor.numbering import UNTOLD_LEADERS
 from flyball_operator.plan.objects import Object
 
 #: Seconds after which others take a lease whose record does not change.
@@ -31,13 +34,14 @@ LEASE_SECONDS: Final = 15
 RENEW_DEADLINE: Final = 10.0
 RETRY_SECONDS: Final = 2.0
 REQUEST_SECONDS: Final = 2.0
-#: Leaders in a row, at most, that wrote no status: what a new Lease begins above the last epoch that any status has.
-UNTOLD_LEADERS: Final = 1000
+#: Seconds between two epochs that one leader takes.
+RAISE_SECONDS: Final = 3600.0
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-EpochFloor = Callable[[], Awaitable[int]]
+#: The highest epoch that any status tells of, given what the Lease has counted to.
+EpochFloor = Callable[[int], Awaitable[int]]
 
 
 class LeadershipLostError(Exception):
@@ -77,6 +81,8 @@ class Elector:
         self._acts_from = 0.0
         self._held_until = 0.0
         self._epoch = 0
+        self._above: int | None = None
+        self._raise_from = 0.0
         self._stopped = False
         self.leading = asyncio.Event()
 
@@ -95,6 +101,17 @@ class Elector:
     def epoch(self) -> int:
         """Epoch of this leadership; 0 while not leading."""
         return self._epoch if self.may_act() else 0
+
+    def raise_epoch(self, above: int) -> None:
+        """Take an epoch above this one with the next renewal; not within an hour of the last such one, and not far."""
+        if not self._epoch <= above <= self._epoch + UNTOLD_LEADERS:
+            return
+        if self._above is None:
+            now = self._clock()
+            if now < self._raise_from:
+                return
+            self._raise_from = now + RAISE_SECONDS
+        self._above = max(above, self._above or 0)
 
     def stop_acting(self) -> None:
         """Refuse every write from now on; the lease is still held, so nobody else writes either."""
@@ -153,14 +170,15 @@ class Elector:
                 return await self._make()
         holder = lease["spec"].get("holderIdentity") or ""
         if holder == self._candidate.identity:
-            return await self._write(lease, transitions=int(lease["spec"].get("leaseTransitions") or 0))
+            found = int(lease["spec"].get("leaseTransitions") or 0)
+            return await self._write(lease, transitions=found if self._above is None else max(found, self._above + 1))
         if self._held_until > 0:
             self._held_until = 0.0
             raise LeadershipLostError(f"the lease {self._candidate.lease} is {holder}'s")
         if holder and not self._expired(lease):
             return False
         before = int(lease["spec"].get("leaseTransitions") or 0)
-        return await self._write(lease, transitions=max(before, await self._epoch_floor()) + 1)
+        return await self._write(lease, transitions=max(before, await self._epoch_floor(before)) + 1)
 
     def _expired(self, lease: Object) -> bool:
         """Whether the record has not changed for as long as it is valid, by our clock and our own watching."""
@@ -174,7 +192,7 @@ class Elector:
         if self._held_until > 0:
             self._held_until = 0.0
             raise LeadershipLostError(f"the lease {self._candidate.lease} was deleted")
-        floor = await self._epoch_floor()
+        floor = await self._epoch_floor(0)
         lease: Object = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -200,6 +218,9 @@ class Elector:
     def _won(self, lease: Object, sent: float) -> bool:
         self._lease = lease
         self._epoch = int(lease["spec"]["leaseTransitions"])
+        if self._above is not None and self._epoch > self._above:
+            log.warning("a new epoch orders above what an engine holds", extra={"epoch": self._epoch})
+            self._above = None
         # The time of sending: the server may have taken the record at once, and the answer its time.
         self._held_until = sent + RENEW_DEADLINE
         return True

@@ -4,7 +4,8 @@ ClusterError
 ├── NotFoundError           404
 ├── AlreadyExistsError      409 on create
 ├── ConflictError           409 otherwise: UID or resource version is another one
-├── ForbiddenError          401, 403: a missing right, worth another try only after somebody grants it
+├── ForbiddenError          403: a missing right, worth another try only after somebody grants it
+│   └── UnauthorizedError   401: it is not known who asks; it says nothing of rights
 ├── RefusedError            400, 422: the object is wrong; trying again cannot help
 ├── UnavailableError        429, 5xx, time-outs, connections: try again; a write may or may not have happened
 └── NotLeadingError         no call was made: this process may not write (any more)
@@ -36,6 +37,10 @@ class ForbiddenError(ClusterError):
     """The account may not do this."""
 
 
+class UnauthorizedError(ForbiddenError):
+    """The API server does not know who asks: a token has expired, or cannot be verified now."""
+
+
 class RefusedError(ClusterError):
     """The API server says the object is wrong."""
 
@@ -51,7 +56,7 @@ class NotLeadingError(ClusterError):
 _MESSAGE_LENGTH: Final = 800
 _BY_STATUS: Final[dict[int, type[ClusterError]]] = {
     400: RefusedError,
-    401: ForbiddenError,
+    401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
@@ -72,4 +77,9 @@ def from_response(status: int, body: bytes) -> ClusterError:
     if len(message) > _MESSAGE_LENGTH:
         # An invalid value is quoted whole, before the reason.
         message = f"{message[: _MESSAGE_LENGTH // 2]} … {message[-_MESSAGE_LENGTH // 2 :]}"
+    return of_status(status, message)
+
+
+def of_status(status: int, message: str) -> ClusterError:
+    """The error that an HTTP status means."""
     return _BY_STATUS.get(status, UnavailableError)(f"{message or 'no message'} (HTTP {status})")

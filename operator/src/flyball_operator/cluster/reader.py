@@ -13,7 +13,16 @@ from datetime import datetime
 from flyball_operator.api import names
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.errors import NotFoundError
-from flyball_operator.cluster.resources import ENDPOINT_SLICES, INFERENCE_SERVICES, OWNED, PODS, REVISIONS, Resource
+from flyball_operator.cluster.resources import (
+    ENDPOINT_SLICES,
+    INFERENCE_SERVICES,
+    OWNED,
+    PODS,
+    REPLICA_SETS,
+    REVISIONS,
+    Resource,
+)
+from flyball_operator.plan.membership import Owner, members
 from flyball_operator.plan.objects import NAMED_KINDS, Kind, Object, controlled_by
 from flyball_operator.plan.snapshot import Config, Snapshot, read_desire
 
@@ -44,17 +53,22 @@ class Reader:
         self._api = api
         self._config = config
 
+    async def service(self, key: Key) -> Object | None:
+        """The service alone; None if there is no such service."""
+        return await self._get(INFERENCE_SERVICES, key)
+
     async def read(self, key: Key, *, now: datetime, epoch: int) -> Seen | None:
         """The service and everything around it; None if there is no such service."""
-        raw = await self._get(INFERENCE_SERVICES, key)
+        raw = await self.service(key)
         if raw is None:
             return None
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
         mine = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
-        named, revisions, pods, slices = await asyncio.gather(
+        named, revisions, replica_sets, pods, slices = await asyncio.gather(
             asyncio.gather(*(self._get(OWNED[kind], key) for kind in NAMED_KINDS)),
             self._list(REVISIONS, key, mine),
+            self._list(REPLICA_SETS, key, mine),
             self._list(PODS, key, mine),
             self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
         )
@@ -65,7 +79,9 @@ class Reader:
             config=self._config,
             objects={kind: _typed(found, kind) for kind, found in objects.items()},
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
-            pods=tuple(pods),
+            pods=members(
+                Owner(key.namespace, key.name, desire.meta.uid), pods, replica_sets, objects.get(Kind.DEPLOYMENT)
+            ),
             slices=tuple(slices),
             epoch=epoch,
         )

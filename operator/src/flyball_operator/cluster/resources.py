@@ -42,6 +42,8 @@ DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
 SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", READ + WRITE)
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", READ + WRITE)
+#: Read only, for what lies between a Deployment and its pods (`plan.membership`).
+REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", READ)
 EVENTS: Final = Resource("", "v1", "events", ("create",))
@@ -60,4 +62,12 @@ OWNED: Final = {
 }
 
 #: Needed in every watched namespace.
-WATCHED: Final = (INFERENCE_SERVICES, INFERENCE_SERVICE_STATUS, *OWNED.values(), PODS, ENDPOINT_SLICES, EVENTS)
+WATCHED: Final = (
+    INFERENCE_SERVICES,
+    INFERENCE_SERVICE_STATUS,
+    *OWNED.values(),
+    REPLICA_SETS,
+    PODS,
+    ENDPOINT_SLICES,
+    EVENTS,
+)

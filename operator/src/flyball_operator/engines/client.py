@@ -106,8 +106,9 @@ class EngineClient:
             read_back = await self._put(address, setpoint)
         except (UnknownError, UnreachableError):
             read_back = await self.read(address)
-        if not read_back.confirmed(Generation(epoch=setpoint.epoch, generation=setpoint.generation)):
-            raise UnknownError(f"{address.ip}: cores {list(read_back.unknown) or 'all'} have not confirmed")
+        wanted = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
+        if not read_back.confirmed(wanted):
+            raise UnknownError(f"{address.ip}: {_unconfirmed(read_back, wanted)}")
         return read_back
 
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
@@ -153,6 +154,15 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
         if len(body) > MAX_ANSWER_BYTES:
             raise BadAnswerError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
     return bytes(body)
+
+
+def _unconfirmed(read_back: ReadBack, wanted: Generation) -> str:
+    """Which cores are behind, in words."""
+    if not read_back.cores:
+        return "no engine core answers, so none has confirmed the setpoint"
+    late = sorted({*read_back.unknown, *(core.engine for core in read_back.cores if core.applied != wanted)})
+    which = f"engine core {late[0]} has" if len(late) == 1 else f"engine cores {', '.join(map(str, late))} have"
+    return f"{which} not confirmed the setpoint"
 
 
 def _read_back(body: bytes) -> ReadBack:

@@ -44,7 +44,7 @@ class Ended:
 class Canary:
     """A policy on trial in one pod, by UID and name, since a time; `before`: what the others have.
 
-    `halved`: whether `before` has half of the budget, to learn. `trusted`: whether the policy rests on a trusted model.
+    `trusted`: whether the policy rests on a trusted model.
     `confirmed_at` and `steps`: when it was first seen to run under it, and the steps made by then.
     """
 
@@ -52,7 +52,6 @@ class Canary:
     name: str
     before: Policy
     since: float
-    halved: bool = False
     trusted: bool = False
     confirmed_at: float | None = None
     steps: int = 0
@@ -88,16 +87,8 @@ def undecided(before: State, after: State) -> State:
     return replace(
         after,
         policy=before.policy,
-        margins=before.margins,
-        counted_until=before.counted_until,
-        last_outcome=before.last_outcome,
-        regime=before.regime,
-        trial=before.trial,
-        seqs_rose_at=before.seqs_rose_at,
         held_until=before.held_until,
-        halved=before.halved,
-        explore_at=before.explore_at,
-        changes=before.changes,
+        changed_at=before.changed_at,
     )
 
 
@@ -106,9 +97,6 @@ def undone(state: State, canary: Canary, ended: Ended, now: float) -> tuple[Stat
     moved = replace(
         state,
         policy=canary.before,
-        halved=canary.halved,
-        trial=None,
-        last_outcome=None,
         held_until=now + ROLLBACK_HOLD,
     )
     return moved, f"{ended.why}: what it alone was given is undone, held for {ROLLBACK_HOLD:.0f} s"

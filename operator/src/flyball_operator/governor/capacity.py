@@ -1,9 +1,9 @@
 """Capacity: what engines carry at the objectives, and how many of them the load needs.
 
-What one core carries is the largest rate of arrivals at which the law itself predicts every objective to be kept, with
-the lengths of now. The tail of the wait for a place is in that prediction; of the wait behind other prompts only the
-mean is. So a rate is judged with the queue that one request in a hundred meets: that tail is the headroom, and there is
-no other. First tokens are held to the threshold itself, since the margin stands for that same scatter.
+What one core carries is the rate of arrivals of the largest batch at which the law's own prediction keeps every
+objective, with the lengths of now. Of the wait behind other prompts the prediction has only the mean. So a rate is
+judged with the queue that one request in a hundred meets: that tail is the headroom, and there is no other. First
+tokens are held to the threshold itself, since the margin stands for that same scatter.
 
 The number of replicas is advice: nothing here scales. Pure; seconds, tokens and requests per second, Unix seconds where
 a time is meant.
@@ -15,22 +15,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_operator.governor.law import choose, grid_points, token_budget, use
-from flyball_operator.governor.policy import difference
-from flyball_operator.governor.queueing import TAIL, mean_backlog
-from flyball_operator.governor.shed import choose_gated
-from flyball_operator.governor.situation import Choice, Demand, Margins, Prediction, Regime, Situation
+from flyball_operator.governor.law import choose
+from flyball_operator.governor.long_steps import step_budget
+from flyball_operator.governor.predict import largest, predict, steady, use
+from flyball_operator.governor.situation import Choice, Situation
 from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
 
-#: A rate is found to this share.
-EXACT: Final = 0.02
-#: It is looked for again once lengths, margins or steps differ by this share, and after so many seconds in any case.
-MOVED: Final = 0.1
-FOUND_SECONDS: Final = 60.0
-#: Requests per second that no core carries, whatever a model says.
-FASTEST: Final = 1e6
-#: Thresholds that cannot be kept are loosened by this until they can.
-LOOSENED: Final = 1.02
+#: Of a queue by chance, one request in a hundred meets so many times the mean.
+TAIL: Final = 3.0
+#: Thresholds that cannot be kept are doubled so often at most.
+DOUBLINGS: Final = 20.0
 #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
 WEIGHED_SECONDS: Final = 15.0
 MEMORY_SECONDS: Final = 60.0
@@ -47,8 +41,6 @@ SHOWN_WITHIN: Final = 0.1
 #: objectives more replicas do not make them feasible, and an autoscaler would follow any number.
 MOST_REPLICAS: Final = 10_000
 MOST_GROWTH: Final = 4
-#: A decode that lasts beyond any batch.
-_ENDLESS: Final = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,34 +56,13 @@ class Carried:
     reachable: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What was found to be carried, `gated` or not, in a situation, `at` a time in Unix seconds."""
-
-    at: float
-    situation: Situation
-    gated: bool
-    found: Carried
-
-    def holds(self, situation: Situation, *, gated: bool, now: float) -> bool:
-        """Whether it says enough of another situation. That objectives cannot be kept is found anew in each window."""
-        asked_for = (self.situation.objectives, self.situation.envelope, self.gated)
-        return (
-            not self.found.reachable
-            and 0.0 <= now - self.at < FOUND_SECONDS - 0.5
-            and asked_for == (situation.objectives, situation.envelope, gated)
-            and all(abs(b - a) <= MOVED * a for a, b in zip(_mix(self.situation), _mix(situation), strict=True))
-            and difference(self.situation.model, situation.model) <= MOVED
-        )
-
-
-#: What of a spec decides what is carried: objectives, bounds, and whether requests are refused.
-Asked = tuple[tuple[Objective, ...], Envelope, bool, int]
+#: What of a spec decides what is carried: objectives, bounds and stages.
+Asked = tuple[tuple[Objective, ...], Envelope, int]
 
 
 def asked(spec: TuningSpec) -> Asked:
     """What of a spec decides what is carried."""
-    return spec.objectives, spec.envelope, spec.refuses, spec.stages
+    return spec.objectives, spec.envelope, spec.stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,129 +104,62 @@ class Balance:
         return self.replicas * self.shown_rate
 
 
-def searched(before: Search | None, situation: Situation, *, gated: bool, now: float) -> Search:
-    """What one core carries, as it was found last where that still holds: the search is dear, the load is not in it."""
-    if before is not None and before.holds(situation, gated=gated, now=now):
-        return before
-    near = before.found.rate if before is not None else 0.0
-    return Search(at=now, situation=situation, gated=gated, found=carried(situation, gated=gated, near=near))
+def carried(situation: Situation) -> Carried:
+    """What one core carries of the present mix; `situation` needs objectives."""
+    # Batch and mean budget are the same at any load.
+    choice = choose(steady(situation, 0.0))
+
+    def keeps(decodes: float) -> bool:
+        return max(_uses(situation, choice, decodes).values()) <= 1.0
+
+    idle = _uses(situation, choice, 0.0)
+    if max(idle.values()) > 1.0:
+        return Carried(rate=0.0, reachable=_reachable(situation, idle))
+    decodes = largest(choice.seqs, keeps)
+    uses = _uses(situation, choice, decodes)
+    return Carried(rate=situation.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
 
 
-def _mix(situation: Situation) -> tuple[float, ...]:
-    """What a core carries depends on this, besides what is asked and the model. Of memory little comes, and slowly."""
-    demand, margins = situation.demand, situation.margins
-    lengths = (demand.prompt, demand.uncached, demand.output, demand.attention)
-    return (*lengths, demand.drafted, demand.made, margins.token, margins.first_token)
+def _uses(situation: Situation, choice: Choice, decodes: float) -> dict[str, float]:
+    """Share of each objective that is used where so many decodes run in the mean; infinite where the law gives it up.
 
-
-def carried(situation: Situation, *, gated: bool, near: float = 0.0) -> Carried:
-    """What one core carries of the present mix; `situation` needs objectives. `gated`: requests are refused.
-
-    `near`: requests per second that it is expected to be, as it was the last time: the search begins there.
+    Token objectives are held to their margin, first tokens to the threshold: their tail is predicted.
     """
-    kept: dict[float, _Held] = {}
-
-    def keeps(rate: float) -> bool:
-        held = _Held.at(situation, rate, gated=gated)
-        if held.kept:
-            kept[rate] = held
-        return held.kept
-
-    low = near or max(situation.demand.arrivals, EXACT)
-    step = EXACT * near or low
-    if keeps(low):
-        high = low + step
-        while high < FASTEST and keeps(high):
-            step *= 2
-            low, high = high, high + step
-    else:
-        low, high = max(0.0, low - step), low
-        while low > 0 and not keeps(low):
-            step *= 2
-            low, high = max(0.0, low - step), low
-    if low == 0.0 and not keeps(low):
-        return Carried(rate=0.0, reachable=_reachable(situation, gated=gated))
-    while high - low > EXACT * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return Carried(rate=low, binding=kept[low].binding)
+    here, margins = steady(situation, decodes), replace(situation.margins, first_token=1.0)
+    budget, seqs = choice.budget, choice.seqs
+    if budget is not None:
+        held = tuple(objective for objective in situation.objectives if objective.name not in choice.given_up)
+        mean, _ = replace(situation, objectives=held).mean_budget
+        budget = None if mean is None else step_budget(here, seqs, mean)
+    predicted = predict(here, seqs, budget, tail=TAIL)
+    uses = {o.name: use(o, predicted, margins) for o in situation.objectives}
+    # Its steps are held to their time, so what is not kept there is the mean of steps that carry all prompts.
+    for objective in situation.objectives:
+        mean = here.token_budget(objective)
+        if mean is not None:
+            uses[objective.name] = max(uses[objective.name], here.balanced_step(decodes) / mean)
+    return uses | dict.fromkeys(choice.given_up, math.inf)
 
 
-@dataclass(frozen=True)
-class _Held:
-    """Whether every objective is kept at a rate, and the one nearest to its threshold."""
-
-    kept: bool
-    binding: str = ""
-
-    @classmethod
-    def at(cls, situation: Situation, arrivals: float, *, gated: bool) -> _Held:
-        steady = _steady(situation, arrivals)
-        calm = _chosen(steady, gated=gated)
-        if calm.predicted.capacity < arrivals or steady.demand.running > calm.seqs:
-            return cls(False)
-        waiting = TAIL * mean_backlog(steady.demand, calm.predicted.rate)
-        # Without a gate a queue by chance sets off a drain, which costs token objectives: it must end with that queue.
-        tail = replace(steady, demand=replace(steady.demand, waiting=waiting), draining=not gated)
-        choice = _chosen(tail, gated=gated)
-        uses = {o.name: _most_use(o, choice.predicted, tail) for o in situation.objectives}
-        binding = max(uses, key=uses.__getitem__)
-        return cls(uses[binding] <= 1.0 and choice.regime is not Regime.DRAINING, binding)
-
-
-def _chosen(situation: Situation, *, gated: bool) -> Choice:
-    return choose_gated(situation) if gated else choose(situation)
-
-
-def _thresholds(margins: Margins) -> Margins:
-    """Token objectives at their margin, first tokens at the threshold: their tail is predicted."""
-    return replace(margins, first_token=1.0)
-
-
-def _most_use(objective: Objective, predicted: Prediction, steady: Situation) -> float:
-    """Share of what an objective allows that is used: by what is predicted, or by the mean step of the batch."""
-    at_threshold = replace(steady, margins=_thresholds(steady.margins))
-    budget = token_budget(objective, at_threshold)
-    mean = 0.0 if budget is None else steady.balanced_step(steady.demand.running) / budget
-    return max(mean, use(objective, predicted, at_threshold.margins))
-
-
-def _steady(situation: Situation, arrivals: float) -> Situation:
-    """The same mix at another rate, with nobody waiting and the batch that the rate implies."""
-    running = _batch(situation, arrivals)
-    demand: Demand = replace(situation.demand, arrivals=arrivals, waiting=0.0, running=running, decodes=running)
-    return replace(situation, demand=demand, draining=False)
-
-
-def _batch(situation: Situation, arrivals: float) -> float:
-    """Decodes in the mean: Little's law, arrivals · output · a token's time; endless past what is sustained."""
-    tokens, decodes = arrivals * situation.demand.output, 0.0
-    for _ in range(100):
-        more = tokens * situation.token_seconds(decodes)
-        if more > _ENDLESS:
-            break
-        if more - decodes <= EXACT * more:
-            return more
-        decodes = more
-    return _ENDLESS
-
-
-def _reachable(situation: Situation, *, gated: bool) -> tuple[tuple[str, float], ...]:
+def _reachable(situation: Situation, idle: dict[str, float]) -> tuple[tuple[str, float], ...]:
     """The thresholds that an idle engine can keep in place of those that it cannot, together with the others.
 
-    First those of the limits that come nearest to all objectives. Behind a gate each step is held to its time, which
-    leaves first tokens less: then these are loosened until the law keeps them.
+    What the law gives up for the others is loosened only where loosening these does not help.
     """
-    idle, margins = _steady(situation, 0.0), _thresholds(situation.margins)
-    points = [{o.name: use(o, point.predicted, margins) for o in situation.objectives} for point in grid_points(idle)]
-    nearest = min(points, key=lambda uses: max(uses.values()))
-    failing = {name: share for name, share in nearest.items() if share > 1.0}
-    failing = failing or {max(nearest, key=nearest.__getitem__): 1.0}
-    for by in (LOOSENED**number for number in range(100)):
-        held = tuple(replace(o, seconds=o.seconds * by * failing.get(o.name, 1.0 / by)) for o in situation.objectives)
-        if _Held.at(replace(situation, objectives=held), 0.0, gated=gated).kept:
-            break
-    return tuple((o.name, o.seconds) for o in held if o.name in failing)
+    over = {name for name, share in idle.items() if share > 1.0}
+
+    def loosened(names: set[str], doublings: float) -> tuple[Objective, ...]:
+        by = 2.0**doublings
+        return tuple(replace(o, seconds=o.seconds * by) if o.name in names else o for o in situation.objectives)
+
+    def fails(names: set[str], doublings: float) -> bool:
+        held = replace(situation, objectives=loosened(names, doublings))
+        return max(_uses(held, choose(steady(held, 0.0)), 0.0).values()) > 1.0
+
+    finite = {name for name in over if math.isfinite(idle[name])}
+    names = finite if finite and not fails(finite, DOUBLINGS) else over
+    doublings = largest(DOUBLINGS, lambda number: fails(names, number))
+    return tuple((o.name, o.seconds) for o in loosened(names, doublings) if o.name in names)
 
 
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
@@ -268,7 +172,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     found: Carried,
     *,
     arrivals: float,
-    cores: int,
+    cores: float,
     pods: int,
     spec: TuningSpec,
     now: float,
@@ -277,6 +181,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
 ) -> Balance:
     """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
 
+    Where cores are loaded unevenly, `cores` are as many as would carry evenly what they do until the fullest is full.
     `advised`: what was advised last, if no balance tells.
     """
     replicas = max(1, pods)

@@ -1,7 +1,6 @@
 """What one engine core is asked for, out of what windows show: lengths, the mix of steps, and how much comes.
 
-Chance must not look like a change: lengths are means over many requests, and a window of few arrivals says little of
-their rate. Pure; seconds and tokens.
+Chance must not look like a change: lengths are means over many requests. Pure; seconds and tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import Load, StepWindow
+from flyball_operator.governor.signals import UNEVEN_SECONDS, Load, StepWindow
 from flyball_operator.governor.situation import Demand
 
 #: Requests whose lengths the running means remember.
 LENGTH_MEMORY: Final = 150.0
-#: A window of fewer arrivals says by chance alone that too much comes, or nothing: it counts by its share of these.
-ARRIVALS_MEMORY: Final = 60.0
 #: Fewer tokens processed for a decode than this are no speculation: counters of one scrape are extrapolated each by
 #: itself. And more are none either.
 LEAST_DRAFTED: Final = 1.2
@@ -69,12 +66,14 @@ class Decoded:
 class Mix:
     """What recent steps held: prefill tokens per decode, attention per prefill token, decodes of a mean step.
 
+    `context`: tokens of KV cache that a decode reads.
     `drafted`: tokens processed for a decode, a mean over windows, `newest`: in the newest; 1 without speculation.
     """
 
     ratio: float
     attention: float
     decodes: float
+    context: float
     drafted: float
     newest: float
 
@@ -83,46 +82,53 @@ class Mix:
 class Seen:
     """What is remembered of windows; None what none has shown yet.
 
-    `arrivals` (requests per second), `lengths`, `decoded` and `variance` were last taken in at `at`: once per window,
-    since windows overlap. `variance` is of the time of steps alike, as a share of their mean squared.
+    `lengths`, `decoded` and `variance` were last taken in at `at`: once per window,
+    since windows overlap. `variance` is of the time of steps alike, as a share of their mean squared. `fullest`: what
+    the fullest core has over the mean core, beyond what chance explains; 1 or more.
     """
 
     lengths: Lengths | None = None
     mix: Mix | None = None
     decoded: Decoded = Decoded()
     variance: float = 0.0
-    arrivals: float | None = None
+    fullest: float = 1.0
     at: float = float("-inf")
 
-    def after(self, load: Load, steps: StepWindow | None, *, at: float, seconds: float) -> Seen:
-        """With a window that ended `at` and was so many seconds long."""
+    def after(self, load: Load, steps: StepWindow | None, *, at: float, seconds: float, cores: int = 1) -> Seen:
+        """With a window of so many cores that ended `at` and was so many seconds long."""
         mix = _mix(self.mix, steps) if steps is not None else self.mix
         if self.lengths is not None and at - self.at < seconds - 0.5:
             return replace(self, mix=mix)
-        lengths, arrivals = _lengths(self.lengths, load), _arrivals(self.arrivals, load, seconds)
-        taken = replace(self, lengths=lengths, mix=mix, arrivals=arrivals, at=at)
+        lengths = _lengths(self.lengths, load)
+        taken = replace(self, lengths=lengths, mix=mix, fullest=_fullest(load, cores), at=at)
         if self.lengths is None or steps is None:
             return taken
         variance = self.variance + SCATTER_SHARE * (_variance(steps) - self.variance)
         return replace(taken, decoded=self.decoded.after(load, steps), variance=variance)
 
-    def demand(self, load: Load, *, at: float, cores: int, seconds: float) -> Demand | None:
-        """What one core is asked for, None until lengths and mix are known. `load`: of so many seconds until `at`."""
+    def demand(self, load: Load, *, at: float, cores: int) -> Demand | None:
+        """What the fullest core is asked for, None until lengths and mix are known.
+
+        Objectives are of all requests, those in the fullest core too. `load`: of a window until `at`.
+        """
         # Windows overlap, and are taken in once: what the newest shows of a change of mix must not wait for the next.
         lengths, mix = self.lengths if at == self.at else _lengths(self.lengths, load), self.mix
         if lengths is None or mix is None or cores < 1:
             return None
         made = self.decoded.made(min(mix.drafted, mix.newest))
+        # Means over the cores would size one that does not exist.
+        share = self.fullest / cores
         return Demand(
-            arrivals=_arrivals(self.arrivals, load, seconds) / cores,
+            arrivals=load.arrivals * share,
             prompt=lengths.prompt,
             uncached=lengths.uncached,
             output=lengths.output,
             ratio=lengths.uncached * made / lengths.output,
             attention=mix.attention,
-            decodes=mix.decodes,
-            running=load.running / cores,
-            waiting=load.waiting / cores,
+            context=mix.context,
+            decodes=mix.decodes * self.fullest,
+            running=load.running * share,
+            waiting=load.waiting * share,
             kv_tokens=load.kv_tokens,
             held=load.held_tokens / load.running if load.running > 0 else 0.0,
             drafted=mix.drafted,
@@ -130,13 +136,13 @@ class Seen:
             scatter=math.sqrt(self.variance),
         )
 
-    def first_demand(self, load: Load, *, at: float, cores: int, seconds: float) -> Demand | None:
+    def first_demand(self, load: Load, *, at: float, cores: int) -> Demand | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
         if self.mix is None:
             return None
         prompt = max(1.0, 2.0 * self.mix.attention)
         guess = replace(self, lengths=Lengths(prompt=prompt, uncached=prompt, output=1.0))
-        return guess.demand(load, at=at, cores=cores, seconds=seconds)
+        return guess.demand(load, at=at, cores=cores)
 
 
 def _lengths(old: Lengths | None, load: Load) -> Lengths | None:
@@ -181,6 +187,7 @@ def _mix(old: Mix | None, window: StepWindow) -> Mix | None:
         ratio=total.prefill_tokens / total.decodes,
         attention=attention if mixed.prefill_tokens > 0 or old is None else old.attention,
         decodes=total.decodes / total.steps,
+        context=total.kv_tokens / total.decodes,
         drafted=drafted,
         newest=newest,
     )
@@ -197,8 +204,14 @@ def _variance(window: StepWindow) -> float:
     return sum(one.steps * min(1.0, max(0.0, each)) for one, each in zip(cells, scatter, strict=True)) / max(1.0, steps)
 
 
-def _arrivals(usual: float | None, load: Load, seconds: float) -> float:
-    """Requests per second: those of a window of so many seconds, and the usual ones as far as it holds but few."""
-    if usual is None:
-        return load.arrivals
-    return usual + min(1.0, load.arrivals * seconds / ARRIVALS_MEMORY) * (load.arrivals - usual)
+def _fullest(load: Load, cores: int) -> float:
+    """How much more than the mean core the fullest has, as far as that is no chance.
+
+    Of k cores that are alike the fullest gets √(2 ln k / n) more than the mean, to which n requests come. Beyond that
+    it is believed, and from twice that on in full.
+    """
+    came = load.arrivals * UNEVEN_SECONDS
+    if cores < 2 or came <= 0.0:
+        return 1.0
+    chance, excess = math.sqrt(2.0 * math.log(cores) * cores / came), min(float(cores), load.uneven) - 1.0
+    return 1.0 + max(0.0, excess) * min(1.0, max(0.0, excess / chance - 1.0))

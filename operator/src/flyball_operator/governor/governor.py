@@ -7,29 +7,25 @@ decided on what was not observed. Pure: state goes in and comes out, time is a p
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_engine.model import StepModel
-from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.governor import capacity, guard
-from flyball_operator.governor.capacity import Balance, Search
+from flyball_operator.governor import capacity, doubts, guard
+from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.demand import Seen
-from flyball_operator.governor.guard import Hold, Trial
+from flyball_operator.governor.first_policy import edited_first, first_policy
+from flyball_operator.governor.guard import Hold
 from flyball_operator.governor.identify import Learner, learn
-from flyball_operator.governor.law import choose, has_token_objective, kv_seqs
+from flyball_operator.governor.law import choose
+from flyball_operator.governor.margins import MARGINS, scattered
 from flyball_operator.governor.pipeline import in_rounds, in_steps
-from flyball_operator.governor.policy import Policy, asked_deadline, settled
-from flyball_operator.governor.shed import GATED_MARGINS, choose_gated
-from flyball_operator.governor.signals import Load, Observation, Outcome, Signals, StepWindow, Unobserved, blind_spot
-from flyball_operator.governor.situation import Choice, Demand, Margins, Regime, Situation
-from flyball_operator.governor.spec import Envelope, TuningSpec
+from flyball_operator.governor.policy import BUDGET_MOVED, Policy, asked_deadline, rounded, settled
+from flyball_operator.governor.signals import Load, Observation, Signals, StepWindow, Unobserved, blind_spot
+from flyball_operator.governor.situation import Choice, Demand, Situation
+from flyball_operator.governor.spec import TuningSpec
 
-#: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective: near
-#: full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several of them.
-FIRST_TOKENS: Final = 512
 #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
 STALE_SECONDS: Final = 20.0
 
@@ -38,31 +34,18 @@ STALE_SECONDS: Final = 20.0
 class State:
     """What is remembered from tick to tick of one service; bounded.
 
-    `policy`: the law's, live in Auto. `counted_until`: end of the last window whose counts were used.
-    `halved`: whether its budget is half of what it should be, to learn; `explore_at`: when that may change.
-    `live_since`: when the law's limits became live, infinite while they are a shadow, whose counts teach nothing.
-    `balance`: the load against what the engines carry, None until there is a model, and the `search` that this was
-    found by; `advised`: the replicas that were advised last, whatever is known now. `changes`: when the law changed
-    the policy by itself, the last minute's.
+    `policy`: the law's, live in Auto. `held_until`: nothing moves before, since a policy was seen to fail.
+    `changed_at`: when the law changed the policy by itself last. `balance`: the load against what the engines carry,
+    None until there is a model; `advised`: the replicas that were advised last, whatever is known now.
     """
 
     policy: Policy
     learner: Learner = field(default_factory=Learner)
-    margins: Margins = field(default_factory=Margins)
     seen: Seen = field(default_factory=Seen)
-    seqs_rose_at: float = float("-inf")
-    counted_until: float = float("-inf")
-    trial: Trial | None = None
     held_until: float = float("-inf")
-    last_outcome: Outcome | None = None
-    regime: Regime = Regime.BALANCED
-    live_since: float = float("inf")
-    halved: bool = False
-    explore_at: float = float("inf")
+    changed_at: float = float("-inf")
     balance: Balance | None = None
-    search: Search | None = None
     advised: int | None = None
-    changes: tuple[float, ...] = ()
 
     @property
     def limits(self) -> Limits:
@@ -91,40 +74,41 @@ class Decision:
 
 
 def start(spec: TuningSpec) -> State:
-    """State of a service never tuned before: at the upper bounds, as its pods are, but for first steps to be careful.
-
-    Only behind a gate: a queue that nobody trims is drained by the largest steps.
-    """
-    limits, span = spec.envelope.upper(), spec.envelope
-    if spec.refuses and has_token_objective(spec.objectives):
-        first = span.tokens.clip(max(FIRST_TOKENS, 2 * span.seqs.most))
-        limits = guard.replace_limits(limits, seqs=span.seqs.most, tokens=first)
-    return State(policy=Policy(limits=limits))
+    """State of a service never tuned before."""
+    return State(policy=first_policy(spec))
 
 
 def decide(state: State, observation: Observation, spec: TuningSpec, now: float) -> tuple[State, Decision]:
     """One tick. What the spec does not allow any more is mended first, whatever is observed."""
-    inside = guard.clipped(state.limits, spec.envelope)
-    if inside != state.limits:
-        moved = replace(state, policy=replace(state.policy, limits=inside), trial=None)
-        return moved, _decision(state, moved, now, None, "the bounds changed, and the limits with them")
-    if state.policy.shed is not None and not spec.sheds:
-        # Margins found behind a gate say nothing of a queue.
-        moved = replace(state, policy=state.policy.ungated, margins=Margins(), regime=Regime.BALANCED, trial=None)
-        return moved, _decision(state, moved, now, None, "no request is refused any more")
-    shed = state.policy.shed
-    if shed is not None and (deadline := asked_deadline(shed.ttft_deadline_seconds, spec.objectives)) is not None:
-        edited = shed.model_copy(update={"ttft_deadline_seconds": deadline})
-        moved = replace(state, policy=replace(state.policy, shed=edited))
-        return moved, _decision(state, moved, now, None, "the first-token objective changed, and the deadline with it")
+    if (edited := _edited(state, spec)) is not None:
+        moved, said = edited
+        return moved, _decision(state, moved, now, None, said)
     blind = blind_spot(observation, STALE_SECONDS)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, Hold.NOT_OBSERVED, blind.detail if blind is not None else "")
-    watched = _watch(_lived(state, spec, observation.at), observation, observation.load, spec)
-    watched = _weigh(watched, observation, observation.load, spec, now)
-    if watched.trial is not None and watched.trial.worse >= guard.WORSE_WINDOWS:
-        return _roll_back(watched, spec.envelope, now)
-    return _paced(watched, *_act(watched, observation, observation.load, spec, now), observation.load, spec)
+    watched = _weigh(_watch(state, observation, observation.load), observation, observation.load, spec, now)
+    return _paced(watched, *_act(watched, observation, observation.load, spec, now), spec)
+
+
+def _edited(state: State, spec: TuningSpec) -> tuple[State, str] | None:
+    """The state without what an edited spec does not allow, and what is said of it; None if it allows all."""
+    inside, policy, shed = guard.clipped(state.limits, spec.envelope), state.policy, state.policy.shed
+    if inside != state.limits:
+        moved = replace(state, policy=replace(policy, limits=inside))
+        return moved, "the bounds changed, and the limits with them"
+    if shed is not None and not spec.sheds:
+        allowed = policy.within(sheds=False, orders=spec.orders)
+        return replace(state, policy=allowed), "no request is refused any more"
+    if policy.on_time is not None and not spec.orders:
+        allowed = policy.within(sheds=spec.sheds, orders=False)
+        return replace(state, policy=allowed), "prompts are served in order of arrival again"
+    if (first := edited_first(policy, spec, trusted=state.learner.model is not None)) is not None:
+        return replace(state, policy=first), "what is asked for changed, and the first policy with it"
+    present = policy.deadline
+    if present is not None and (deadline := asked_deadline(present, spec.objectives)) is not None:
+        moved = replace(state, policy=policy.due_by(deadline))
+        return moved, "the first-token objective changed, and the deadline with it"
+    return None
 
 
 def learn_steps(state: State, window: StepWindow) -> State:
@@ -132,37 +116,14 @@ def learn_steps(state: State, window: StepWindow) -> State:
     return replace(state, learner=learn(state.learner, window))
 
 
-def _lived(state: State, spec: TuningSpec, at: float) -> State:
-    """Note whether the law's limits are live; a shadow is not on trial."""
-    if not spec.live:
-        return replace(state, live_since=float("inf"), trial=None, last_outcome=None)
-    return state if state.live_since <= at else replace(state, live_since=at)
-
-
-def _watch(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
-    """Take in what a tick brings: steps, lengths, mix, and counts once per window."""
+def _watch(state: State, signals: Signals, load: Load) -> State:
+    """Take in what a tick brings: steps, lengths and mix."""
     steps = signals.steps if isinstance(signals.steps, StepWindow) else None
-    learnt = replace(
+    return replace(
         state,
         learner=learn(state.learner, steps) if steps is not None else state.learner,
-        seen=state.seen.after(load, steps, at=signals.at, seconds=signals.window_seconds),
+        seen=state.seen.after(load, steps, at=signals.at, seconds=signals.window_seconds, cores=signals.cores),
     )
-    if signals.at - max(state.counted_until, state.live_since) < signals.window_seconds - 0.5:
-        return learnt
-    return _count(learnt, signals, load, spec)
-
-
-def _count(state: State, signals: Signals, load: Load, spec: TuningSpec) -> State:
-    """Use a window's counts: judge the change on trial, trim the margins unless the queue explains the violations."""
-    output = state.seen.lengths.output if state.seen.lengths is not None else 1.0
-    margins = state.margins
-    if state.regime is not Regime.DRAINING:
-        margins = guard.trim(margins, spec.objectives, dict(signals.outcomes), output)
-    trial = state.trial
-    if trial is not None and signals.goodput is not None and signals.at - signals.window_seconds >= trial.since:
-        ratio = state.seen.mix.ratio if state.seen.mix is not None else 0.0
-        trial = guard.judge(trial, signals.goodput, arrivals=load.arrivals, ratio=ratio)
-    return replace(state, margins=margins, trial=trial, counted_until=signals.at, last_outcome=signals.goodput)
 
 
 def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: float) -> State:
@@ -173,9 +134,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         return state
     model, demand, before = state.learner.model, _demand(state, load, signals), state.balance
     if model is not None and demand is not None:
-        situation = _situation(state, model, demand, spec)
-        search = capacity.searched(state.search, situation, gated=spec.refuses, now=now)
-        state, found = replace(state, search=search), search.found
+        found = capacity.carried(_situation(state, model, demand, spec))
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
@@ -184,7 +143,7 @@ def _weigh(state: State, signals: Signals, load: Load, spec: TuningSpec, now: fl
         before,
         found,
         arrivals=load.arrivals + load.refused,
-        cores=signals.cores,
+        cores=signals.cores / state.seen.fullest,
         pods=signals.cores if signals.pods is None else signals.pods,
         unseen=signals.unseen,
         spec=spec,
@@ -200,67 +159,29 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
     if load.running + load.waiting + load.arrivals + load.refused <= 0:
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals)
-    if model is None or demand is None or state.learner.fit is None:
-        first = state.seen.first_demand(load, at=signals.at, cores=signals.cores, seconds=signals.window_seconds)
-        learnt = _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
-        return _explored(*learnt, until=now + signals.window_seconds) if now >= state.explore_at else learnt
+    if model is None or demand is None:
+        first = state.seen.first_demand(load, at=signals.at, cores=signals.cores)
+        return _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
     situation = _situation(state, model, demand, spec)
-    choice = in_steps(choose_gated(situation) if spec.sheds else choose(situation), spec.stages)
-    urgent = load.kv_usage > guard.KV_URGENT
-    cooled = urgent or now - state.seqs_rose_at >= guard.SEQS_COOL_DOWN
-    # Steps that are held to a time need no other bound.
-    reach = state.learner.fit.reach if choice.budget is None else spec.envelope.tokens.most
-    # Means over cores do not say what the fullest one has.
-    used = math.inf if urgent else max(demand.running + demand.waiting, demand.decodes)
-    # A queue loses less by what is preempted than by places that are missing; behind a gate whoever is let in counts.
-    fits = kv_seqs(demand) if spec.sheds else spec.envelope.seqs.most
-    limits, hold = guard.restrain(state.limits, choice, spec.envelope, reach=reach, cooled=cooled, used=used, fits=fits)
-    moved = _moved(state, limits, load, now) if hold is None else state
-    policy = settled(state.policy, limits, choice, model, situation.margins)
-    if state.policy.shed is None and policy.shed is not None:
-        moved = _behind_a_gate(moved, now + signals.window_seconds)
-    # What a queue spoils is no verdict on the limits.
-    trial = None if choice.regime is Regime.DRAINING else moved.trial
-    later = now + signals.window_seconds
-    moved = replace(moved, policy=policy, regime=choice.regime, trial=trial, halved=False, explore_at=later)
-    said = explain(choice, demand, sheds=shed_for(spec) if policy.shed is not None else "")
+    choice = in_steps(choose(situation), spec.stages)
+    limits, hold = guard.restrain(state.limits, choice, spec.envelope)
+    policy = settled(state.policy, limits, choice, model, situation.margins, spec)
+    moved = replace(state, policy=policy)
+    said = explain(choice, demand, policy, spec)
     return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, choice)
 
 
-def _paced(state: State, moved: State, decision: Decision, load: Load, spec: TuningSpec) -> tuple[State, Decision]:
-    """What was decided, or the policy as it is where that changed as often as it may.
-
-    What is not done is not remembered as decided either: the next tick weighs it anew. But a queue that should be
-    drained is one, and what it spoils is no verdict on margins or limits.
-    """
+def _paced(state: State, moved: State, decision: Decision, spec: TuningSpec) -> tuple[State, Decision]:
+    """What was decided, or the policy as it is where that changed a moment ago: the next tick weighs it anew."""
     # A shadow's moves are no setpoints, which is what there may not be too many of.
     if not decision.changed or not spec.live:
         return moved, decision
-    changes = guard.recent(state.changes, decision.at)
-    if guard.may_change(changes, decision.at, urgent=_is_urgent(decision, load)):
-        return replace(moved, changes=(*changes, decision.at)), decision
-    said = f"{decision.trigger}; changed {len(changes)} times within {guard.CHANGES_SECONDS:.0f} s: the next one waits"
-    held = replace(decision, policy=state.policy, hold=Hold.CHANGED_OFTEN, trigger=said)
-    if moved.regime is Regime.DRAINING:
-        state = replace(state, regime=Regime.DRAINING, trial=None)
-    return replace(state, changes=changes), held
-
-
-def _is_urgent(decision: Decision, load: Load) -> bool:
-    """What every second counts for: a first gate, a batch that memory does not hold, and wider limits for a queue."""
-    before, after, choice = decision.before, decision.policy, decision.choice
-    if before.shed is None and after.shed is not None:
-        return True
-    rises = [
-        (new or 0) - (old or 0)
-        for new, old in (
-            (after.limits.max_num_active_seqs, before.limits.max_num_active_seqs),
-            (after.limits.max_num_scheduled_tokens, before.limits.max_num_scheduled_tokens),
-        )
-    ]
-    if load.kv_usage > guard.KV_URGENT and rises[0] < 0:
-        return True
-    return choice is not None and choice.regime is Regime.DRAINING and max(rises) > 0
+    # A first gate cannot wait: what is let in meanwhile is late.
+    gates = decision.before.shed is None and decision.policy.shed is not None
+    if gates or not 0.0 <= decision.at - state.changed_at < guard.CHANGES_APART:
+        return replace(moved, changed_at=decision.at), decision
+    said = f"{decision.trigger}; changed less than {guard.CHANGES_APART:.0f} s ago: this change waits"
+    return state, replace(decision, policy=state.policy, hold=Hold.CHANGED_OFTEN, trigger=said)
 
 
 def _learn_on(
@@ -269,17 +190,18 @@ def _learn_on(
     """Nothing is decided before there is a model, but one thing: an overload need not wait for it.
 
     Past capacity all steps are full, and so alike that they make no model. But a queue is made of just such steps, and
-    what foretells them is enough to refuse by. It says less of smaller steps, which the engine's own bias mends; and
-    steps that are fitted to a budget are of other sizes, so that there is a model soon. S stays.
+    what foretells them is enough to refuse and to order by. It says less of smaller steps, which the engine's own bias
+    mends; and steps that are fitted to a budget are of other sizes, so that there is a model soon. S stays.
     """
     fit = state.learner.fit
-    # A budget that is held rests on a better model, and the engine's own bias keeps that right.
-    held = state.policy.budget is not None
-    if not spec.sheds or held or demand is None or fit is None or not fit.foretells:
+    if not (spec.sheds or spec.orders) or demand is None or fit is None or not fit.foretells:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
     situation = _situation(state, fit.model, demand, spec)
-    choice = choose_gated(situation)
-    if choice.regime is Regime.TOKEN_BOUND:
+    asked, _ = situation.mean_budget
+    if state.policy.budget is not None and asked is not None:
+        return _explored(state, asked / spec.stages, spec, now, window=window)
+    choice = choose(situation)
+    if choice.given_up:
         # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
         reach = spec.stages * fit.reach
         decodes = min(situation.demand.decodes, (reach - 1.0) / demand.drafted)
@@ -287,108 +209,76 @@ def _learn_on(
     # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = guard.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
-    policy = settled(state.policy, limits, in_steps(choice, spec.stages), fit.model, situation.margins)
-    moved = _behind_a_gate(state, now + window) if state.policy.shed is None else state
-    moved = replace(moved, policy=policy, regime=Regime.SHEDDING)
+    policy = settled(state.policy, limits, in_steps(choice, spec.stages), fit.model, situation.margins, spec)
+    moved = replace(state, policy=policy)
     hold = Hold.LEARNING if policy == state.policy else None
-    return moved, _decision(state, moved, now, hold, f"{_learning(state)}; what would miss {shed_for(spec)} is refused")
+    said = f"{_learning(state)}; {_deadline_said(policy, spec)}"
+    return moved, _decision(state, moved, now, hold, said)
 
 
-def _explored(state: State, decision: Decision, *, until: float) -> tuple[State, Decision]:
-    """While steps that a budget holds are still too alike for a model, every other window's are half as long."""
-    step, fit = state.policy.step, state.learner.fit
-    if decision.changed or step is None or state.policy.budget is None or fit is None or not fit.foretells:
-        return state, decision
-    halved = step.model_copy(update={"seconds": step.seconds * (2.0 if state.halved else 0.5)})
-    moved = replace(state, policy=replace(state.policy, step=halved), halved=not state.halved, explore_at=until)
-    return moved, replace(decision, policy=moved.policy, hold=None)
+def _explored(state: State, asked: float, spec: TuningSpec, now: float, *, window: float) -> tuple[State, Decision]:
+    """While steps that a budget holds are too alike for a model, windows have budgets of different size.
+
+    One that is a guess, above what the objectives leave (`asked`, seconds), is halved until it is there. From there on
+    every other one is half as long. None is ever more than that, or than the one before.
+    """
+    step = state.policy.step
+    if step is None or not spec.live or 0.0 <= now - state.changed_at < window:
+        return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
+    if step.seconds > (1.0 + BUDGET_MOVED) * asked:
+        seconds = max(asked, step.seconds / 2)
+    else:
+        seconds = asked if step.seconds < (1.0 - BUDGET_MOVED) * asked else step.seconds / 2
+    policy = replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
+    moved = replace(state, policy=policy)
+    return moved, _decision(state, moved, now, None, _learning(state))
 
 
 def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec) -> Situation:
-    shed = state.policy.shed
-    # Behind a gate violations are few, and the margins begin where they may end: they fall at once if need be.
-    margins = GATED_MARGINS if spec.sheds and shed is None else state.margins
     situation = Situation(
         model,
         demand,
         spec.objectives,
-        guard.scattered(margins, spec.objectives, demand),
+        scattered(MARGINS, spec.objectives, demand),
         spec.envelope,
-        state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most,
-        draining=state.regime is Regime.DRAINING,
-        deadline=shed.ttft_deadline_seconds if shed is not None else None,
+        deadline=state.policy.deadline,
+        budget=state.policy.budget,
     )
     return in_rounds(situation, spec.stages)
 
 
-def _behind_a_gate(state: State, settled_at: float) -> State:
-    """How requests fared that nobody refused teaches nothing of those that a gate lets in.
-
-    Counts begin with the window after `settled_at`: what waited before the gate is worked off first.
-    """
-    return replace(
-        state, margins=GATED_MARGINS, counted_until=settled_at, explore_at=settled_at, trial=None, last_outcome=None
-    )
-
-
-def _moved(state: State, limits: Limits, load: Load, now: float) -> State:
-    """What is remembered of a change of limits; a trial begins unless one runs: then its windows start anew."""
-    rose = (limits.max_num_active_seqs or 0) > (state.limits.max_num_active_seqs or 0)
-    trial = state.trial
-    if trial is not None:
-        trial = replace(trial, since=now, worse=0)
-    elif state.last_outcome is not None and state.seen.mix is not None:
-        trial = Trial(
-            since=now,
-            before=state.limits,
-            baseline=state.last_outcome,
-            arrivals=load.arrivals,
-            ratio=state.seen.mix.ratio,
-        )
-    return replace(state, trial=trial, seqs_rose_at=now if rose else state.seqs_rose_at)
-
-
-def _roll_back(state: State, envelope: Envelope, now: float) -> tuple[State, Decision]:
-    assert state.trial is not None  # noqa: S101 - narrows for the type checker
-    before = replace(state.policy, limits=guard.clipped(state.trial.before, envelope))
-    moved = replace(state, policy=before, trial=None, held_until=now + guard.ROLLBACK_HOLD, last_outcome=None)
-    reason = (
-        f"two windows after the last change were worse than before it: undone, held for {guard.ROLLBACK_HOLD:.0f} s"
-    )
-    return moved, _decision(state, moved, now, Hold.ROLLED_BACK if before == state.policy else None, reason)
-
-
 def _demand(state: State, load: Load, signals: Signals) -> Demand | None:
-    return state.seen.demand(load, at=signals.at, cores=signals.cores, seconds=signals.window_seconds)
+    return state.seen.demand(load, at=signals.at, cores=signals.cores)
 
 
 def _learning(state: State) -> str:
     fit = state.learner.fit
     if fit is None or state.seen.lengths is None or state.seen.mix is None:
         return "learning the step-time model: too little traffic so far"
-    return f"learning the step-time model: {fit.doubt.value if fit.doubt else 'no data'} after {fit.steps} steps"
+    return f"learning the step-time model: {doubts.said(fit)} ({fit.steps:,} steps so far)"
 
 
-def shed_for(spec: TuningSpec) -> str:
-    """Names of the objectives that requests are refused for."""
-    return ", ".join(objective.name for objective in spec.objectives if objective.metric in DEADLINES)
+def explain(choice: Choice, demand: Demand, policy: Policy, spec: TuningSpec) -> str:
+    """One sentence: what binds, what the demand is, and what becomes of who comes too late."""
+    said, deadline = _explained(choice, demand), _deadline_said(policy, spec)
+    return f"{said}; {deadline}" if deadline else said
 
 
-def explain(choice: Choice, demand: Demand, *, sheds: str = "") -> str:
-    """One sentence: the regime, what binds, what the demand is, and what is shed for."""
-    said = _explained(choice, demand)
-    return f"{said}; what would miss {sheds} is refused" if sheds else said
+def _deadline_said(policy: Policy, spec: TuningSpec) -> str:
+    """What becomes of requests that would miss their first token; empty if nothing does."""
+    ends = []
+    if policy.on_time is not None:
+        ends.append(f"what can meet {spec.deadlines} is served first")
+    if policy.shed is not None:
+        ends.append(f"what would miss {spec.deadlines} is refused")
+    return ", ".join(ends)
 
 
 def _explained(choice: Choice, demand: Demand) -> str:
     size = f"{demand.uncached:.0f}+{demand.output:.0f} tokens"
     load = f"{demand.arrivals:.2g}/s per core of {size}, {demand.waiting:.0f} waiting"
-    if choice.regime is Regime.DRAINING:
-        return f"{choice.binding or 'the queue'} cannot be held at {load}: draining as fast as the engine can"
-    if choice.regime is Regime.TOKEN_BOUND:
-        return f"no limits hold {choice.binding} at {load}: first tokens as fast as the engine can"
-    if choice.regime is Regime.THROUGHPUT:
-        return f"no token objective: largest rate at {load}"
+    if choice.given_up:
+        return f"no limits hold {', '.join(choice.given_up)} at {load}: first tokens as fast as the others allow"
     return f"{choice.binding or 'the upper bound'} binds at {load}"
 
 

@@ -47,6 +47,9 @@ GUESS_PULL: Final = 0.1
 PROVEN_PULL: Final = 0.4
 #: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
 ATTENTION_UNIT: Final = 3e-4
+#: Unit of d, likewise: a decode pays for a context of 400 tokens what a token costs (an 8B model on an H100). Where
+#: contexts are all alike, decodes and what they read go together: long ones are put down to d, short ones to β.
+KV_UNIT: Final = 2.5e-3
 #: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
 HUBER: Final = 0.15
 #: Another κ must lower the loss by this share, else the model would flicker between equals.
@@ -88,6 +91,7 @@ class Row:
     tokens: float
     decodes: float
     attention: float
+    kv_tokens: float
     mixed: bool
 
 
@@ -234,6 +238,7 @@ def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
         tokens=sums.tokens / sums.steps,
         decodes=sums.decodes / sums.steps,
         attention=sums.prefill_attention / sums.steps,
+        kv_tokens=sums.kv_tokens / sums.steps,
         mixed=key.kind is StepKind.MIXED,
     )
 
@@ -243,10 +248,12 @@ class _Table:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         named = (
-            (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.mixed) for row in rows
+            (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.kv_tokens, row.mixed)
+            for row in rows
         )
         columns = np.array(list(named), dtype=np.float64).T
-        self.seconds, self.weight, self.steps, self.tokens, self.decodes, self.attention, self.mixed = columns
+        self.seconds, self.weight, self.steps, self.tokens = columns[:4]
+        self.decodes, self.attention, self.kv_tokens, self.mixed = columns[4:]
 
     def features(self, kappa: int) -> Matrix:
         """What each coefficient is multiplied with, by row."""
@@ -259,6 +266,7 @@ class _Table:
             np.maximum(0.0, self.tokens - kappa) if hinged else np.zeros_like(self.tokens),
             self.decodes,
             self.attention,
+            self.kv_tokens,
         ]
         return np.stack(columns, axis=1)
 
@@ -274,12 +282,12 @@ class _Table:
 
 
 def _vector(model: StepModel) -> Matrix:
-    return np.array([model.t0, model.h, model.c1, model.c2, model.beta, model.g])
+    return np.array([model.t0, model.h, model.c1, model.c2, model.beta, model.g, model.d])
 
 
 def _model(vector: Matrix, kappa: int) -> StepModel:
-    t0, h, c1, c2, beta, g = (float(value) for value in vector)
-    return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, kappa=kappa)
+    t0, h, c1, c2, beta, g, d = (float(value) for value in vector)
+    return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, d=d, kappa=kappa)
 
 
 def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
@@ -310,7 +318,7 @@ def _units(prior: StepModel) -> Matrix:
     """How far each coefficient may be from the prior before it is surprising."""
     token = max(prior.c1, prior.c2, 1e-9)
     fixed = max(prior.t0, token)
-    return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token])
+    return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token, KV_UNIT * token])
 
 
 def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
@@ -331,9 +339,10 @@ def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Ma
 def _condition(table: _Table, kappa: int) -> float:
     """Condition number of the data alone, each column scaled to length one, columns never seen left out.
 
-    Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own.
+    Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own. Nor is
+    what decodes read: it goes with their number as long as contexts are alike, and the prior parts the two.
     """
-    relative = table.relative(kappa)
+    relative = table.relative(kappa)[:, :-1]
     if table.mixed.all():
         relative = np.delete(relative, 1, axis=1)
     norms = np.linalg.norm(relative, axis=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from flyball_operator.governor import doubts
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State
 from flyball_operator.governor.guard import Hold
 from flyball_operator.governor.signals import Observation, Signals, Unobserved, blind_spot
@@ -66,6 +67,4 @@ def _cause(decision: Decision, state: State, observation: Observation) -> str:
     if decision.hold is Hold.NOT_OBSERVED:
         blind = blind_spot(observation, STALE_SECONDS)
         return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
-    fit = state.learner.fit
-    doubt = fit.doubt.value if fit is not None and fit.doubt is not None else "too few requests have ended"
-    return f"the step-time model is not trusted: {doubt}"
+    return f"the step-time model is not trusted: {doubts.said(state.learner.fit)}"

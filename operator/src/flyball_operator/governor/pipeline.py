@@ -26,7 +26,7 @@ def in_rounds(situation: Situation, stages: int) -> Situation:
         model=_of_rounds(situation.model, stages),
         demand=replace(situation.demand, decodes=_decodes(situation.demand, stages)),
         envelope=Envelope(situation.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
-        tokens=stages * situation.tokens,
+        budget=None if situation.budget is None else stages * situation.budget,
         stages=stages,
     )
 

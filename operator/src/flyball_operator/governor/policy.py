@@ -1,7 +1,7 @@
-"""What the law makes of a service's engines: limits, and behind a gate the time of a step and a deadline.
+"""What the law makes of a service's engines: limits, the time of a step, the order of prompts, and a deadline.
 
-Whatever is sent anew is a new generation that every pod must confirm, so a learnt model and trimmed margins are sent
-only when they say something else than what is there. Figures are rounded as status holds them, so that the next leader
+Whatever is sent anew is a new generation that every pod must confirm, so a learnt model and a budget are sent only when
+they say something else than what is there. Figures are rounded as status holds them, so that the next leader
 goes on with the same. Pure.
 """
 
@@ -9,50 +9,97 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, Metric, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import (
+    LARGEST_COEFFICIENT,
+    Limits,
+    Metric,
+    ModelSpec,
+    OnTime,
+    QueueLimits,
+    Setpoint,
+    Shed,
+    StepBudget,
+)
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.governor.situation import Choice, Margins
-from flyball_operator.governor.spec import Objective
+from flyball_operator.governor.spec import Objective, TuningSpec
 
-#: Stands for no budget: no step takes so long. A gate needs a model, and that is sent with a budget.
+#: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: A model is sent anew when the time of some step moved by this share; a budget by this; a margin by so much.
+#: A model is sent anew when the time of some step moved by this share; a budget by this.
 MODEL_MOVED: Final = 0.05
 BUDGET_MOVED: Final = 0.05
-MARGIN_MOVED: Final = 0.02
-#: Steps that models are compared by: running decodes, prefill tokens, context before them.
+#: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
-    (1, 0, 0),
-    (16, 0, 0),
-    (64, 0, 0),
-    (8, 128, 0),
-    (32, 512, 0),
-    (32, 512, 4096),
-    (64, 2048, 0),
+    (1, 0, 0, 0),
+    (16, 0, 0, 1024),
+    (64, 0, 0, 1024),
+    (8, 128, 0, 1024),
+    (32, 512, 0, 1024),
+    (32, 512, 4096, 4096),
+    (64, 2048, 0, 1024),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What engines are told besides what they count. Without `step` the limits alone hold, without `shed` all wait."""
+    """What engines are told besides what they count. Without `step` the limits alone hold, without `shed` all wait.
+
+    `on_time`: the order that prompts are served in; without it, vLLM's own. `queued_tokens`: while so many tokens of
+    prompts are unserved vLLM refuses, absent never: what stands in for a gate until there is one.
+    """
 
     limits: Limits
     step: StepBudget | None = None
     shed: Shed | None = None
+    on_time: OnTime | None = None
+    queued_tokens: int | None = None
 
     @classmethod
     def of(cls, setpoint: Setpoint) -> Policy:
         """What a setpoint tells."""
-        return cls(limits=setpoint.limits, step=setpoint.step, shed=setpoint.shed)
+        queued = setpoint.queue.max_num_queued_tokens
+        return cls(
+            limits=setpoint.limits,
+            step=setpoint.step,
+            shed=setpoint.shed,
+            on_time=setpoint.on_time,
+            queued_tokens=queued,
+        )
 
     @property
-    def ungated(self) -> Policy:
-        """The limits alone."""
-        return Policy(limits=self.limits)
+    def queue(self) -> QueueLimits:
+        """The limits of vLLM's queue."""
+        return QueueLimits(max_num_queued_tokens=self.queued_tokens)
+
+    def within(self, *, sheds: bool, orders: bool) -> Policy:
+        """The policy without refusals, or the order, where these are not to be."""
+        shed, on_time = self.shed if sheds else None, self.on_time if orders else None
+        if (shed, on_time) == (self.shed, self.on_time):
+            return self
+        # Without a budget the model is for gate and order alone.
+        needed = shed is not None or on_time is not None or self.budget is not None
+        return replace(self, step=self.step if needed else None, shed=shed, on_time=on_time)
+
+    def due_by(self, seconds: float) -> Policy:
+        """The policy with another deadline of first tokens, where it has one."""
+        shed, on_time = self.shed, self.on_time
+        if shed is not None:
+            shed = shed.model_copy(update={"ttft_deadline_seconds": seconds})
+        if on_time is not None:
+            on_time = on_time.model_copy(update={"first_token_deadline_seconds": seconds})
+        return replace(self, shed=shed, on_time=on_time)
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds to the first token by which requests are refused, or served first; None if there is none."""
+        if self.shed is not None:
+            return self.shed.ttft_deadline_seconds
+        return self.on_time.first_token_deadline_seconds if self.on_time is not None else None
 
     @property
     def budget(self) -> float | None:
@@ -60,16 +107,21 @@ class Policy:
         return self.step.seconds if self.step is not None and self.step.seconds < NO_BUDGET else None
 
 
-def settled(present: Policy, limits: Limits, choice: Choice, model: StepModel, margins: Margins) -> Policy:
+def settled(
+    present: Policy, limits: Limits, choice: Choice, model: StepModel, margins: Margins, spec: TuningSpec
+) -> Policy:
     """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
-    if choice.deadline is None:
-        return Policy(limits=limits)
-    budget = NO_BUDGET if choice.budget is None else _rounded(min(NO_BUDGET, choice.budget))
-    wanted = Policy(
-        limits=limits,
-        step=StepBudget(seconds=budget, model=model_spec(model)),
-        shed=Shed(ttft_deadline_seconds=_rounded(choice.deadline), margin=round(margins.first_token, 2)),
-    )
+    deadline = None if choice.deadline is None else rounded(choice.deadline)
+    shed, on_time, margin = None, None, round(margins.first_token, 2)
+    if deadline is not None and spec.sheds:
+        shed = Shed(ttft_deadline_seconds=deadline, margin=margin)
+    if deadline is not None and spec.orders:
+        on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
+    step = None
+    if choice.budget is not None or shed is not None or on_time is not None:
+        budget = NO_BUDGET if choice.budget is None else rounded(min(NO_BUDGET, choice.budget))
+        step = StepBudget(seconds=budget, model=model_spec(model))
+    wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time)
     return present if limits == present.limits and not _moved(present, wanted) else wanted
 
 
@@ -78,7 +130,7 @@ def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | N
 
     One that an end-to-end objective gave may be earlier than any first-token objective.
     """
-    given = [_rounded(o.seconds) for o in objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
+    given = [rounded(o.seconds) for o in objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
     others = any(o.metric is Metric.END_TO_END_LATENCY for o in objectives)
     if not given or present == min(given) or (others and present < min(given)):
         return None
@@ -94,13 +146,13 @@ def model_spec(model: StepModel) -> ModelSpec:
 
 
 def _moved(present: Policy, wanted: Policy) -> bool:
-    step, shed, new_step, new_shed = present.step, present.shed, wanted.step, wanted.shed
-    if step is None or shed is None or new_step is None or new_shed is None:
-        return (step, shed) != (new_step, new_shed)
+    step, new_step = present.step, wanted.step
+    if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
+        return True
+    if step is None or new_step is None:
+        return step is not new_step
     return (
-        shed.ttft_deadline_seconds != new_shed.ttft_deadline_seconds
-        or abs(new_shed.margin - shed.margin) >= MARGIN_MOVED - 1e-9
-        or abs(new_step.seconds - step.seconds) > BUDGET_MOVED * step.seconds
+        abs(new_step.seconds - step.seconds) > BUDGET_MOVED * step.seconds
         or difference(step.model.step_model(), new_step.model.step_model()) > MODEL_MOVED
     )
 
@@ -108,12 +160,15 @@ def _moved(present: Policy, wanted: Policy) -> bool:
 def difference(one: StepModel, other: StepModel) -> float:
     """The largest share by which two models differ over the compared steps."""
     first, second = (
-        [model.seconds(decodes=n, prefill_tokens=p, context=context) for n, p, context in _COMPARED]
+        [
+            model.seconds(decodes=n, prefill_tokens=p, context=before, kv_tokens=n * each)
+            for n, p, before, each in _COMPARED
+        ]
         for model in (one, other)
     )
     return max(abs(b - a) / max(a, 1e-9) for a, b in zip(first, second, strict=True))
 
 
-def _rounded(seconds: float) -> float:
+def rounded(seconds: float) -> float:
     """A duration as status holds it, of a microsecond at least."""
     return float(parse_duration(format_duration(max(seconds, 1e-6))))

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, Shed, StepBudget
+from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTime, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
-    MarginsStatus,
     SetpointStatus,
     SlowPodStatus,
     StepModelCoefficients,
@@ -21,26 +20,28 @@ from flyball_operator.api.v1alpha1 import (
     TuningStatus,
 )
 from flyball_operator.governor.governor import State, start
-from flyball_operator.governor.guard import FIRST_TOKEN_MARGIN, TOKEN_MARGIN
 from flyball_operator.governor.identify import Learner, resume
 from flyball_operator.governor.policy import NO_BUDGET, Policy, model_spec
 from flyball_operator.governor.signals import Signals, StepWindow
-from flyball_operator.governor.situation import Choice, Margins
+from flyball_operator.governor.situation import Choice
 from flyball_operator.governor.spec import TuningSpec
 
-_COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g")
+_COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g", "d")
 _SLOW_PODS: Final = 8
 _LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
 
 
 def setpoint_status(policy: Policy) -> SetpointStatus:
     """A policy as status shows it; figures are rounded as it holds them."""
-    step, shed = policy.step, policy.shed
+    step, shed, on_time = policy.step, policy.shed, policy.on_time
     return SetpointStatus(
         **policy.limits.model_dump(include=_LIMITS),
         step_budget=format_duration(policy.budget) if policy.budget is not None else None,
         first_token_deadline=format_duration(shed.ttft_deadline_seconds) if shed is not None else None,
         first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
+        on_time_deadline=format_duration(on_time.first_token_deadline_seconds) if on_time is not None else None,
+        on_time_margin=f"{on_time.margin:.2f}" if on_time is not None else None,
+        queued_tokens=policy.queued_tokens,
         step_model=_coefficients(step.model) if step is not None else None,
     )
 
@@ -57,7 +58,13 @@ def policy_of(setpoint: SetpointStatus) -> Policy | None:
     if not given.get("max_num_active_seqs") and not given.get("max_num_scheduled_tokens"):
         return None
     try:
-        return Policy(limits=Limits(**given), step=_step(setpoint), shed=_shed(setpoint))
+        return Policy(
+            limits=Limits(**given),
+            step=_step(setpoint),
+            shed=_shed(setpoint),
+            on_time=_on_time(setpoint),
+            queued_tokens=setpoint.queued_tokens,
+        )
     except ValueError:
         return None
 
@@ -81,6 +88,14 @@ def _shed(setpoint: SetpointStatus) -> Shed | None:
     return Shed(ttft_deadline_seconds=float(parse_duration(deadline)), margin=float(margin))
 
 
+def _on_time(setpoint: SetpointStatus) -> OnTime | None:
+    """The order of prompts; raises ValueError on what is none."""
+    deadline, margin = setpoint.on_time_deadline, setpoint.on_time_margin
+    if deadline is None or margin is None:
+        return None
+    return OnTime(first_token_deadline_seconds=float(parse_duration(deadline)), margin=float(margin))
+
+
 def model_status(learner: Learner) -> StepModelStatus:
     """The model as status shows it: three digits, steps to two."""
     fit = learner.fit
@@ -92,11 +107,6 @@ def model_status(learner: Learner) -> StepModelStatus:
         trusted=fit.trusted,
         steps=int(float(f"{learner.steps:.2g}")),
     )
-
-
-def margins_status(margins: Margins) -> MarginsStatus:
-    """The margins as status shows them."""
-    return MarginsStatus(token=f"{margins.token:.2f}", first_token=f"{margins.first_token:.2f}")
 
 
 def slow_pods_status(factors: Mapping[str, float]) -> tuple[SlowPodStatus, ...]:
@@ -127,23 +137,12 @@ def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = No
         state = replace(state, learner=learner)
     elif prior is not None:
         state = replace(state, learner=Learner(prior=prior, proven=True))
-    if model is None and state.policy.budget is not None:
-        # Steps under one budget may be too alike for a model for ever. Whether this one is half of what it should be
-        # status does not say: for one to learn by, it is small enough in either case.
-        state = replace(state, explore_at=float("-inf"))
-    return replace(state, margins=_margins(tuning.margins, state.margins))
+    return state
 
 
 def step_model_of(status: StepModelStatus) -> StepModel | None:
     """The model from status; None if it is not trusted, or what is there is none."""
     return _model(status) if status.trusted else None
-
-
-def _margins(status: MarginsStatus, otherwise: Margins) -> Margins:
-    token, first = _number(status.token), _number(status.first_token)
-    if not (TOKEN_MARGIN[0] <= token <= TOKEN_MARGIN[1] and FIRST_TOKEN_MARGIN[0] <= first <= FIRST_TOKEN_MARGIN[1]):
-        return otherwise
-    return Margins(token=token, first_token=first)
 
 
 def _coefficients(spec: ModelSpec) -> StepModelCoefficients:
@@ -174,7 +173,7 @@ def predicted(choice: Choice | None) -> str:
     values = choice.predicted
     named = {"ttft": values.ttft, "tpot": values.tpot, "gap": values.gap}
     shown = [f"{name} {brief(seconds)}" for name, seconds in named.items()]
-    return ", ".join([*shown, f"{values.capacity:.2g} requests/s per core"])
+    return ", ".join([*shown, f"{choice.capacity:.2g} requests/s per core"])
 
 
 def brief(seconds: float) -> str:

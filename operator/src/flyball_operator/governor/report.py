@@ -25,6 +25,8 @@ class Reason(StrEnum):
 
     SCRAPED = "Scraped"
     """MetricsAvailable: Prometheus has fresh samples of the service's pods."""
+    SCRAPED_TWICE = "ScrapedTwice"
+    """MetricsAvailable: likewise, of several targets for one engine. One is counted, the message names their jobs."""
     NO_READY_PODS = "NoReadyPods"
     """Nothing to observe or to tune yet."""
     APPLIED = "Applied"
@@ -62,7 +64,9 @@ class Reason(StrEnum):
     UNSUPPORTED = "KnobUnsupported"
     """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
     FENCED = "NewerLeader"
-    """Tuned is False: a newer leader has written to an engine; this one stopped acting for the service."""
+    """Tuned is False: status names an epoch above that of our Lease; this operator stopped acting for the service."""
+    UNEXPLAINED = "SetpointUnexplained"
+    """Tuned is False: an engine answers with an epoch or generation that no leader has given; the others are tuned."""
     MET = "Met"
     """ObjectivesMet: every objective that was counted is met."""
     VIOLATED = "Violated"
@@ -81,6 +85,12 @@ class Reason(StrEnum):
     """CapacitySufficient is False: even an idle engine cannot keep some objective."""
 
 
+#: What is wrong where another leader acts.
+FENCED: Final = (
+    (Reason.FENCED, "status names an epoch above that of our Lease: a newer leader acts, this one stopped"),
+)
+#: Percent: a budget of violations that is overspent by more is told as so much.
+LEAST_BUDGET: Final = -999
 #: Of what others wrote so much is repeated.
 _SHOWN_LENGTH: Final = 40
 
@@ -102,12 +112,17 @@ class Verdict:
         )
 
 
-def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool = False) -> Verdict:
-    """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet."""
+def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool = False, twice: str = "") -> Verdict:
+    """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet.
+
+    `twice`: as in `Signals`.
+    """
     if ready_pods == 0:
         return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if missing is not None:
         return Verdict("Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold")
+    if twice:
+        return Verdict("True", Reason.SCRAPED_TWICE, f"Prometheus has fresh samples; {twice}")
     return Verdict("True", Reason.SCRAPED, "Prometheus has fresh samples")
 
 
@@ -116,7 +131,8 @@ class Progress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
     `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
-    `canary`: the pod that has it alone. None where that is not so.
+    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked
+    for. None where that is not so.
     """
 
     mode: Mode
@@ -130,11 +146,12 @@ class Progress:
     stalled: str | None = None
     helpless: str | None = None
     canary: str | None = None
+    unordered: str | None = None
 
 
 def ended() -> dict[ConditionType, Verdict]:
     """What is said of a service that is tuned no more: what was said last would stand for ever."""
-    why = "the service is not governed, or its spec is not accepted: nobody looks"
+    why = "the service is not governed, its spec is not accepted, or its namespace is not watched: nobody looks"
     return {kind: Verdict("Unknown", Reason.NOT_TUNED, why) for kind in ConditionType if kind in BRAIN_CONDITIONS}
 
 
@@ -182,7 +199,8 @@ def _applied_verdict(progress: Progress) -> Verdict:
         return Verdict("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
     if not progress.trusted:
         return Verdict("False", Reason.LEARNING, progress.learning)
-    return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod")
+    lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
+    return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod{lacking}")
 
 
 def objectives_status(
@@ -229,7 +247,10 @@ def _row(objective: Objective, outcome: Outcome | None, window: str) -> Objectiv
     used = share / objective.allowed if objective.allowed > 0 else (0.0 if share == 0 else 1e3)
     left = round(20 * (1 - used)) * 5
     return ObjectiveStatus(
-        name=objective.name, attained=f"{100 * (1 - share):.1f}", budget_remaining=str(max(-999, left)), window=window
+        name=objective.name,
+        attained=f"{100 * (1 - share):.1f}",
+        budget_remaining=str(max(LEAST_BUDGET, left)),
+        window=window,
     )
 
 
@@ -248,16 +269,26 @@ def capacity_verdict(
     if metrics.status == "False":
         return Verdict("Unknown", Reason.NOT_OBSERVED, "the load cannot be observed")
     if balance is not None and balance.settled:
-        return _carried_verdict(balance)
+        return _carried_verdict(balance, objectives)
     learning = Verdict("Unknown", Reason.LEARNING, "what the pods carry is not known yet")
     return known or (learning if lengths else Verdict("Unknown", Reason.NO_REQUESTS, "no request came yet"))
 
 
-def _carried_verdict(balance: Balance) -> Verdict:
+def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
+    asked = {objective.name: format_duration(objective.seconds) for objective in objectives}
+    kept = "; ".join(
+        f"{name} within {asked.get(name, 'its threshold')}, the least that it can keep is {rounded_up(seconds)}"
+        for name, seconds in balance.carried.reachable
+    )
+    return (
+        f"even an idle engine cannot keep {kept}. Raise the threshold, or use a faster accelerator or a smaller model"
+    )
+
+
+def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> Verdict:
     arrive, carry = figure(balance.shown_arrivals), figure(balance.capacity)
     if balance.carried.reachable:
-        kept = ", ".join(f"{name}, but {rounded_up(seconds)}" for name, seconds in balance.carried.reachable)
-        return Verdict("False", Reason.INFEASIBLE, f"even an idle engine cannot keep {kept}")
+        return Verdict("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
     unseen = ""
     if balance.unseen:
         ready = balance.replicas + balance.unseen
@@ -309,6 +340,7 @@ _FAILURES: Final = (
     Reason.UNGOVERNED,
     Reason.UNSUPPORTED,
     Reason.FENCED,
+    Reason.UNEXPLAINED,
     Reason.NOT_DECIDING,
     Reason.LOOP_STALLED,
     Reason.ADMISSION_STUCK,
@@ -323,6 +355,8 @@ def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict)
         return _tuned_event(before, verdict)
     if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
         return ("Warning", f"Capacity{verdict.reason}")
+    if verdict.reason == Reason.SCRAPED_TWICE:
+        return "Warning", verdict.reason
     turned = before is None or before[0] != verdict.status
     if kind is ConditionType.CAPACITY_SUFFICIENT and (before is None or before[0] != "False"):
         return None
@@ -339,10 +373,13 @@ def _tuned_event(before: tuple[str, str] | None, verdict: Verdict) -> Event | No
 
 def shown(policy: Policy) -> str:
     """A policy for people."""
-    limits, shed = policy.limits, policy.shed
+    limits, shed, on_time = policy.limits, policy.shed, policy.on_time
     said = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
     if policy.budget is not None:
         said.append(f"steps of {format_duration(policy.budget)}")
     if shed is not None:
         said.append(f"first tokens by {shed.margin:.2f} of {format_duration(shed.ttft_deadline_seconds)}")
+    if on_time is not None:
+        deadline = format_duration(on_time.first_token_deadline_seconds)
+        said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadline})")
     return ", ".join(said)

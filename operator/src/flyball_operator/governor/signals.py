@@ -21,6 +21,10 @@ from flyball_engine.contract import StepKind, StepSums
 LEAST_READ_BACK_SECONDS: Final = 30.0
 
 
+#: Over so long it is seen how unevenly cores are loaded: in a window of signals chance makes more of a difference.
+UNEVEN_SECONDS: Final = 120
+
+
 class Missing(StrEnum):
     """Why something could not be observed."""
 
@@ -109,7 +113,8 @@ class Load:
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
     finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
     `waiting`: requests now. `kv_usage`: fraction, the fullest core's. `kv_tokens`: what one core's KV cache can
-    hold. `held_tokens`: KV tokens that running requests hold.
+    hold. `held_tokens`: KV tokens that running requests hold. `uneven`: requests in the fullest core over the mean
+    core's, both in the mean of `UNEVEN_SECONDS`; 1 where all have as many.
     """
 
     arrivals: float
@@ -123,6 +128,7 @@ class Load:
     kv_tokens: float
     held_tokens: float
     refused: float = 0.0
+    uneven: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,7 @@ class Signals:
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
     are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `goodput`: requests that met all objectives.
+    `twice`: what scrapes the same pods besides, for people; empty if nothing does.
     """
 
     at: float
@@ -157,6 +164,7 @@ class Signals:
     goodput: Outcome | None
     pods: int | None = None
     unseen: int = 0
+    twice: str = ""
 
     @cached_property
     def impossible(self) -> str | None:

@@ -6,33 +6,24 @@ Seconds and tokens throughout, all per engine core.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Final
 
+from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
 from flyball_operator.governor.spec import Envelope, Objective
 
-
-class Regime(StrEnum):
-    """What the law is after."""
-
-    BALANCED = "Balanced"
-    """All objectives can be held: the limits share the slack among them."""
-    DRAINING = "Draining"
-    """The first-token objectives cannot be held now: the queue is drained as fast as possible."""
-    TOKEN_BOUND = "TokenBound"
-    """No limits keep the token objectives, but first tokens: the largest rate, small steps would cost both."""
-    THROUGHPUT = "Throughput"
-    """No token objective: the largest drain rate."""
-    SHEDDING = "Shedding"
-    """Behind a gate: token objectives are kept, and requests that would come too late are refused."""
+#: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
+GAP_SHARE: Final = 0.85
+#: Metrics that bound the time of a step.
+TOKEN_METRICS: Final = (Metric.TIME_PER_OUTPUT_TOKEN, Metric.INTER_TOKEN_LATENCY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """Share of a threshold the law aims at; trimmed by counts."""
+    """Share of a threshold the law aims at, see `margins`."""
 
-    token: float = 0.85
-    first_token: float = 0.7
+    token: float
+    first_token: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +32,10 @@ class Demand:
 
     `arrivals` requests per second; `prompt` tokens of a prompt, `uncached` those that need computing, `output` tokens;
     `ratio` prefill tokens per decode; `attention` prefill attention per prefill token (mean context of a chunk);
-    `decodes` running in a mean step; `running`, `waiting` requests; `kv_tokens` the cache holds, `held` per running
-    request. `drafted`: tokens that a step processes for a decode, `made`: those that come of it, both 1 without
-    speculation. `scatter`: deviation of the time of steps alike, as a share of their mean.
+    `decodes` running in a mean step, each of which reads `context` tokens of KV cache; `running`, `waiting` requests;
+    `kv_tokens` the cache holds, `held` per running request. `drafted`: tokens that a step processes for a decode,
+    `made`: those that come of it, both 1 without speculation. `scatter`: deviation of the time of steps alike, as a
+    share of their mean.
     """
 
     arrivals: float
@@ -60,6 +52,7 @@ class Demand:
     drafted: float = 1.0
     made: float = 1.0
     scatter: float = 0.0
+    context: float = 0.0
 
     @property
     def large(self) -> float:
@@ -72,32 +65,29 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Seconds expected of each metric under the chosen limits, and requests per second the batch sustains.
-
-    `rate`: prompt tokens per second that full steps compute beside the batch.
-    """
+    """Seconds expected of each metric."""
 
     ttft: float
     tpot: float
     gap: float
     e2e: float
-    capacity: float
-    rate: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the law wants. `binding` names the objective that decided, empty if none did.
+    """What the law wants. `binding` names what bounds batch and steps, empty if nothing does.
 
-    Behind a gate: `deadline`, seconds to the first token by which requests are refused, and `budget`, seconds that a
-    step may take, None where no objective bounds one.
+    `capacity`: requests per second that the batch sustains, whatever they wait. `given_up`: token objectives that leave
+    prompts no room even on an idle engine. `budget`: seconds that a step may take, `deadline`: seconds to the first
+    token, None where no objective bounds it.
     """
 
     seqs: int
     tokens: int
-    regime: Regime
     binding: str
     predicted: Prediction
+    capacity: float = 0.0
+    given_up: tuple[str, ...] = ()
     budget: float | None = None
     deadline: float | None = None
 
@@ -106,9 +96,8 @@ class Choice:
 class Situation:
     """All that limits are chosen from.
 
-    `tokens` is the present C, kept unless another is clearly better; `draining` whether the last choice was to drain,
-    which ends only once the first-token objectives can be held with room. `deadline`: the present one, if there is one.
-    `stages`: steps of a round, whose prompts are apart, where it is rounds that are told of (see `pipeline`).
+    `deadline`, `budget`: the present ones, kept while they are right. `stages`: steps of a round, whose prompts are
+    apart, where it is rounds that are told of (see `pipeline`).
     """
 
     model: StepModel
@@ -116,9 +105,8 @@ class Situation:
     objectives: tuple[Objective, ...]
     margins: Margins
     envelope: Envelope
-    tokens: int
-    draining: bool = False
     deadline: float | None = None
+    budget: float | None = None
     stages: int = 1
 
     def step(self, decodes: float, prefill: float) -> float:
@@ -141,18 +129,23 @@ class Situation:
             decodes=decodes,
             prefills=prefill > 0,
             attention=prefill * context,
+            kv_tokens=decodes * self.demand.context,
         )
 
-    def largest_chunk(self, decodes: float, *, seconds: float) -> float:
-        """Most prefill tokens that fit into a step's time beside some decodes; 0 if none do, may be infinite."""
+    def chunk(self, decodes: float, seconds: float | None) -> float:
+        """Most prefill tokens that fit into a step's time and tokens beside some decodes; 0 if none do."""
+        room = max(0.0, self.envelope.tokens.most - decodes * self.demand.drafted)
+        if seconds is None:
+            return room
         each = self.model.largest_chunk(
             seconds=seconds,
             tokens=decodes * self.demand.drafted,
             decodes=decodes,
+            kv_tokens=decodes * self.demand.context,
             prompts=self.stages,
             context=self.stages * self.demand.attention,
         )
-        return self.stages * each
+        return min(room, self.stages * each)
 
     def balanced_step(self, decodes: float) -> float:
         """Mean step of a batch that admits as fast as it finishes."""
@@ -162,10 +155,27 @@ class Situation:
         """What one token takes in such a batch: its step, which makes several with speculation."""
         return self.balanced_step(decodes) / self.demand.made
 
-    def capacity(self, seqs: float) -> float:
-        """Requests per second that a batch of `seqs` sustains."""
-        return seqs / (self.demand.output * self.token_seconds(seqs))
+    def arrivals_of(self, decodes: float) -> float:
+        """Requests per second that such a batch sustains."""
+        return 0.0 if decodes <= 0.0 else decodes / (self.demand.output * self.token_seconds(decodes))
 
-    def decodes(self, seqs: int) -> float:
+    def decodes(self, seqs: float) -> float:
         """Decodes to plan one step for: a little above the mean, never above the limit."""
         return min(float(seqs), 1.1 * self.demand.decodes + 2.0)
+
+    @property
+    def mean_budget(self) -> tuple[float | None, str]:
+        """Seconds a step may take in the mean under all objectives, and the tightest's name; None if none says."""
+        budgets = ((self.token_budget(objective), objective.name) for objective in self.objectives)
+        return min(((budget, name) for budget, name in budgets if budget is not None), default=(None, ""))
+
+    def token_budget(self, objective: Objective) -> float | None:
+        """Seconds a step may take in the mean under this objective; None if it does not say.
+
+        An end-to-end objective bounds no step: it leaves the first token the more time, the less the others take.
+        """
+        if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+            return objective.seconds * self.margins.token * self.demand.made
+        if objective.metric is Metric.INTER_TOKEN_LATENCY:
+            return objective.seconds * self.margins.token * GAP_SHARE
+        return None

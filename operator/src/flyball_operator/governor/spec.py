@@ -14,6 +14,7 @@ from flyball_operator.api.v1alpha1 import (
     DEFAULT_MIN_NUM_SCHEDULED_TOKENS,
     InferenceServiceSpec,
     Mode,
+    Order,
     Overload,
     Range,
 )
@@ -82,6 +83,7 @@ class TuningSpec:
     overload: Overload = Overload.QUEUE
     paused: str | None = None
     stages: int = 1
+    order: Order = Order.ON_TIME
 
     @property
     def live(self) -> bool:
@@ -96,7 +98,21 @@ class TuningSpec:
     @property
     def sheds(self) -> bool:
         """Whether requests are to be refused: asked for, and some objective says by when."""
-        return self.overload is Overload.SHED and any(o.metric in DEADLINES for o in self.objectives)
+        return self.overload is Overload.SHED and self._has_deadline
+
+    @property
+    def orders(self) -> bool:
+        """Whether prompts are to be served in the on-time order: asked for, and some objective says by when."""
+        return self.order is Order.ON_TIME and self._has_deadline
+
+    @property
+    def _has_deadline(self) -> bool:
+        return any(objective.metric in DEADLINES for objective in self.objectives)
+
+    @property
+    def deadlines(self) -> str:
+        """Names of the objectives that say by when a first token must be there."""
+        return ", ".join(objective.name for objective in self.objectives if objective.metric in DEADLINES)
 
 
 def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | None = None) -> TuningSpec:
@@ -117,6 +133,7 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         spec.tuning.overload,
         (annotations or {}).get(names.ANNOTATION_TUNING),
         spec.parallelism.pipeline,
+        spec.tuning.order,
     )
 
 

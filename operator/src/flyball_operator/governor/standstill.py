@@ -91,11 +91,7 @@ def fall_back(state: State, decision: Decision, spec: TuningSpec, proven: Proven
         target = proven.policy
     moved = replace(
         state,
-        policy=target if spec.sheds else target.ungated,
-        # No policy lives so long with half of its budget.
-        halved=False,
-        trial=None,
-        last_outcome=None,
+        policy=target.within(sheds=spec.sheds, orders=spec.orders),
         held_until=decision.at + FALL_BACK_HOLD,
     )
     what = "start values" if target == start else "what worked before"

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.plan.objects import NAMED_KINDS, Object, controller
 from flyball_operator.plan.snapshot import Snapshot
+
+#: So many unknown annotations are named.
+_LISTED: Final = 5
 
 
 class AcceptedReason(StrEnum):
@@ -20,6 +25,8 @@ class AcceptedReason(StrEnum):
 
     ACCEPTED = "Accepted"
     """Everything asked for can be acted upon."""
+    UNKNOWN_ANNOTATION = "UnknownAnnotation"
+    """Accepted, but an annotation under Flyball's prefix is none that it knows: a misspelt one would do nothing."""
     INVALID_SPEC = "InvalidSpec"
     """The spec does not parse, or contradicts itself; the message names the field."""
     NAME_CONFLICT = "NameConflict"
@@ -28,6 +35,8 @@ class AcceptedReason(StrEnum):
     """Objects of a deleted service of this name are still being removed."""
     REFUSED = "RefusedByServer"
     """The API server refused an object made from this spec; the message is its own."""
+    CHANGED_BY_OTHERS = "ChangedByOthers"
+    """Somebody changes an object after each apply; the message names the fields and, where it is recorded, who."""
     OPERATOR_MISCONFIGURED = "OperatorMisconfigured"
     """The operator lacks what a governed engine needs: the plugin's image, or the signing key."""
 
@@ -43,8 +52,17 @@ class Verdict:
 
 def judge(snapshot: Snapshot) -> Verdict:
     """The first refusal, else acceptance."""
-    accepted = Verdict(True, AcceptedReason.ACCEPTED, "the spec can be acted upon")
-    return next(_refusals(snapshot), accepted)
+    return next(_refusals(snapshot), _accepted(snapshot.desire.meta))
+
+
+def _accepted(meta: ObjectMeta) -> Verdict:
+    prefix = f"{names.GROUP}/"
+    unknown = sorted(key for key in meta.annotations if key.startswith(prefix) and key not in names.USER_ANNOTATIONS)
+    if not unknown:
+        return Verdict(True, AcceptedReason.ACCEPTED, "the spec can be acted upon")
+    listed, accepted = ", ".join(unknown[:_LISTED]), ", ".join(names.USER_ANNOTATIONS)
+    message = f"annotation {listed} is not known and does nothing; accepted under {prefix}: {accepted}"
+    return Verdict(True, AcceptedReason.UNKNOWN_ANNOTATION, message)
 
 
 def _refusals(snapshot: Snapshot) -> Iterator[Verdict]:

@@ -19,23 +19,26 @@ from flyball_operator.plan.objects import Object, annotation
 class History:
     """Spec hashes, and what became of their templates.
 
-    `asked`: the one asked for, and `since` when. `good`: the last that was rolled out whole. `failed`: why the one
-    asked for was given up; it is not tried again for as long as it is asked for.
+    `asked`: the one asked for, `since` when, and `steps`, how pods shall follow one another. `good`: the last that was
+    rolled out whole. `failed`: why the one asked for was given up. It is not tried again for as long as it is asked for
+    in the same steps; which those were is kept with it, and empty where an earlier operator gave it up.
     """
 
     asked: str = ""
     since: str = ""
+    steps: str = ""
     good: str = ""
     failed: Cause | None = None
 
-    def asking(self, spec_hash: str, now: str) -> History:
+    def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
 
-        Another one than before is a new attempt, whatever came of it.
+        Another one than before is a new attempt, whatever came of it; so is one that failed, in other steps.
         """
-        if self.asked == spec_hash:
-            return self
-        return replace(self, asked=spec_hash, since=now, failed=None)
+        again = self.failed is not None and self.steps not in ("", steps)
+        if self.asked == spec_hash and not again:
+            return self if self.failed is not None else replace(self, steps=steps)
+        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None)
 
 
 def read(deployment: Object | None) -> History:
@@ -43,16 +46,17 @@ def read(deployment: Object | None) -> History:
     if deployment is None:
         return History()
     asked, _, since = annotation(deployment, names.ANNOTATION_ASKED).partition(" ")
-    failed = _read_cause(annotation(deployment, names.ANNOTATION_FAILED))
-    return History(asked=asked, since=since, good=annotation(deployment, names.ANNOTATION_GOOD), failed=failed)
+    failed, steps = _read_failure(annotation(deployment, names.ANNOTATION_FAILED))
+    good = annotation(deployment, names.ANNOTATION_GOOD)
+    return History(asked=asked, since=since, steps=steps, good=good, failed=failed)
 
 
-def _read_cause(text: str) -> Cause | None:
+def _read_failure(text: str) -> tuple[Cause | None, str]:
     try:
         fields = json.loads(text)
-        return Cause(reason=str(fields["reason"]), message=str(fields["message"]))
+        return Cause(reason=str(fields["reason"]), message=str(fields["message"])), str(fields.get("steps", ""))
     except (ValueError, TypeError, KeyError):
-        return None
+        return None, ""
 
 
 def to_annotations(history: History) -> dict[str, str]:
@@ -62,5 +66,7 @@ def to_annotations(history: History) -> dict[str, str]:
         found[names.ANNOTATION_GOOD] = history.good
     if history.failed is not None:
         cause = {"reason": history.failed.reason, "message": history.failed.message}
+        if history.steps:
+            cause["steps"] = history.steps
         found[names.ANNOTATION_FAILED] = json.dumps(cause, sort_keys=True)
     return found

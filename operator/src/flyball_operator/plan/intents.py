@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flyball_operator.plan.objects import Kind, Object
+from flyball_operator.plan.objects import Kind, Object, Path
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,14 @@ class Create:
 
 @dataclass(frozen=True)
 class Apply:
-    """Server-side apply of a whole intent, to the object with the UID and version in the body and to no other."""
+    """Server-side apply of a whole intent, to the object with the UID and version in the body and to no other.
+
+    `fields` are those in which the object differs from the intent.
+    """
 
     kind: Kind
     body: Object
+    fields: tuple[Path, ...]
 
 
 @dataclass(frozen=True)

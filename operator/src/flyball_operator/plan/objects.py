@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flyball_operator.api import names
+from flyball_operator.api.quantities import quantity
 
 Object = dict[str, Any]
+
+
+class Item(NamedTuple):
+    """A step into a list that is a map: the item whose field `key` is `value`."""
+
+    key: str
+    value: Any
+
+
+#: The way to a field of an object: names of fields, and items of lists that are maps.
+Path = tuple[str | Item, ...]
 
 
 class Kind(StrEnum):
@@ -51,12 +61,6 @@ _MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "ownerReferences": ("uid",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "sizeLimit"})
-_SUFFIXES: Final[Mapping[str, Decimal]] = {
-    "m": Decimal("0.001"),
-    "": Decimal(1),
-    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)},
-    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
-}
 
 
 def digest(value: object) -> str:
@@ -115,42 +119,48 @@ def created_entry(found: Object) -> int | None:
     return None
 
 
-def covers(live: Any, wanted: Any, key: str = "") -> bool:
-    """Whether `live` has everything that `wanted` says; what else it has is somebody else's or a default.
+def covers(live: Any, wanted: Any) -> bool:
+    """Whether `live` has everything that `wanted` says; what else it has is somebody else's or a default."""
+    return next(differences(live, wanted), None) is None
+
+
+def differences(live: Any, wanted: Any, path: Path = (), key: str = "") -> Iterator[Path]:
+    """Where `live` lacks what `wanted` says, or has it otherwise. A list that is no map is one field.
 
     Quantities are compared by value, because the API server rewrites them (`1000m` to `1`).
     """
-    if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(
-            covers(live[field], value, key if key in _QUANTITIES else field) if field in live else _is_empty(value)
-            for field, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return isinstance(live, list) and _covers_list(live, wanted, key)
-    if key in _QUANTITIES:
-        return live == wanted or quantity(live) == quantity(wanted)
-    return bool(live == wanted)
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        for field, value in wanted.items():
+            below = (*path, field)
+            if field in live:
+                yield from differences(live[field], value, below, key if key in _QUANTITIES else field)
+            elif value not in ("", None, [], {}):
+                yield below
+    elif isinstance(wanted, list) and isinstance(live, list):
+        yield from _list_differences(live, wanted, path, key)
+    elif live != wanted and not (key in _QUANTITIES and quantity(live) == quantity(wanted)):
+        yield path
 
 
-def _covers_list(live: list[Any], wanted: list[Any], key: str) -> bool:
+def _list_differences(live: list[Any], wanted: list[Any], path: Path, key: str) -> Iterator[Path]:
     merge_keys = _MERGE_KEYS.get(key, ())
-    if not all(isinstance(item, Mapping) and _merge_key(item, merge_keys) for item in (*live, *wanted)):
-        return len(live) == len(wanted) and all(covers(a, b) for a, b in zip(live, wanted, strict=True))
+    if not all(isinstance(item, Mapping) and _merge_key(item, merge_keys).key for item in (*live, *wanted)):
+        if len(live) != len(wanted) or not all(covers(a, b) for a, b in zip(live, wanted, strict=True)):
+            yield path
+        return
     by_key = {_merge_key(item, merge_keys): item for item in live}
-    return all(covers(by_key.get(_merge_key(item, merge_keys)), item) for item in wanted)
+    for item in wanted:
+        step = _merge_key(item, merge_keys)
+        yield from differences(by_key.get(step), item, (*path, step))
 
 
-def _merge_key(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    return next((item[key] for key in keys if key in item), None)
+def _merge_key(item: Mapping[str, Any], keys: Sequence[str]) -> Item:
+    return next((Item(key, item[key]) for key in keys if key in item), Item("", None))
 
 
-def _is_empty(value: Any) -> bool:
-    return value in ("", None, [], {})
-
-
-def quantity(value: object) -> Decimal | None:
-    """The amount in a Kubernetes quantity; None if `value` is none."""
-    match = re.fullmatch(r"([0-9.]+)([eE][-+]?[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|)", str(value))
-    if match is None:
-        return None
-    return Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3]]
+def spelt(path: Path) -> str:
+    """A path as users read it, such as `spec.template.spec.containers[engine].image`."""
+    text = ""
+    for step in path:
+        text += f"[{step.value}]" if isinstance(step, Item) else f".{step}" if step.isidentifier() else f"[{step}]"
+    return text.removeprefix(".")

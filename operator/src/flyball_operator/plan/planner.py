@@ -1,7 +1,7 @@
 """From a snapshot to a plan: the one function the hands call.
 
-Same snapshot, same plan; a plan made after applying one is empty. A crash between any two writes leaves a state from
-which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
+Same snapshot, same plan; a plan made after applying one is empty, or says who changes the result. A crash between any
+two writes leaves a state from which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from dataclasses import replace
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.plan import deployment, disruption_budget, revision, service, status
+from flyball_operator.plan import deployment, disruption_budget, revision, service, settling, status
 from flyball_operator.plan.acceptance import AcceptedReason, Verdict, judge
 from flyball_operator.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.plan.objects import (
     Kind,
     Object,
-    annotation,
     being_deleted,
-    covers,
     created_entry,
+    differences,
     digest,
     name,
     uid,
@@ -46,8 +45,15 @@ def plan(snapshot: Snapshot) -> Plan:
         return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
     rollout = decide(wanted_service, snapshot)
     intents = tuple(_intents(wanted_service, snapshot, rollout))
-    waiting = any(being_deleted(found) for found in snapshot.objects.values())
-    return _with_status(snapshot, verdict, rollout, Plan(intents, requeue_after=_LEAVING_SECONDS if waiting else None))
+    futile = settling.futile(snapshot, intents)
+    # What others change holds up nothing else: a roll-back, or an object to make again, is done first and told then.
+    rest = tuple(intent for intent in intents if intent not in futile)
+    leaving = any(being_deleted(found) for found in snapshot.objects.values())
+    looks = [_LEAVING_SECONDS] if leaving else []
+    if not rest and (futile or settling.doubted(snapshot)):
+        verdict = settling.verdict(snapshot, futile)
+        looks.append(settling.patience(snapshot, futile))
+    return _with_status(snapshot, verdict, rollout, Plan(rest, requeue_after=min(looks, default=None)))
 
 
 def _patience(verdict: Verdict) -> float | None:
@@ -84,23 +90,18 @@ def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Itera
         return
     elif (index := created_entry(live)) is not None:
         yield _claim(kind, live, index)
-    elif not _is_so(live, body):
+    elif fields := tuple(differences(live, body)):
         # The UID makes a patch of another object of this name a conflict, the version one of an object that has changed
         # since it was read: a plan is carried out on what it was made from, or not at all.
         identity = {"uid": uid(live), "resourceVersion": live["metadata"]["resourceVersion"]}
-        yield Apply(kind, {**body, "metadata": {**body["metadata"], **identity}})
+        yield Apply(kind, {**body, "metadata": {**body["metadata"], **identity}}, fields)
 
 
 def _marked(wanted: Object) -> Object:
+    """With its digest as an annotation: a live object that has it keeps nothing that a later intent dropped."""
     body = deepcopy(wanted)
     body["metadata"]["annotations"][names.ANNOTATION_INTENT] = digest(wanted)
     return body
-
-
-def _is_so(live: Object, body: Object) -> bool:
-    """Whether the last apply was of this intent (nothing dropped is left), and nobody changed its fields since."""
-    same = annotation(live, names.ANNOTATION_INTENT) == body["metadata"]["annotations"][names.ANNOTATION_INTENT]
-    return same and covers(live, body)
 
 
 def _claim(kind: Kind, live: Object, index: int) -> Claim:

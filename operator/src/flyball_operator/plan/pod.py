@@ -79,6 +79,10 @@ def _plugin(config: Config) -> Object:
         "name": names.CONTAINER_PLUGIN,
         "image": config.plugin_image,
         "args": [_PLUGIN_PATH],
+        # It serves nothing. Prometheus makes a target of every container, and of one without a port an address that
+        # never answers; with this one it is the engine's own target again. Of another protocol, or the API server
+        # warns of a duplicate port.
+        "ports": [{"containerPort": CONTROL_PORT, "protocol": "UDP"}],
         # Small and bounded, so that namespaces with a quota take the pod.
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}},
         "securityContext": _container_security(),

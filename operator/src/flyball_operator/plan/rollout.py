@@ -14,7 +14,7 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.plan import causes, history, pod, revision
 from flyball_operator.plan.causes import Cause, CauseReason
 from flyball_operator.plan.history import History
-from flyball_operator.plan.objects import Kind, Object, annotation, timestamp
+from flyball_operator.plan.objects import Kind, Object, annotation, being_deleted, timestamp
 from flyball_operator.plan.revision import Revision
 from flyball_operator.plan.snapshot import Snapshot
 
@@ -33,6 +33,8 @@ class Rollout:
     """The decision. `target` is the revision whose template the Deployment shall have; `current` the one asked for.
 
     `kept` are all revisions there are, `outdated` says that this operator would render the current one otherwise.
+    `cause` is why the current one does not run, `outage` why pods of the target do not serve, be it asked for or back.
+    `full`: as many pods as asked for are Ready with the current template, and no others are left; true of none, too.
     """
 
     current: Revision
@@ -41,6 +43,8 @@ class Rollout:
     history: History
     stage: Stage
     cause: Cause | None
+    outage: Cause | None
+    full: bool
     outdated: bool
 
 
@@ -51,20 +55,34 @@ def decide(service: InferenceService, snapshot: Snapshot) -> Rollout:
     rendered = pod.render(service, snapshot.config, spec_hash)
     kept = {found.spec_hash: found for item in snapshot.revisions if (found := revision.read(item)) is not None}
     current = kept.get(spec_hash) or revision.following(kept.values(), spec_hash, rendered)
-    so_far = history.read(deployment).asking(spec_hash, timestamp(snapshot.now))
+    so_far = history.read(deployment).asking(spec_hash, _steps(service), timestamp(snapshot.now))
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
     cause = causes.find(snapshot.pods, deployment, spec_hash)
     judged = _judge(so_far, deployment, cause, has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
+    target = back or current
     return Rollout(
         current=current,
-        target=back or current,
+        target=target,
         kept=tuple(kept.values()),
         history=judged,
         stage=Stage.ROLLED_BACK if back is not None else _stage(judged, deployment, cause),
         cause=judged.failed if back is not None else cause,
+        outage=_outage(snapshot, deployment, target.spec_hash),
+        full=deployment is not None and _runs(deployment, spec_hash) and _full(deployment),
         outdated=current.template != rendered,
     )
+
+
+def _steps(service: InferenceService) -> str:
+    """How the user wants pods to follow one another: another way is another attempt at a template that failed."""
+    asked = service.spec.rollout
+    return f"{asked.max_surge}/{asked.max_unavailable}"
+
+
+def _outage(snapshot: Snapshot, deployment: Object | None, target: str) -> Cause | None:
+    found = causes.find(snapshot.pods, deployment, target)
+    return found or causes.find(snapshot.pods, deployment, None)
 
 
 def _judge(so_far: History, deployment: Object | None, cause: Cause | None, *, has_good: bool) -> History:
@@ -90,6 +108,8 @@ def _stage(judged: History, deployment: Object | None, cause: Cause | None) -> S
 def _runs(deployment: Object, spec_hash: str) -> bool:
     """Whether the Deployment has this template, and its controller has seen that it has."""
     template: Object = deployment["spec"]["template"]
+    if being_deleted(deployment):
+        return False
     observed = int((deployment.get("status") or {}).get("observedGeneration", 0))
     seen = observed >= int(deployment["metadata"].get("generation", 1))
     return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
@@ -109,10 +129,13 @@ def _complete(deployment: Object) -> bool:
 
 def _whole(deployment: Object) -> bool:
     """Whether as many pods as wanted, and at least one, are Ready with the template, and no others are left."""
+    return _full(deployment) and deployment["spec"].get("replicas", 1) >= 1
+
+
+def _full(deployment: Object) -> bool:
     status = deployment.get("status") or {}
-    wanted = deployment["spec"].get("replicas", 1)
     counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")}
-    return bool(wanted >= 1 and counts == {wanted})
+    return bool(counts == {deployment["spec"].get("replicas", 1)})
 
 
 def _hopeless(deployment: Object, so_far: History, cause: Cause | None) -> bool:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
-from flyball_operator.plan.objects import Kind, Object, controlled_by
+from flyball_operator.plan.objects import Kind, Object, Path, controlled_by
+
+#: Seconds between two lists of everything, where the operator is told no other.
+RESYNC_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,28 @@ class Config:
     """What this operator was started with and pods are rendered from.
 
     `plugin_image`: image of the init container that brings the engine plugin. `public_key`: PEM that engines verify
-    setpoints with. Both may be empty; governed services are then not accepted.
+    setpoints with. Both may be empty; governed services are then not accepted. `resync_seconds`: seconds until what
+    others changed after each apply is applied again.
     """
 
     plugin_image: str = ""
     public_key: str = ""
+    resync_seconds: float = RESYNC_SECONDS
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The last applies of an object, as this process remembers them.
+
+    `of` is the generation and a digest of what was applied, and `at` is when it was last. `results` are sets of fields
+    that were found changed after an earlier apply of the same. `doubt`: what was said of the object, where it was tried
+    again and another controller may change it back later; else empty.
+    """
+
+    of: tuple[int, str]
+    results: frozenset[tuple[Path, ...]]
+    at: datetime
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,10 +71,11 @@ def read_desire(raw: Object) -> Desire:
 class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
-    `objects`: the one object of the service's name per kind, its own or foreign. `revisions` and `pods`: those that
-    carry its UID. `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status
-    is written. `status_written`: when this process last wrote the status. `refused`: the API server's words when it
-    refused the last attempt to write what this generation asks for.
+    `objects`: the one object of the service's name per kind, its own or foreign. `revisions`: those that it controls.
+    `pods`: its own (`plan.membership`). `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership
+    under which the status is written. `status_written`: when this process last wrote the status. `refused`: the API
+    server's words when it refused the last attempt to write what this generation asks for. `attempts`: the last applies
+    of each object.
     """
 
     desire: Desire
@@ -66,6 +88,7 @@ class Snapshot:
     epoch: int = 0
     status_written: datetime | None = None
     refused: str = ""
+    attempts: Mapping[Kind, Attempt] = field(default_factory=dict)
 
     def own(self, kind: Kind) -> Object | None:
         """The object of this kind, if it is this service's own."""

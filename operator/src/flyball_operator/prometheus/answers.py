@@ -21,7 +21,7 @@ from flyball_operator.governor.signals import (
     Sums,
     Unobserved,
 )
-from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
+from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
 
 #: A service's namespace and UID, from target labels.
 Identity = tuple[str, str]
@@ -31,13 +31,17 @@ class BadAnswerError(Exception):
     """An answer does not have the form of an instant vector."""
 
 
-class _Sample(TypedDict):
+class Sample(TypedDict):
+    """One sample as Prometheus' JSON has it."""
+
     metric: dict[str, str]
     value: tuple[float, Annotated[str, Field(max_length=64)]]
 
 
-_VECTOR: Final = TypeAdapter(list[_Sample])
+_VECTOR: Final = TypeAdapter(list[Sample])
 _STEP_FIELDS: Final = frozenset(f.name for f in fields(Sums))
+#: Figures of the load that are the same however many targets lead to an engine.
+_NO_SUMS: Final = frozenset({"cores", "pods", "age", "interval", "kv_usage", "kv_tokens", "uneven"})
 #: Sums that are above zero wherever there was a step.
 _OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
 
@@ -58,14 +62,18 @@ Figures = Mapping[Identity, list[Figure]]
 Ran = Mapping[str, tuple[float, float]]
 
 
-def figures(answer: Any) -> Figures:
-    """An instant vector by service. Raises `BadAnswerError` on another form."""
+def samples_of(answer: Any) -> list[Sample]:
+    """The samples of an instant vector. Raises `BadAnswerError` on another form."""
     try:
-        samples = _VECTOR.validate_python(answer)
+        return _VECTOR.validate_python(answer)
     except ValidationError as error:
         raise BadAnswerError(f"not an instant vector: {error.error_count()} errors") from error
+
+
+def figures(answer: Any) -> Figures:
+    """An instant vector by service. Raises `BadAnswerError` on another form."""
     found: dict[Identity, list[Figure]] = {}
-    for sample in samples:
+    for sample in samples_of(answer):
         labels, (at, text) = sample["metric"], sample["value"]
         value = _number(text)
         if value is not None and UID in labels:
@@ -132,7 +140,16 @@ def load_of(by_name: Mapping[str, float], window: int) -> Load | Unobserved:
         kv_tokens=by_name.get("kv_tokens", 0.0),
         held_tokens=by_name.get("held_tokens", 0.0),
         refused=max(0.0, by_name.get("shed", 0.0)) / window,
+        uneven=max(1.0, by_name.get("uneven", 1.0)),
     )
+
+
+def attained_of(found: list[Figure]) -> dict[str, Outcome]:
+    """Outcomes by objective id as one job has them: the one that counted the most."""
+    counted = dict.fromkeys(sorted({figure.labels.get(JOB, "") for figure in found}), 0.0)
+    for figure in found:
+        counted[figure.labels.get(JOB, "")] += figure.value
+    return outcomes_of(of_job(found, max(counted, key=counted.__getitem__, default="")))[0]
 
 
 def outcomes_of(found: list[Figure]) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
@@ -159,19 +176,79 @@ def ran_of(found: list[Figure]) -> Ran:
     return {knob: (least[knob], most[knob]) for knob in sorted(least.keys() & most.keys())}
 
 
+class Scrapes(NamedTuple):
+    """Who scrapes a service. `job` is the one that is believed, and `interval` the seconds between its scrapes.
+
+    `share`: by which its sums are multiplied, as several of its targets may lead to one engine. `twice`: what else
+    leads to the same pods, for people; empty if nothing does.
+    """
+
+    job: str
+    interval: float = 0.0
+    share: float = 1.0
+    twice: str = ""
+
+
+def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
+    """Of the jobs that scrape a service's pods the one to be believed: that of the most pods, then the fastest one.
+
+    Of pods only as many count as are `ready`, and more than that count against a job: where it honours labels, one pod
+    can claim to be many. Taking figures of several jobs would count requests twice, or hold the steps of one scrape
+    against the seconds of another.
+    """
+
+    def rank(name: str) -> tuple[float, float, float, str]:
+        pods = jobs[name].get("pods", 0.0)
+        return -min(pods, ready), max(pods, ready), jobs[name].get("interval", math.inf), name
+
+    jobs = {job: named(of_job(load, job)) for job in {figure.labels.get(JOB, "") for figure in load}}
+    if not jobs:
+        return Scrapes("")
+    job = min(jobs, key=rank)
+    said = []
+    if len(jobs) > 1:
+        names = ", ".join(f"`{name}`" for name in sorted(jobs))
+        said.append(f"jobs {names} scrape its pods; only `{job}` is counted, remove the others")
+    cores = jobs[job].get("cores", 1.0)
+    share = cores / max(cores, jobs[job].get("series", cores))
+    if share < 1.0:
+        said.append(
+            f"job `{job}` has several targets for one engine; only one is counted, drop the others (init containers)"
+        )
+    return Scrapes(job, jobs[job].get("interval", 0.0), share, "; ".join(said))
+
+
+def of_job(found: list[Figure], job: str) -> list[Figure]:
+    """The figures of one job."""
+    return [figure for figure in found if figure.labels.get(JOB, "") == job]
+
+
+def _once(found: list[Figure], scrapes: Scrapes) -> list[Figure]:
+    """What one job says, its sums as if one of its targets led to each engine."""
+    if scrapes.share == 1.0:
+        return of_job(found, scrapes.job)
+    return [
+        figure if figure.labels.get(FIELD) in _NO_SUMS else figure._replace(value=figure.value * scrapes.share)
+        for figure in of_job(found, scrapes.job)
+    ]
+
+
 def signals_of(
     *, steps: list[Figure], load: list[Figure], outcomes: list[Figure], window: int, pods: int
 ) -> Signals | Unobserved:
     """All of one service, or why it is not known. `pods` are those that should be scraped."""
+    scrapes = scrapes_of(load, pods)
+    steps, load, outcomes = (_once(found, scrapes) for found in (steps, load, outcomes))
     by_name = named(load)
     if "cores" not in by_name or "age" not in by_name:
-        return Unobserved(Missing.NOT_SCRAPED, "Prometheus has no sample of the service's control port")
+        return Unobserved(Missing.NOT_SCRAPED, f"Prometheus has no series {PRESENT} of the service")
     scraped = by_name.get("pods", 0.0)
     if scraped < pods / 2:
-        return Unobserved(Missing.PARTIAL, f"{scraped:.0f} of {pods} ready pods are scraped")
+        return Unobserved(Missing.PARTIAL, f"job `{scrapes.job}` scrapes {scraped:.0f} of {pods} Ready pods")
     single, together = outcomes_of(outcomes)
     return Signals(
         at=load[0].at,
+        twice=scrapes.twice,
         age_seconds=max(0.0, by_name["age"]),
         window_seconds=float(window),
         cores=int(by_name["cores"]),

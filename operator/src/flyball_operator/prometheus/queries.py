@@ -4,6 +4,11 @@ Everything is summed in Prometheus by namespace and service UID, both target lab
 names no service, and a tick costs by the service, not by the pod. Each figure carries the label `field`, so that a
 group of figures is one query and one evaluation time. Means are ratios of two `increase()` over one window, in which
 Prometheus' extrapolation cancels.
+
+Of target labels only `namespace`, `pod` and the UID are needed, and `job`, which Prometheus gives. The families are
+engines' own, so their names say enough of container and port. Sums are kept apart by job: several jobs may scrape the
+same pods, and one of them is believed (`answers.scrapes_of`). How many targets of a job lead to an engine is a figure
+of its own: to sum over one of them alone would cost Prometheus a third more.
 """
 
 from __future__ import annotations
@@ -12,35 +17,50 @@ import json
 from typing import Final
 
 from flyball_engine.contract import STEP_FIELDS, MetricName
-from flyball_operator.api.names import CONTAINER_ENGINE, LABEL_SERVICE_UID, PORT_CONTROL
+from flyball_operator.api.names import LABEL_SERVICE_UID
+from flyball_operator.governor.signals import UNEVEN_SECONDS
 
 NAMESPACE: Final = "namespace"
 #: The pod label as Prometheus spells it.
 UID: Final = LABEL_SERVICE_UID.replace(".", "_").replace("/", "_").replace("-", "_")
+POD: Final = "pod"
+JOB: Final = "job"
 FIELD: Final = "field"
 #: The field of the number of cells.
 CELLS: Final = "cells"
+#: The family whose series say which pods are scraped: there is one for each engine core, from its start on.
+PRESENT: Final = MetricName.RUNNING
 
-#: What is asked of steps. Of the KV tokens that decodes read nothing is learnt: they go with the number of decodes.
-_STEPS: Final = {field: metric for field, metric in STEP_FIELDS.items() if field != "kv_tokens"}
-_TARGETS: Final = f'container="{CONTAINER_ENGINE}",port="{PORT_CONTROL}",{UID}!=""'
+#: Series without a pod would all be taken for one pod's. Those without a namespace are no service's.
+_NAMED: Final = f'{POD}!=""'
+_TARGETS: Final = f'{_NAMED},{UID}!=""'
 
 
 def targets(only: tuple[str, str] | None = None) -> str:
-    """The matchers of control ports: of all services, or of one by namespace and UID."""
+    """The matchers of pods: of all services, or of one by namespace and UID."""
     if only is None:
         return _TARGETS
     # PromQL's strings have JSON's escapes.
     namespace, uid = (json.dumps(value, ensure_ascii=False) for value in only)
-    return f"{_TARGETS},{NAMESPACE}={namespace},{UID}={uid}"
+    return f"{_NAMED},{NAMESPACE}={namespace},{UID}={uid}"
 
 
 def _selected(metric: str, targets: str, extra: str = "") -> str:
     return f"{metric}{{{targets}{',' + extra if extra else ''}}}"
 
 
-def _aggregate(function: str, expression: str, *labels: str) -> str:
+def _by(function: str, labels: tuple[str, ...], expression: str) -> str:
     return f"{function} by ({', '.join((NAMESPACE, UID, *labels))}) ({expression})"
+
+
+def _aggregate(function: str, expression: str, *labels: str) -> str:
+    """One figure of each service, job and `labels`."""
+    return _by(function, (JOB, *labels), expression)
+
+
+def _engines(function: str, each: str, expression: str) -> str:
+    """One figure of each service and job, out of one of `each` engine core, however many targets lead to it."""
+    return _aggregate(function, _aggregate(each, expression, POD, "engine"))
 
 
 def _increase(metric: str, window: int, targets: str, *labels: str, extra: str = "") -> str:
@@ -61,19 +81,21 @@ def steps(window: int, targets: str = _TARGETS) -> str:
     Only what is above zero: of an engine's 42 cells most are idle, and each has seven sums. `cells` counts all of them,
     which tells an idle service from one that is not seen.
     """
-    sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in _STEPS.items()}
+    sums = {field: _increase(metric, window, targets, "bucket", "kind") for field, metric in STEP_FIELDS.items()}
     moved = {field: f"{increase} > 0" for field, increase in sums.items()}
     return _together({CELLS: _aggregate("count", sums["steps"]), **moved})
 
 
 def load(window: int, targets: str = _TARGETS) -> str:
     """Queue, lengths and the state of the scrapes; `field` names the figure."""
-    running, waiting, up = (_selected(name, targets) for name in (MetricName.RUNNING, MetricName.WAITING, "up"))
+    running, waiting = (_selected(name, targets) for name in (MetricName.RUNNING, MetricName.WAITING))
     return _together(
         {
-            "cores": _aggregate("count", running),
+            "cores": _engines("count", "count", running),
+            "series": _aggregate("count", running),
             "running": _aggregate("sum", running),
             "waiting": _aggregate("sum", waiting),
+            "uneven": _uneven(running, waiting),
             "grown": f"{_aggregate('sum', f'delta({running}[{window}s])')}"
             f" + {_aggregate('sum', f'delta({waiting}[{window}s])')}",
             "kv_usage": _aggregate("max", _selected(MetricName.KV_CACHE_USAGE, targets)),
@@ -85,16 +107,22 @@ def load(window: int, targets: str = _TARGETS) -> str:
             "prompt_tokens": _increase(MetricName.PROMPT_TOKENS, window, targets),
             "cached_tokens": _increase(MetricName.CACHED_PROMPT_TOKENS, window, targets),
             "generated_tokens": _increase(MetricName.GENERATED_TOKENS, window, targets),
-            "age": _aggregate("max", f"time() - timestamp({running})"),
-            "pods": _aggregate("count", f"{up} == 1"),
-            "interval": _aggregate("max", _scrape_interval(up)),
+            "age": _engines("max", "min", f"time() - timestamp({running})"),
+            "pods": _aggregate("count", _aggregate("count", running, POD)),
+            "interval": _engines("max", "min", _scrape_interval(running)),
         }
     )
 
 
-def _scrape_interval(up: str) -> str:
+def _uneven(*gauges: str) -> str:
+    """What the fullest core has over the mean core, in the mean of some time; NaN where nobody has any."""
+    requests = " + ".join(f"avg_over_time({gauge}[{UNEVEN_SECONDS}s])" for gauge in gauges)
+    return f"{_aggregate('max', requests)} / {_aggregate('avg', requests)}"
+
+
+def _scrape_interval(series: str) -> str:
     """Seconds between the scrapes of each target over two minutes, from 5 s on: NaN before the second scrape."""
-    times = f"timestamp({up})[2m:5s]"
+    times = f"timestamp({series})[2m:5s]"
     return f"(max_over_time({times}) - min_over_time({times})) / changes({times})"
 
 
@@ -108,4 +136,24 @@ def outcomes(window: int, targets: str = _TARGETS) -> str:
 def ran(targets: str = _TARGETS) -> str:
     """The limits in effect in engine cores by the label `knob`, `field` says whether the least or the most of them."""
     limit = _selected(MetricName.LIMIT, targets)
-    return _together({"least": _aggregate("min", limit, "knob"), "most": _aggregate("max", limit, "knob")})
+    return _together({"least": _by("min", ("knob",), limit), "most": _by("max", ("knob",), limit)})
+
+
+#: The fields of `found`.
+ENGINES: Final = "engines"
+NAMELESS: Final = "nameless"
+UP: Final = "up"
+
+
+def found() -> str:
+    """What is scraped at all, whatever labels it has: asked only where a service is not seen, to say what it lacks.
+
+    `engines`: series of engines; `nameless`: of them those without a pod; `up`: targets of services that answer.
+    """
+    return _together(
+        {
+            ENGINES: _aggregate("count", PRESENT),
+            NAMELESS: _aggregate("count", f'{PRESENT}{{{POD}=""}}'),
+            UP: _aggregate("count", f'up{{{UID}!=""}} == 1'),
+        }
+    )

@@ -9,10 +9,12 @@ from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.governor import report
 from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.governor import State
-from flyball_operator.governor.report import Verdict
+from flyball_operator.governor.report import Reason, Verdict
 
 #: What was not weighed anew for so long is told no more: an autoscaler would follow a load of then.
 STALE_SECONDS: Final = 900.0
+#: What is said of capacity where nothing is known of what the load needs.
+_UNKNOWN: Final = (Reason.LEARNING, Reason.NO_REQUESTS, Reason.NO_OBJECTIVES)
 
 
 class Advice:
@@ -59,9 +61,12 @@ class Advice:
         """The load against what the engines carry, None where that is of another time."""
         return None if self._stale else state.balance
 
-    def replicas(self, state: State) -> int | None:
-        """The replicas that are advised, None where that is of another time."""
-        return None if self._stale else state.advised
+    def replicas(self, state: State, said: Verdict) -> int | None:
+        """The replicas that are advised; None where that is of another time, or where nothing is known.
+
+        `said`: what is said of capacity beside it. While it cannot be observed the advice stands.
+        """
+        return None if self._stale or said.reason in _UNKNOWN else state.advised
 
 
 def _said(service: InferenceService) -> tuple[str, Verdict | None]:

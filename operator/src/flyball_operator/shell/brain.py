@@ -22,6 +22,7 @@ from flyball_operator.cluster.errors import ClusterError
 from flyball_operator.governor import kin
 from flyball_operator.governor.signals import Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
+from flyball_operator.shell.endless import EndedError, ended, first
 from flyball_operator.shell.ports import Services
 from flyball_operator.shell.seat import Seat
 from flyball_operator.shell.tools import Tools
@@ -31,6 +32,8 @@ WATCH_SECONDS: Final = 1.0
 #: A window of signals is that of so many ticks, and over so many new services are taken up if they are more than a few.
 TICKS_OF_A_WINDOW: Final = 3
 BEGUN_AT_ONCE: Final = 50
+#: Services that are gone whose last generation is remembered: one whose namespace was out comes back with its engines.
+GONE_REMEMBERED: Final = 10_000
 #: Objects made between two looks for cycles of them. Every how manyth look is a deeper one is Python's own choice.
 OBJECTS_MADE: Final = 50_000
 
@@ -71,7 +74,6 @@ class Brain:
         #: When the ticks of a service begin, by UID. What each does once per window, like learning, would fall into the
         #: same tick for all that began in one. What runs is taken over before, so that it is given back to engines.
         self._begin_at: dict[str, float] = {}
-        self._epoch = 0
         self._asked: dict[str, tuple[int, str | None]] = {}
         self._edited = asyncio.Event()
         self._turned_at = tools.clock()
@@ -83,8 +85,12 @@ class Brain:
     async def run(self) -> None:
         """Work until cancelled. What one service raises is logged and counted, never passed on."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._ticks(group))
-            group.create_task(self._watches(group))
+            loops = [
+                group.create_task(self._ticks(group), name="ticks"),
+                group.create_task(self._watches(group), name="watches"),
+            ]
+            await first(loops)
+            raise EndedError(f"the brain: {ended(loops)}")
 
     async def _ticks(self, group: asyncio.TaskGroup) -> None:
         """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
@@ -149,21 +155,21 @@ class Brain:
             group.create_task(self._guarded(seat, seat.keep))
 
     def _muster(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
-        """Seats for the services there are, none for those gone; all anew under another leadership.
+        """Seats for the services there are, none for those gone. Returns the services, None while we do not lead.
 
-        Returns the services, None while we do not lead.
+        One process leads once: an epoch that was raised is the same leadership.
         """
         if not self._leadership.may_act():
             return None
         present = {service.metadata.uid: service for service in self._services.all()}
-        ended = gone = self._seats.keys() - present.keys()
-        if self._leadership.epoch != self._epoch:
-            gone, self._epoch = set(self._seats), self._leadership.epoch
+        gone = self._seats.keys() - present.keys()
         for uid in gone:
             dismissed = self._seats.pop(uid)
             del self._begin_at[uid]
             self._metrics.forget(*dismissed.labels)
-            group.create_task(self._dismiss(dismissed, ended=uid in ended))
+            group.create_task(self._dismiss(dismissed))
+        if gone:
+            self._forget_given(present)
         # Once for all of them: a new leader has every seat to make, in one turn of the loop that renews the lease, too.
         new = [uid for uid in present if uid not in self._seats]
         known = kin.models_of(present.values()) if new else {}
@@ -177,9 +183,16 @@ class Brain:
         self._metrics.services.set(len(self._seats))
         return present.values()
 
-    async def _dismiss(self, seat: Seat, *, ended: bool) -> None:
+    def _forget_given(self, present: Collection[str]) -> None:
+        """Forget the generations of services that are gone, the oldest first. Status has them, should one come back."""
+        given = self._tools.given
+        gone = [uid for uid in given if uid not in present]
+        for uid in gone[: max(0, len(gone) - GONE_REMEMBERED)]:
+            del given[uid]
+
+    async def _dismiss(self, seat: Seat) -> None:
         """End a seat. What it still did, it has measured: that is dropped, too, unless another one has its name."""
-        await self._caught(seat, partial(seat.close, ended=ended))
+        await self._caught(seat, seat.close)
         async with seat.lock:
             if seat.labels not in {other.labels for other in self._seats.values()}:
                 self._metrics.forget(*seat.labels)

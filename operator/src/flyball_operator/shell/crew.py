@@ -13,7 +13,19 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, CoreState, Generation, Knob, Limits, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import (
+    AnyKnob,
+    CoreState,
+    Generation,
+    Knob,
+    Limits,
+    OrderKnob,
+    QueueKnob,
+    QueueLimits,
+    ReadBack,
+    Refusal,
+    Setpoint,
+)
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import (
     EngineError,
@@ -21,6 +33,7 @@ from flyball_operator.engines.errors import (
     RefusedError,
 )
 from flyball_operator.governor.canary import Showing
+from flyball_operator.governor.numbering import Reach
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Reason
 from flyball_operator.governor.signals import CellKey, Sums, cells_of
@@ -28,11 +41,12 @@ from flyball_operator.governor.standstill import observed
 from flyball_operator.shell.member import (
     LEAST_WAIT,
     Member,
+    claimed,
     common,
     generation_of,
-    held,
+    is_contested,
+    is_unknown,
     reason_of,
-    refused,
     thrown_out,
     trip,
 )
@@ -52,7 +66,7 @@ RENEW_SHARE: Final = 0.25
 
 @dataclass
 class Crew:
-    """The pods of one service. `clock` is monotonic, in seconds."""
+    """The pods of one service. `clock` is monotonic, in seconds; `reach`: how far their numbers can have got by now."""
 
     client: EngineClient
     clock: Callable[[], float]
@@ -60,6 +74,7 @@ class Crew:
     on_failed: Callable[[EngineError], None]
     on_tripped: Callable[[str], None]
     port: int
+    reach: Callable[[], Reach]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
     _members: dict[str, Member] = field(default_factory=dict)
@@ -110,6 +125,7 @@ class Crew:
             uid: sum(core.running + core.waiting for core in member.read_back.cores)
             for uid, member in self._members.items()
             if member.read_back is not None and member.read_back.governed and member.problem is None
+            if not self._doubted(member)
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
@@ -167,8 +183,9 @@ class Crew:
     def unsupported(self) -> dict[AnyKnob, str]:
         """Knobs that some governed pod cannot move live, and why."""
         found: dict[AnyKnob, str] = {}
-        for read_back in self._governed():
-            found.update(read_back.unsupported)
+        for member in self._members.values():
+            if member.read_back is not None and member.read_back.governed:
+                found |= member.read_back.unsupported | member.unknown
         return found
 
     def _governed(self) -> list[ReadBack]:
@@ -180,6 +197,13 @@ class Crew:
         reasons = (read_back.ungated for read_back in self._governed())
         return next((reason for reason in reasons if reason is not None), None)
 
+    def unordered(self) -> str | None:
+        """Why some governed pod cannot serve prompts in the on-time order, None if all can."""
+        lacking = self.unsupported()
+        # How fast prompts are processed is known of steps whose tokens are.
+        needed = (OrderKnob.ON_TIME, Knob.MAX_NUM_SCHEDULED_TOKENS)
+        return next((lacking[knob] for knob in needed if knob in lacking), None)
+
     @property
     def gates(self) -> bool:
         """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
@@ -189,20 +213,35 @@ class Crew:
         """The policy without what some pod cannot do: it would refuse the whole."""
         lacking = self.unsupported()
         limits = Limits(**{knob.value: value for knob, value in policy.limits.given().items() if knob not in lacking})
+        queued = None if QueueKnob.MAX_NUM_QUEUED_TOKENS in lacking else policy.queued_tokens
         if Knob.MAX_NUM_SCHEDULED_TOKENS in lacking:
             # A step is fitted into its time by its tokens, and a gate predicts by what steps are fitted to.
-            return Policy(limits=limits)
-        return Policy(limits=limits, step=policy.step, shed=None if self.ungated() is not None else policy.shed)
+            return Policy(limits=limits, queued_tokens=queued)
+        shed = None if self.ungated() is not None else policy.shed
+        on_time = None if self.unordered() is not None else policy.on_time
+        # Without a budget the model is for gate and order alone.
+        step = policy.step if shed is not None or on_time is not None or policy.budget is not None else None
+        return Policy(limits=limits, step=step, shed=shed, on_time=on_time, queued_tokens=queued)
 
-    def newest(self) -> Generation | None:
-        """The newest generation any engine holds, by its echo or by the refusal of an older one."""
-        echoes = [
-            generation
-            for member in self._members.values()
-            for generation in (held(member), refused(member))
-            if generation
-        ]
-        return max(echoes, key=Generation.order, default=None)
+    def claimed(self) -> list[Generation]:
+        """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
+        return [found for member in self._members.values() if (found := claimed(member)) is not None]
+
+    def _doubted(self, member: Member) -> str:
+        """What is wrong with the numbers that a pod answers with, empty if nothing is."""
+        found = claimed(member)
+        return self.reach().said(found) if found is not None else ""
+
+    def overtaken(self, live: Setpoint) -> bool:
+        """Whether an engine holds numbers that order above these and can be, or another body under them.
+
+        A new number mends that. Whoever has another body under that, too, which nobody was told before, is given no
+        more of them.
+        """
+        reach = self.reach()
+        above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())
+        contested = (member for member in self._members.values() if is_contested(member.problem))
+        return above or any(member.contested == generation_of(live) for member in contested)
 
     def problems(self, *, sheds: bool = False) -> list[tuple[Reason, str]]:
         """What is wrong, the gravest first, each with the pod's name; `sheds`: requests are to be refused."""
@@ -211,6 +250,8 @@ class Crew:
             name = self._ready[uid].name
             if member.read_back is not None and not member.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
+            elif said := self._doubted(member):
+                found.append((Reason.UNEXPLAINED, f"{name}: {said}"))
             elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
                 found.append((reason_of(member.problem), f"{name}: {member.problem}"))
             if clamps := thrown_out(member):
@@ -223,14 +264,6 @@ class Crew:
         if sheds and (reason := self.ungated()) is not None:
             found.append((Reason.UNSUPPORTED, f"overload Shed: {reason}"))
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
-
-    @property
-    def conflicted(self) -> bool:
-        """Whether an engine holds our number with another body: it must be given a newer one."""
-        return any(
-            isinstance(member.problem, RefusedError) and member.problem.refusal is Refusal.CONFLICT
-            for member in self._members.values()
-        )
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
         """Cumulative steps of each start of each pod, as last read back."""
@@ -318,19 +351,24 @@ class Crew:
         told = setpoint
         if member is not None and member.read_back is not None and not member.read_back.governed:
             # It would refuse the whole; what is counted of its requests it can be told.
-            told = setpoint.model_copy(update={"limits": Limits(), "step": None, "shed": None})
+            nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
+            told = setpoint.model_copy(update=nothing)
         answer = await self.client.timed(address, lambda there: self.client.write(there, told))
         self._heard(address.key, member, answer)
         if member is None:
             return
         now = self.clock()
         if isinstance(answer, Acknowledged):
-            member.written_at, member.wait = now, LEAST_WAIT
+            member.written_at, member.wait, member.contested = now, LEAST_WAIT, None
             self.on_applied(answer)
         else:
             member.holds = None
             member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
             self.on_failed(answer)
+            if is_contested(answer):
+                member.contested = member.contested or generation_of(told)
+            if told.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
+                member.unknown = {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
             if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
@@ -362,6 +400,7 @@ _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 _NAMED: Final = 3
 _GRAVITY: Final = (
     Reason.FENCED,
+    Reason.UNEXPLAINED,
     Reason.UNGOVERNED,
     Reason.WATCHDOG_TRIPPED,
     Reason.ADMISSION_STUCK,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.apply import carry_out, describe
@@ -27,8 +28,12 @@ from flyball_operator.cluster.errors import (
 from flyball_operator.cluster.events import EventPoster
 from flyball_operator.cluster.reader import Key, Reader, Seen
 from flyball_operator.cluster.status import apply_status
-from flyball_operator.plan.intents import Plan
+from flyball_operator.plan import settling
+from flyball_operator.plan.intents import Apply, Plan
+from flyball_operator.plan.objects import Kind
 from flyball_operator.plan.planner import plan as make_plan
+from flyball_operator.plan.snapshot import Attempt
+from flyball_operator.plan.unwatched import unwatched
 from flyball_operator.shell.ports import Leadership
 from flyball_operator.shell.queue import KeyQueue
 from flyball_operator.shell.telemetry import Metrics
@@ -37,10 +42,12 @@ from flyball_operator.shell.telemetry import Metrics
 ROUNDS: Final = 8
 #: Seconds one service may take; longer is a fault, and is tried again.
 RECONCILE_SECONDS: Final = 60.0
-#: Services whose last status write is remembered.
+#: Services whose last status write and last applies are remembered.
 _REMEMBERED: Final = 10_000
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class UnsettledError(ClusterError):
@@ -59,16 +66,20 @@ class Hands:
         events: EventPoster,
         metrics: Metrics,
         now: Callable[[], datetime],
+        out: Callable[[str], str | None] = lambda _: None,
     ) -> None:
+        """`out`: why a namespace is not watched, None if it is, empty while that is not known."""
         self._api = api
         self._reader = reader
         self._leadership = leadership
         self._events = events
         self._metrics = metrics
         self._now = now
+        self._out = out
         # A process that starts does not know when the status was written last, and must not write because it started.
         self._started = now()
         self._status_written: dict[str, datetime] = {}
+        self._attempts: dict[str, dict[Kind, Attempt]] = {}
 
     async def work(self, queue: KeyQueue[Key]) -> None:
         """Work on keys for ever. Only its cancellation ends it: no service's trouble may stop the others."""
@@ -85,7 +96,7 @@ class Hands:
             return
         try:
             async with asyncio.timeout(RECONCILE_SECONDS):
-                again = await self.reconcile(key)
+                again = await self._look_at(key)
         except NotLeadingError:
             self._metrics.reconciled("fenced")
         except (ClusterError, TimeoutError) as error:
@@ -102,6 +113,24 @@ class Hands:
             if again is not None:
                 queue.add(key, again)
 
+    async def _look_at(self, key: Key) -> float | None:
+        why = self._out(key.namespace)
+        if why is None:
+            return await self.reconcile(key)
+        if why:
+            with suppress(ForbiddenError, NotFoundError):
+                await self._tell_unwatched(key, why)
+        return None
+
+    async def _tell_unwatched(self, key: Key, why: str) -> None:
+        """Say that nobody looks after the service; nothing else is done about it."""
+        raw = await self._reader.service(key)
+        if raw is None:
+            return
+        status = unwatched(raw, why, epoch=self._leadership.epoch, now=self._now())
+        if status is not None:
+            await apply_status(self._api, raw["metadata"], status)
+
     async def reconcile(self, key: Key) -> float | None:
         """Bring one service to what its spec asks for. Returns seconds after which to look again, if it must be.
 
@@ -113,9 +142,12 @@ class Hands:
             if seen is None:
                 return None
             uid = seen.snapshot.desire.meta.uid
-            seen = replace(
-                seen, snapshot=replace(seen.snapshot, status_written=self._status_written.get(uid, self._started))
+            remembered = replace(
+                seen.snapshot,
+                status_written=self._status_written.get(uid, self._started),
+                attempts=self._attempts.get(uid, {}),
             )
+            seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
             try:
                 if not await self._carry_out(key, seen, plan):
@@ -134,18 +166,30 @@ class Hands:
                 told = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
                 await self._tell(seen, make_plan(told))
                 raise
+            if isinstance(intent, Apply):
+                self._remember_attempt(seen, intent)
             self._metrics.wrote(intent)
             log.info("%s: %s", key, describe(intent))
         return bool(plan.intents)
+
+    def _remember_attempt(self, seen: Seen, intent: Apply) -> None:
+        uid = seen.snapshot.desire.meta.uid
+        attempt = settling.attempt(seen.snapshot, intent)
+        _put(self._attempts, uid, {**self._attempts.get(uid, {}), intent.kind: attempt})
 
     async def _tell(self, seen: Seen, plan: Plan) -> None:
         if plan.status is None:
             return
         meta = seen.snapshot.desire.meta
         await apply_status(self._api, seen.raw["metadata"], plan.status)
-        self._status_written.pop(meta.uid, None)
-        self._status_written[meta.uid] = seen.snapshot.now
-        if len(self._status_written) > _REMEMBERED:
-            del self._status_written[next(iter(self._status_written))]
+        _put(self._status_written, meta.uid, seen.snapshot.now)
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
+
+
+def _put(remembered: dict[str, T], uid: str, value: T) -> None:
+    """Remember it of this service, and forget the service that was written least lately."""
+    remembered.pop(uid, None)
+    remembered[uid] = value
+    if len(remembered) > _REMEMBERED:
+        del remembered[next(iter(remembered))]

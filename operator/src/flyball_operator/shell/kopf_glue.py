@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import aiohttp
 import kopf
 from kubernetes.aio import client
 
@@ -22,6 +23,7 @@ from flyball_operator.cluster.resources import (
     ENDPOINT_SLICES,
     INFERENCE_SERVICES,
     PODS,
+    REPLICA_SETS,
     REVISIONS,
     SERVICES,
     Resource,
@@ -31,7 +33,9 @@ from flyball_operator.shell.queue import KeyQueue
 
 #: Only ours are sent by the API server. EndpointSlices carry the labels of their Service.
 OURS: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, PODS, ENDPOINT_SLICES)
+_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
+#: As the API server's paths name them.
+WATCHED_KINDS: Final = (INFERENCE_SERVICES.plural, *(resource.plural for resource in _LABELLED))
 
 
 class Watcher:
@@ -40,9 +44,16 @@ class Watcher:
     def __init__(self, cache: Cache, queue: KeyQueue[Key]) -> None:
         self._cache = cache
         self._queue = queue
+        self._ended = False
+
+    def end(self) -> None:
+        """Take no more events: one that is still on its way must not bring back what is forgotten."""
+        self._ended = True
 
     def service(self, event: Mapping[str, Any]) -> None:
         """A service changed: a new generation ends every wait for it."""
+        if self._ended:
+            return
         found: Object = event["object"]
         metadata = found["metadata"]
         known = self._cache.services.get(metadata["uid"])
@@ -55,13 +66,30 @@ class Watcher:
 
     def owned(self, event: Mapping[str, Any]) -> None:
         """Something of a service changed."""
+        if self._ended:
+            return
         metadata = event["object"]["metadata"]
         name = (metadata.get("labels") or {}).get(names.LABEL_SERVICE)
         if name:
             self._queue.add(Key(metadata["namespace"], name))
 
+    def deployment(self, event: Mapping[str, Any]) -> None:
+        """A Deployment of a service changed."""
+        if self._ended:
+            return
+        self._cache.observe_deployment(event["object"], deleted=event["type"] == "DELETED")
+        self.owned(event)
+
+    def replica_set(self, event: Mapping[str, Any]) -> None:
+        """What lies between a Deployment and its pods changed. What the hands look at changes with its pods."""
+        if self._ended:
+            return
+        self._cache.observe_replica_set(event["object"], deleted=event["type"] == "DELETED")
+
     def pod(self, event: Mapping[str, Any]) -> None:
         """A pod of a service changed."""
+        if self._ended:
+            return
         self._cache.observe_pod(event["object"], deleted=event["type"] == "DELETED")
         self.owned(event)
 
@@ -75,8 +103,9 @@ def registry(watcher: Watcher, connection: Callable[[], Any]) -> kopf.OperatorRe
 
     kopf.on.login(registry=made)(log_in)
     _handle(made, INFERENCE_SERVICES, watcher.service)
+    known = {DEPLOYMENTS: watcher.deployment, REPLICA_SETS: watcher.replica_set, PODS: watcher.pod}
     for resource in _LABELLED:
-        _handle(made, resource, watcher.pod if resource is PODS else watcher.owned)
+        _handle(made, resource, known.get(resource, watcher.owned))
     return made
 
 
@@ -105,21 +134,50 @@ def settings() -> kopf.OperatorSettings:
     made.watching.chunk_size = 500
     for resource in _LABELLED:
         made.watching.label_selectors[resource.group, resource.version, resource.plural] = OURS
-    made.process.ultimate_exiting_timeout = 25
+    # Handlers take no time; what they have not seen the next list finds.
+    made.queueing.exit_timeout = 0.5
+    # It would kill the process; we end kopf ourselves.
+    made.process.ultimate_exiting_timeout = None
     return made
 
 
-async def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
-    """The same way to the API server as everybody else's; asked for again when a token has expired."""
-    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    scheme, _, token = (header or "").partition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        scheme=scheme or None,
-        token=token or None,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        proxy_url=configuration.proxy,
-    )
+class Sessions:
+    """kopf's way to the API server, the same as everybody else's; asked for again when a token has expired.
+
+    A session is made here and not by kopf, so that its requests can be traced.
+    """
+
+    def __init__(self, configuration: client.Configuration, trace: aiohttp.TraceConfig) -> None:
+        self._configuration = configuration
+        self._trace = trace
+        self._made: tuple[str, kopf.AiohttpSession] | None = None
+
+    async def connect(self) -> kopf.AiohttpSession:
+        """A session; the same again where the token is the same, by which kopf knows that it was refused before."""
+        configuration = self._configuration
+        header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+        if self._made is not None and self._made[0] == header:
+            return self._made[1]
+        scheme, _, token = header.partition(" ")
+        way = kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+        )
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=way.as_ssl_context()),
+            headers=way.as_http_headers(),
+            proxy=configuration.proxy,
+            trace_configs=[self._trace],
+        )
+        self._made = (header, kopf.AiohttpSession(server=configuration.host, aiohttp_session=session))
+        return self._made[1]
+
+    async def close(self) -> None:
+        """Close the last one; kopf closes those it has dropped."""
+        if self._made is not None:
+            await self._made[1].aiohttp_session.close()

@@ -1,8 +1,8 @@
-"""Composes the operator and runs it: one task group with kopf, the workers, the brain and the elector in it.
+"""Composes the operator and runs it: one task group with the informers, the workers, the brain and the elector in it.
 
-If one of them dies, all end, and the pod starts anew with everything read afresh. On SIGTERM the order matters: first
-nothing is written any more, then the lease is given back, then kopf ends. Given back any earlier, two replicas could
-write.
+If one of them ends, however it ends, all end, and the pod starts anew with everything read afresh. On SIGTERM the order
+matters: first nothing is written any more, then the lease is given back, then the watches end. Given back any earlier,
+two replicas could write.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 import aiohttp
-import kopf
 from kubernetes.aio import client
 from pydantic import ValidationError
 
@@ -40,16 +40,19 @@ from flyball_operator.engines.errors import EnginesError
 from flyball_operator.plan.snapshot import Config
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
-from flyball_operator.shell import kopf_glue, startup
+from flyball_operator.shell import startup
 from flyball_operator.shell.brain import Brain, collect_seldom
 from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.shell.endless import EndedError, ended, first
 from flyball_operator.shell.hands import Hands
+from flyball_operator.shell.informer import PARALLEL, Informer, Informers
 from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.settings import Settings
-from flyball_operator.shell.sweep import Sweeper
+from flyball_operator.shell.settings import ALL_NAMESPACES, Settings
+from flyball_operator.shell.sweep import Shared, titled
 from flyball_operator.shell.telemetry import Health, Metrics, TelemetryServer, configure_logging
 from flyball_operator.shell.tools import LATE_SECONDS, Tools
 from flyball_operator.shell.view import CachedServices
+from flyball_operator.shell.watch import Watch
 
 #: Seconds that writes under way get to end before the lease is given back.
 DRAIN_SECONDS: Final = 2.0
@@ -100,6 +103,8 @@ class Operator:
         self.cache = Cache()
         self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
         self.brain: Brain | None = None
+        #: When a leader that does not tune yet began to list the namespaces.
+        self._led_from: float | None = None
         self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
 
     async def assemble(self) -> None:
@@ -115,7 +120,7 @@ class Operator:
         self.elector = Elector(
             election,
             candidate,
-            epoch_floor=lambda: highest_epoch(election, settings.watched),
+            epoch_floor=lambda reached: highest_epoch(election, settings.watched, reached),
             clock=boot_clock,
             now=utc_now,
         )
@@ -123,8 +128,11 @@ class Operator:
         brain_api = await self._connect(names.MANAGER_BRAIN, self.elector)
         self.writers = (hands_api, brain_api)
         config = Config(
-            plugin_image=settings.plugin_image, public_key=self.signer.public_pem if self.signer is not None else ""
+            plugin_image=settings.plugin_image,
+            public_key=self.signer.public_pem if self.signer is not None else "",
+            resync_seconds=settings.resync_seconds,
         )
+        self.informers = self._inform()
         self.hands = Hands(
             api=hands_api,
             reader=Reader(hands_api, config),
@@ -132,20 +140,35 @@ class Operator:
             events=self._events(hands_api),
             metrics=self.metrics,
             now=utc_now,
+            out=self.informers.out,
         )
         self.services = CachedServices(self.cache)
         self.brain_events = self._events(brain_api)
         self.brain_status = BrainStatus(brain_api, clock=boot_clock, now=utc_now)
-        self.sweeper = Sweeper(
-            self.reads,
-            watched=settings.watched,
+        self._export()
+
+    def _inform(self) -> Informers:
+        shared = Shared(
             cache=self.cache,
             queue=self.queue,
             metrics=self.metrics,
             clock=boot_clock,
             jitter=random.random,
+            epoch=lambda: self.elector.epoch,
         )
-        self._export()
+        gate = asyncio.Semaphore(PARALLEL)
+
+        def made(namespace: str | None) -> Informer:
+            watch = Watch(
+                namespace,
+                configuration=self._configuration,
+                instance=self._settings.instance,
+                clock=boot_clock,
+                listen=self._listen_for_signals,
+            )
+            return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate)
+
+        return Informers([made(namespace) for namespace in self._settings.watched])
 
     async def _connect(self, manager: str, fence: Fence) -> KubeApi:
         made = connected(self._configuration, manager, fence, instance=self._settings.instance)
@@ -160,15 +183,26 @@ class Operator:
         watch("flyball_operator_queue_depth", "Services waiting to be looked at.", lambda: len(self.queue))
         watch("flyball_operator_leader", "1 while this process may write.", self.elector.may_act)
         watch("flyball_operator_epoch", "Epoch of this leadership; 0 while not leading.", lambda: self.elector.epoch)
-        watch("flyball_operator_sweep_age_seconds", "Seconds since everything was listed.", self.sweeper.age)
+        watch(
+            "flyball_operator_sweep_age_seconds",
+            "Seconds since the watched namespace that was listed longest ago was listed.",
+            self.informers.age,
+        )
+        self.metrics.watch_each(
+            "flyball_operator_namespace_watched",
+            "1 while the namespace is watched, 0 while it is missing or not granted; * is all namespaces.",
+            "namespace",
+            {one.namespace or ALL_NAMESPACES: partial(_watched, one) for one in self.informers},
+        )
 
     def _standing_still(self) -> tuple[str, ...]:
-        limit = 3 * self._settings.resync_seconds + 60
-        idle = self.sweeper.idle()
-        found = [f"nothing has been tried to list for {idle:.0f} s"] if idle > limit else []
-        if self.brain is not None and self.brain.idle() > 12 * self._settings.tick_seconds + 60:
-            found.append(f"the brain's loop has not turned for {self.brain.idle():.0f} s")
-        return tuple(found)
+        found = self.informers.standing_still(self._settings.resync_seconds)
+        if self.brain is not None:
+            if (idle := self.brain.idle()) > 12 * self._settings.tick_seconds + 60:
+                found += (f"the brain's loop has not turned for {idle:.0f} s",)
+        elif self._led_from is not None and (idle := boot_clock() - self._led_from) > self.informers.refresh_seconds:
+            found += (f"this leader has not begun to tune: it lists the namespaces for {idle:.0f} s",)
+        return found
 
     # Running
 
@@ -206,58 +240,38 @@ class Operator:
         said: tuple[str, ...] = ()
         settings = self._settings
         while missing := await startup.missing(self.reads, settings.watched, settings.own_namespace):
-            self.health.missing = missing
+            self.health.missing = partial(tuple, missing)
             if missing != said:
                 log.warning("not ready: %s", "; ".join(missing))
                 said = missing
             await asyncio.sleep(startup.RETRY_SECONDS)
-        self.health.missing = ("nothing has been listed yet",)
+        self.health.missing = lambda: self.informers.missing
 
     async def _serve(self) -> None:
-        kopf_stop = asyncio.Event()
+        every = self._settings.resync_seconds
         async with asyncio.TaskGroup() as group:
-            sweeping = group.create_task(self.sweeper.run(self._settings.resync_seconds), name="sweeper")
-            ready = group.create_task(self._announce(), name="announce")
+            informing = [
+                group.create_task(one.run(every), name=f"informer of {titled(one.namespace)}") for one in self.informers
+            ]
             acting = group.create_task(self._act(), name="acting")
-            group.create_task(self._watch(kopf_stop), name="kopf")
-            await acting
-            for task in (sweeping, ready):
+            if await first([acting, *informing]) is not acting or acting.cancelled():
+                raise EndedError(ended([acting, *informing]))
+            for task in informing:
                 task.cancel()
-            kopf_stop.set()
-
-    async def _announce(self) -> None:
-        await self.sweeper.synced.wait()
-        self.health.missing = ()
-        log.info("ready", extra={"namespaces": [item or "all" for item in self._settings.watched]})
-
-    async def _watch(self, stop: asyncio.Event) -> None:
-        """kopf, with our signal handlers put back: it takes them over at start, and would end first."""
-        watcher = kopf_glue.Watcher(self.cache, self.queue)
-        namespaces = [item for item in self._settings.watched if item is not None]
-        others = asyncio.all_tasks()
-        tasks = await kopf.spawn_tasks(
-            registry=kopf_glue.registry(watcher, lambda: kopf_glue.connection(self._configuration)),
-            settings=kopf_glue.settings(),
-            clusterwide=not namespaces,
-            namespaces=namespaces,
-            # Named, since kopf would look the user up, and an unprivileged uid has no entry in the image.
-            identity=self._settings.instance,  # type: ignore[arg-type]  # a NewType of str that kopf does not export
-            stop_flag=stop,
-        )
-        self._listen_for_signals()
-        await kopf.run_tasks(tasks, ignored=others)
-        if not stop.is_set():
-            raise RuntimeError("kopf ended by itself")
 
     async def _act(self) -> None:
         """Elect, work, tune; when that ends, however it ends, give the lease back after the last write."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._end_when_asked(), name="end")
-                group.create_task(self.elector.run(), name="elector")
-                group.create_task(self._lead(), name="lead")
-                for number in range(self._settings.workers):
-                    group.create_task(self.hands.work(self.queue), name=f"worker-{number}")
+                work = [self.hands.work(self.queue) for _ in range(self._settings.workers)]
+                parts = [
+                    group.create_task(self._end_when_asked(), name="end"),
+                    group.create_task(self.elector.run(), name="elector"),
+                    group.create_task(self._lead(), name="lead"),
+                    *(group.create_task(one, name=f"worker-{number}") for number, one in enumerate(work)),
+                ]
+                await first(parts)
+                raise EndedError(ended(parts))
         except* _AskedToEndError:
             pass
         finally:
@@ -286,10 +300,17 @@ class Operator:
         and a watch can be silent for a minute.
         """
         await self.elector.leading.wait()
-        await self.sweeper.until_swept()
-        # Without a key no governed service is accepted, so there is nothing to tune.
-        if self.signer is not None:
+        await self.informers.refresh(self._begin_to_lead)
+        if self.signer is None:
+            # Without a key no governed service is accepted, so there is nothing to tune.
+            self._led_from = None
+            await asyncio.Event().wait()
+        else:
             await self._tune(self.signer)
+
+    def _begin_to_lead(self) -> None:
+        # Anew with each round: an API server that cannot answer is no standing still.
+        self._led_from = boot_clock()
 
     async def _tune(self, signer: Signer) -> None:
         reader = PrometheusReader(PrometheusClient(str(self._settings.prometheus_url), timeout=TIMEOUT))
@@ -336,8 +357,12 @@ def main() -> int:
     return _outcome(lambda: asyncio.run(run(settings)))
 
 
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _watched(informer: Informer) -> float:
+    return float(informer.out is None)
+
+
+def _deepest(error: BaseException) -> BaseException:
+    return _deepest(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _outcome(running: Callable[[], None]) -> Exit:
@@ -345,10 +370,10 @@ def _outcome(running: Callable[[], None]) -> Exit:
     try:
         running()
     except* LeadershipLostError as lost:
-        log.error("ending: %s", _first(lost))
+        log.error("ending: %s", _deepest(lost))
         outcome = Exit.LOST
     except* (EnginesError, BadKeyError, ClusterError) as wrong:
-        log.error("ending: %s", _first(wrong))
+        log.error("ending: %s", _deepest(wrong))
         outcome = Exit.MISCONFIGURED
     except* Exception:
         log.exception("ending: something died")

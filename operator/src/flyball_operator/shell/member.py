@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from flyball_engine.contract import Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.errors import BadAnswerError, EngineError, RefusedError, UnreachableError
 from flyball_operator.governor.report import Reason
 from flyball_operator.governor.standstill import Standstill
@@ -17,7 +17,11 @@ LEAST_WAIT: Final = 1.0
 
 @dataclass
 class Member:
-    """One start of one pod's engine, as far as it is known. `trips` of the watchdog are counted by core."""
+    """One start of one pod's engine, as far as it is known.
+
+    `contested`: the number that it says it has another body under. `unknown`: knobs that it does not know, having
+    refused a setpoint for them. `trips` of the watchdog are counted by core.
+    """
 
     container: tuple[str, int]
     holds: Generation | None = None
@@ -27,6 +31,8 @@ class Member:
     wait: float = LEAST_WAIT
     read_back: ReadBack | None = None
     problem: EngineError | None = None
+    contested: Generation | None = None
+    unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
     standstills: dict[int, Standstill] = field(default_factory=dict)
 
@@ -65,28 +71,33 @@ def trip(clamps: Iterable[Clamp]) -> str:
     return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
 
 
-def held(member: Member) -> Generation | None:
-    """The newest number that some part of an engine echoes."""
-    if member.read_back is None:
-        return None
-    accepted = member.read_back.accepted
-    echoes = [core.applied for core in member.read_back.cores if core.applied is not None]
-    if accepted is not None:
-        echoes.append(generation_of(accepted))
-    return max(echoes, key=Generation.order, default=None)
+def claimed(member: Member) -> Generation | None:
+    """The newest number that an engine says it holds: some part of it echoes it, or it refused an older one for it."""
+    found: list[Generation | None] = []
+    if member.read_back is not None:
+        accepted = member.read_back.accepted
+        found += [core.applied for core in member.read_back.cores]
+        found.append(generation_of(accepted) if accepted is not None else None)
+    if isinstance(member.problem, RefusedError):
+        found.append(member.problem.applied)
+    return max((number for number in found if number is not None), key=Generation.order, default=None)
 
 
-def refused(member: Member) -> Generation | None:
-    """The number for which an engine refused an older one."""
-    return member.problem.applied if isinstance(member.problem, RefusedError) else None
+def is_contested(problem: EngineError | None) -> bool:
+    """Whether an engine says that it has another body under our number."""
+    return isinstance(problem, RefusedError) and problem.refusal is Refusal.CONFLICT
+
+
+def is_unknown(problem: EngineError, knob: AnyKnob) -> bool:
+    """Whether an engine refused a setpoint since its contract does not have this field."""
+    refused = isinstance(problem, RefusedError) and problem.refusal is Refusal.INVALID
+    return refused and f"{knob.value}: Extra inputs are not permitted" in str(problem)
 
 
 def reason_of(problem: EngineError) -> Reason:
     """What a condition says of an answer that was none."""
     if isinstance(problem, UnreachableError | BadAnswerError):
         return Reason.UNREACHABLE
-    if isinstance(problem, RefusedError) and problem.refusal is Refusal.STALE_EPOCH:
-        return Reason.FENCED
     if isinstance(problem, RefusedError) and problem.refusal is Refusal.UNSUPPORTED:
         return Reason.UNSUPPORTED
     return Reason.PUSH_FAILED

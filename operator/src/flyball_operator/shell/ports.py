@@ -57,6 +57,14 @@ class Leadership(Protocol):
         ...
 
 
+class RaisableLeadership(Leadership, Protocol):
+    """A leadership whose epoch can be raised."""
+
+    def raise_epoch(self, above: int) -> None:
+        """Have the Lease take an epoch above this one. `epoch` shows it once the Lease has it, if it is let."""
+        ...
+
+
 class BrainStatusWriter(Protocol):
     """Applies the brain's part of the status under its own field manager."""
 

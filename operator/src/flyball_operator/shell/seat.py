@@ -19,11 +19,12 @@ from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceSer
 from flyball_operator.cluster.errors import ClusterError
 from flyball_operator.engines.client import Acknowledged
 from flyball_operator.engines.errors import EngineError
-from flyball_operator.governor import record, report
+from flyball_operator.governor import doubts, record, report
 from flyball_operator.governor.canary import undecided, undone
 from flyball_operator.governor.capacity import asked
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, learn_steps
 from flyball_operator.governor.journal import Journal, is_change
+from flyball_operator.governor.numbering import Reach
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Progress
 from flyball_operator.governor.signals import Observation, Outcome, Signals, Unobserved, blind_spot
@@ -33,6 +34,7 @@ from flyball_operator.shell.announcer import Announcer, Verdicts
 from flyball_operator.shell.crew import Crew
 from flyball_operator.shell.heartbeat import Heartbeat
 from flyball_operator.shell.lookout import Lookout
+from flyball_operator.shell.numbers import Numbers
 from flyball_operator.shell.ports import EnginePod, EventType
 from flyball_operator.shell.sight import NOT_ASKED, Sight
 from flyball_operator.shell.tools import Tools
@@ -57,7 +59,7 @@ class Seat:
         self._advice = Advice(service, tools.clock)
         self._journal = Journal(tuning.decisions)
         self._binding = tuning.binding_objective
-        self._intent_epoch, self._generation = tuning.epoch, tuning.generation
+        self._numbers = Numbers(service, tools)
         self._setpoint: Setpoint | None = None
         self._announcer = Announcer(
             service.status.conditions, self._post, trusted=self._state.learner.model is not None
@@ -69,10 +71,10 @@ class Seat:
         self._followed = self._spec
         self._owed = False
         self.lock = asyncio.Lock()
-        meta = service.metadata
-        self.labels = (meta.namespace, meta.name)
+        self.labels = (service.metadata.namespace, service.metadata.name)
         self.heart = Heartbeat(tools, self.labels, helpless=helpless)
-        self._crew = Crew(tools.client, tools.clock, self._applied, self._failed, self._tripped, tools.control_port)
+        told = (self._applied, self._failed, self._tripped)
+        self._crew = Crew(tools.client, tools.clock, *told, tools.control_port, self._reach)
         known = record.policy_of(tuning.setpoint) is not None and self._state.learner.model is not None
         self._vetting = Vetting(self._crew, tools.clock, vetted=known)
         self._lookout = Lookout(self._crew, tools, tuning)
@@ -88,15 +90,14 @@ class Seat:
         self._service = service
         self._crew.muster(pods)
 
-    async def close(self, *, ended: bool) -> None:
-        """End what is still being said to engines. `ended`: nobody tunes the service any more, if it is still there."""
+    async def close(self) -> None:
+        """End what is still being said to engines: nobody tunes the service any more, if it is still there."""
         await self._crew.close()
-        if ended:
-            self._advice.ended()
-            # Behind a tick that has yet to write; what was deleted is not there to be written of.
-            async with self.lock:
-                with suppress(ClusterError):
-                    await self._report(report.ended())
+        self._advice.ended()
+        # Behind a tick that has yet to write; what was deleted is not there to be written of.
+        async with self.lock:
+            with suppress(ClusterError):
+                await self._report(report.ended())
 
     @property
     def _live(self) -> Policy | None:
@@ -109,19 +110,21 @@ class Seat:
 
     @property
     def _fenced(self) -> bool:
-        """Whether an engine has heard of a newer leader. Only this service stops: a pod must not silence the others."""
-        newest = self._crew.newest()
-        return newest is not None and newest.epoch > self._tools.leadership.epoch
+        """Whether status names a newer leader. An engine's word is not enough: a pod must not silence its operator."""
+        return self._reach().fenced
+
+    def _reach(self) -> Reach:
+        return self._numbers.reach(self._service.status)
 
     @property
-    def _overtaken(self) -> bool:
-        """Whether an engine holds a number of our own epoch that we have not given, or another body under ours."""
-        newest, live = self._crew.newest(), self._setpoint
-        return live is not None and ((newest is not None and newest.order() > live.order()) or self._crew.conflicted)
+    def _outnumbered(self) -> bool:
+        """Whether the same setpoint needs a newer number: an engine has one above, or status had one that cannot be."""
+        live = self._setpoint
+        return live is not None and (self._numbers.afresh or self._crew.overtaken(live))
 
     @property
     def _decided_by(self) -> TuningSpec:
-        """The spec, but that where some engine cannot refuse requests a queue is drained, and not left to grow."""
+        """The spec, but that where some engine cannot refuse requests all wait."""
         return self._spec if self._crew.gates else replace(self._spec, overload=Overload.QUEUE)
 
     def to_be_kept(self) -> bool:
@@ -142,6 +145,8 @@ class Seat:
         """One decision and all that follows from it."""
         self._sight.look(observation, attainment)
         await self.take_over()
+        if self._may_act:
+            self._numbers.repair(self._crew.claimed(), self._reach())
         now = self._tools.wall()
         # While Prometheus has no steps for us: limits hold, the model stays fresh.
         if (window := self._sight.steps_read_back(observation, self._crew.steps, now)) is not None:
@@ -204,7 +209,7 @@ class Seat:
         wanted = self._wanted()
         if self._vetting.pod is not None:
             self._state = undecided(before, self._state)
-        elif wanted is not None and (self._overtaken or _content(wanted) != _content(self._setpoint)):
+        elif wanted is not None and (self._outnumbered or _content(wanted) != _content(self._setpoint)):
             if not self._may_act:
                 self._take_back(before)
             else:
@@ -226,14 +231,11 @@ class Seat:
         self._state = replace(before, learner=self._state.learner)
 
     async def take_over(self) -> None:
-        """At first, adopt what runs: numbers go on from the newest of status and echoes, the policy is status's."""
+        """At first, adopt what runs: the policy is status's, and so is its number, under our epoch."""
         if self._surveyed:
             return
         await self._crew.survey()
         self._surveyed = True
-        newest = self._crew.newest()
-        if newest is not None:
-            self._generation = max(self._generation, newest.generation)
         policy = record.policy_of(self._service.status.tuning.setpoint)
         if policy is not None:
             # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
@@ -241,7 +243,8 @@ class Seat:
             self._tools.metrics.policy(*self.labels, Policy.of(self._setpoint))
             if self._spec.paused is not None:
                 self._vetting.resume(self._service.status.tuning)
-            if self._may_act:
+            if self._may_act and not self._numbers.afresh:
+                self._numbers.give()
                 await self._crew.push(self._setpoint)
 
     def _numbered(self, policy: Policy) -> Setpoint:
@@ -250,11 +253,13 @@ class Seat:
         able = self._crew.able(policy)
         return Setpoint(
             service=self._service.metadata.uid,
-            epoch=self._tools.leadership.epoch,
-            generation=self._generation,
+            epoch=self._numbers.epoch,
+            generation=self._numbers.generation,
             limits=able.limits,
             step=able.step,
             shed=able.shed,
+            on_time=able.on_time,
+            queue=able.queue,
             objectives=tuple(objectives.values()),
         )
 
@@ -264,18 +269,17 @@ class Seat:
             return self._setpoint
         upper = Policy(limits=self._spec.envelope.upper())
         live = self._vetting.others(upper) or (Policy.of(self._setpoint) if self._setpoint is not None else upper)
-        # What is live is left alone in Recommend, but a gate that nobody wants any more, and what one pod was to try.
-        left = live if self._spec.sheds else live.ungated
+        # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
+        # try.
+        left = live.within(sheds=self._spec.sheds, orders=False)
         policy = {Mode.AUTO: self._state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[self._spec.mode]
         return self._numbered(policy)
 
     async def _change(self, wanted: Setpoint, decision: Decision, decided_from: State) -> None:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
-        before, generation, epoch, journal = self._setpoint, self._generation, self._intent_epoch, self._journal
-        newest = self._crew.newest()
-        self._generation = max(generation, newest.generation if newest is not None else 0) + 1
-        self._intent_epoch = self._tools.leadership.epoch
-        self._setpoint = wanted.model_copy(update={"generation": self._generation})
+        before, journal, numbers = self._setpoint, self._journal, self._numbers.advance()
+        number = {"epoch": self._numbers.epoch, "generation": self._numbers.generation}
+        self._setpoint = wanted.model_copy(update=number)
         # Pods start at the upper bounds: that is what a first setpoint moves them from.
         left = Policy.of(before) if before is not None else Policy(limits=self._spec.envelope.upper())
         policy = Policy.of(wanted)
@@ -283,16 +287,18 @@ class Seat:
         try:
             await self._report(self._judge())
         except BaseException:
-            self._setpoint, self._generation, self._intent_epoch, self._journal = before, generation, epoch, journal
+            self._setpoint, self._journal = before, journal
+            self._numbers.restore(numbers)
             self._take_back(decided_from)
             raise
+        self._numbers.give()
         if self._spec.paused is None:
             self._vetting.end()
         owed, self._owed = self._owed, False
         # What was not decided now is where pods are to begin, or go on from.
         if decision.changed and not owed and is_change(left, policy):
             trusted = self._state.learner.model is not None
-            self._vetting.begin(before, left, live=self._spec.live, trusted=trusted, halved=decided_from.halved)
+            self._vetting.begin(before, left, live=self._spec.live, trusted=trusted)
         await self._crew.push(self._setpoint)
         self._tools.metrics.policy(*self.labels, policy)
         if is_change(left, policy):
@@ -310,20 +316,19 @@ class Seat:
 
     def _judge(self, *, late: bool = False) -> Verdicts:
         ready, live = self._crew.ready, self._setpoint
-        fit = self._state.learner.fit
         progress = Progress(
             mode=self._spec.mode,
             ready_pods=ready,
             applied_pods=self._crew.applied(live) if live is not None else 0,
             trusted=self._state.learner.model is not None,
             limits=report.shown(Policy.of(live)) if live is not None else "start values",
-            problems=_FENCED if self._fenced else self._crew.problems(sheds=self._spec.refuses),
+            problems=report.FENCED if self._fenced else self._crew.problems(sheds=self._spec.refuses),
             paused=self._spec.paused,
             canary=self._vetting.pod,
             stalled=self.heart.stall if late else None,
             helpless=self.heart.helpless if self._spec.live else None,
-            learning="start values until the step-time model is trusted"
-            + (f": {fit.doubt.value}" if fit is not None and fit.doubt is not None else ""),
+            unordered=self._crew.unordered() if self._spec.orders else None,
+            learning=f"start values until the step-time model is trusted: {doubts.said(self._state.learner.fit)}",
         )
         _, _, met = report.objectives_status(self._spec.objectives, self._sight.counts, window=_WINDOW)
         lost = self._announcer.said(ConditionType.METRICS_AVAILABLE) == "False"
@@ -353,7 +358,7 @@ class Seat:
             tuning=self._tuning(),
             objectives=rows,
             objectives_met=met,
-            desired_replicas=self._advice.replicas(self._state) if self._spec.objectives else None,
+            desired_replicas=self._advice.replicas(self._state, verdicts[ConditionType.CAPACITY_SUFFICIENT]),
             conditions=conditions,
         )
 
@@ -363,12 +368,11 @@ class Seat:
         recommended = self._state.policy if shadow else None
         return TuningStatus(
             mode=self._spec.mode,
-            epoch=self._intent_epoch,
-            generation=self._generation,
+            epoch=self._numbers.written_epoch,
+            generation=self._numbers.generation,
             setpoint=record.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits())),
             applied_pods=f"{self._crew.applied(live) if live is not None else 0}/{self._crew.ready}",
             model=record.model_status(self._state.learner),
-            margins=record.margins_status(self._state.margins),
             binding_objective=self._binding[:63],
             capacity=self._advice.capacity,
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
@@ -390,9 +394,6 @@ class Seat:
     def _failed(self, error: EngineError) -> None:
         _log.warning("%s/%s: push failed: %s", *self.labels, error)
         self._tools.metrics.push_failed(*self.labels, type(error).__name__.removesuffix("Error"))
-
-
-_FENCED: Final = ((report.Reason.FENCED, "an engine has heard of a newer leader; this one stopped acting"),)
 
 
 def _content(setpoint: Setpoint | None) -> tuple[object, object] | None:

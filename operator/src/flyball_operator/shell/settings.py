@@ -63,7 +63,8 @@ class Settings(BaseSettings):
     tick_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5.0
     """Seconds between two looks of the brain at the metrics."""
     resync_seconds: Annotated[float, Field(ge=5, le=3600)] = 300.0
-    """Seconds between two lists of everything, after which every service is looked at again."""
+    """Seconds between two lists of everything, after which every service is looked at again, and what others
+    changed is applied again."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
     """Services that are worked on at the same time."""
     log_level: LogLevel = LogLevel.INFO

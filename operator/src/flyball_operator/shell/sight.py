@@ -38,6 +38,7 @@ class Sight:
         self._clock = clock
         self._grace_seconds = grace_seconds
         self._began_at = clock()
+        self._twice = ""
         self._observed_at: float | None = clock() if seen else None
         self._counted_at: float | None = None
         self._read: Reading | None = None
@@ -48,6 +49,8 @@ class Sight:
         self.observation = observation
         if blind_spot(observation, STALE_SECONDS) is None:
             self._observed_at = now
+        if isinstance(observation, Signals):
+            self._twice = observation.twice
         if not isinstance(counts, Unobserved):
             self._counted_at = now
         elif self._counted_at is not None and now - self._counted_at < self._grace_seconds:
@@ -74,6 +77,6 @@ class Sight:
         """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
         missing, now = blind_spot(self.observation, STALE_SECONDS), self._clock()
         if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):
-            return report.metrics_verdict(None, ready_pods=ready_pods)
+            return report.metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
         young = self._observed_at is None and not lost and now - self._began_at < self._grace_seconds
         return report.metrics_verdict(missing, ready_pods=ready_pods, young=young)

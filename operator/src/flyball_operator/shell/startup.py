@@ -14,12 +14,14 @@ from typing import Final
 from flyball_operator.api import names
 from flyball_operator.api.crd import schema_hash
 from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
+from flyball_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.cluster.resources import ACCESS_REVIEWS, CRDS, LEASES, NAMESPACES, WATCHED, Resource
 from flyball_operator.plan.objects import annotation
 
 RETRY_SECONDS: Final = 5.0
 _PARALLEL: Final = 8
+#: Rights that a sentence names; with a whole RoleBinding, dozens are missing.
+_TOLD: Final = 2
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,55 @@ class Right:
 def needed(watched: Sequence[str | None], own_namespace: str) -> Iterator[Right]:
     """Every right this operator uses."""
     for namespace in watched:
-        for resource in WATCHED:
-            for verb in resource.verbs:
-                yield Right(verb, resource, namespace)
+        yield from _needed_in(namespace)
     for verb in LEASES.verbs:
         yield Right(verb, LEASES, own_namespace)
 
 
+def _needed_in(namespace: str | None) -> Iterator[Right]:
+    for resource in WATCHED:
+        for verb in resource.verbs:
+            yield Right(verb, resource, namespace)
+
+
 async def missing(api: KubeApi, watched: Sequence[str | None], own_namespace: str) -> tuple[str, ...]:
-    """What is missing, in words; empty if nothing is."""
+    """What keeps this operator from its work, in words; empty if nothing does.
+
+    One namespace that can be watched is enough: the others are watched as soon as they can be.
+    """
     try:
-        problems = [*await _check_crd(api), *await _check_namespaces(api, watched)]
-        problems += await _check_rights(api, needed(watched, own_namespace))
+        problems = [*await _check_crd(api), *await _check_rights(api, needed((), own_namespace))]
+        problems += await _in_all(api, watched)
     except ClusterError as error:
         return (f"the API server cannot be asked: {error}",)
     return tuple(problems)
+
+
+async def _in_all(api: KubeApi, watched: Sequence[str | None]) -> list[str]:
+    """What each namespace lacks; nothing if one lacks nothing."""
+    problems: list[str] = []
+    for namespace in watched:
+        found = await lacking(api, namespace)
+        if not found:
+            return []
+        problems += found
+    return problems
+
+
+async def lacking(api: KubeApi, namespace: str | None) -> tuple[str, ...]:
+    """Why a namespace cannot be watched, in words: it does not exist, or rights are not granted there.
+
+    Raises `ClusterError` where the API server cannot be asked.
+    """
+    if namespace is not None and not await _exists(api, namespace):
+        return (f"namespace {namespace} does not exist",)
+    return tuple(await _check_rights(api, _needed_in(namespace)))
+
+
+def summary(problems: Sequence[str]) -> str:
+    """What is missing in one sentence: a namespace that is gone, or its RoleBinding, is dozens of rights."""
+    more = len(problems) - _TOLD
+    return "; ".join(problems[:_TOLD]) + (f"; and {more} more rights" if more > 0 else "")
 
 
 async def _check_crd(api: KubeApi) -> list[str]:
@@ -74,19 +110,20 @@ async def _check_crd(api: KubeApi) -> list[str]:
     return []
 
 
-async def _check_namespaces(api: KubeApi, watched: Sequence[str | None]) -> list[str]:
-    problems = []
-    for namespace in watched:
-        if namespace is None:
-            continue
-        try:
-            await api.get(NAMESPACES, None, namespace)
-        except NotFoundError:
-            problems.append(f"namespace {namespace} is to be watched, but does not exist")
-        except ForbiddenError:
-            # Not worth a cluster-wide right: where namespaces cannot be read, rights are granted in those that exist.
-            continue
-    return problems
+async def _exists(api: KubeApi, namespace: str) -> bool:
+    """Whether the namespace exists; True where that may not be asked.
+
+    That is not worth a cluster-wide right: rights in a namespace are granted where it exists.
+    """
+    try:
+        await api.get(NAMESPACES, None, namespace)
+    except UnauthorizedError:
+        raise
+    except NotFoundError:
+        return False
+    except ForbiddenError:
+        return True
+    return True
 
 
 async def _check_rights(api: KubeApi, rights: Iterable[Right]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -57,12 +57,18 @@ class Metrics:
         """Export a figure that is read when scraped."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
+    def watch_each(self, name: str, help_text: str, label: str, values: Mapping[str, Callable[[], float]]) -> None:
+        """Export a figure per value of a label, read when scraped."""
+        gauge = Gauge(name, help_text, [label], registry=self.registry)
+        for value, read in values.items():
+            gauge.labels(value).set_function(read)
+
 
 class Health:
     """Why this process is not ready, and whether it is alive."""
 
     def __init__(self, alive: Callable[[], Sequence[str]]) -> None:
-        self.missing: tuple[str, ...] = ("start checks have not run yet",)
+        self.missing: Callable[[], Sequence[str]] = lambda: ("start checks have not run yet",)
         self._alive = alive
 
     async def healthz(self, _request: web.Request) -> web.Response:
@@ -71,7 +77,7 @@ class Health:
 
     async def readyz(self, _request: web.Request) -> web.Response:
         """200 once this process can lead; else 503 and what is missing."""
-        return _answer(self.missing, status=503)
+        return _answer(self.missing(), status=503)
 
 
 def _answer(problems: Sequence[str], status: int) -> web.Response:
@@ -133,5 +139,8 @@ def configure_logging(level: LogLevel, form: LogFormat) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else text)
     logging.basicConfig(level=level.value, handlers=[handler], force=True)
-    # kopf tells of every step of its own at INFO.
+    # kopf tells of every step of its own at INFO, and of every failed request and ended task at ERROR. What comes of
+    # these we tell ourselves (`shell.watch`); a handler that fails is told by another logger of kopf's.
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    for room in ("kopf._cogs.clients", "kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
+        logging.getLogger(room).setLevel(logging.CRITICAL)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.governor.governor import STALE_SECONDS
 from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.ports import BrainStatusWriter, Events, Leadership
+from flyball_operator.shell.ports import BrainStatusWriter, Events, RaisableLeadership
 
 #: Several ticks of the usual 5 s, each of which may wait for engines and for the API server.
 LATE_SECONDS: Final = 45.0
@@ -22,10 +22,11 @@ class Tools:
 
     `grace_seconds`: how long signals may be missing before a condition says so; one late answer is no outage.
     `late_seconds`: how long no tick of a service may be completed before a condition says so.
+    `given`: the highest generation that this process gave to the engines of each service, by UID. The brain bounds it.
     """
 
     client: EngineClient
-    leadership: Leadership
+    leadership: RaisableLeadership
     writer: BrainStatusWriter
     events: Events
     metrics: BrainMetrics
@@ -34,3 +35,4 @@ class Tools:
     control_port: int = CONTROL_PORT
     grace_seconds: float = STALE_SECONDS
     late_seconds: float = LATE_SECONDS
+    given: dict[str, int] = field(default_factory=dict)

@@ -36,19 +36,16 @@ class Vetting:
         kept = self._crew.alone[1]
         return Policy.of(kept) if kept is not None else start
 
-    def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool, halved: bool) -> None:
+    def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
         """Let the setpoint that is pushed next go to one pod, if it is to; the others keep the one `before`.
 
-        `left` is what they run under, with `halved` if that has half of its budget; `trusted` whether decisions rest on
-        the model.
+        `left` is what they run under; `trusted` whether decisions rest on the model.
         """
         due = is_due(live=live, trusted=trusted, vetted=self._vetted, pods=self._crew.ready)
         first = self._crew.busiest() if due else None
         if first is not None:
             self._crew.alone = (first.uid, before)
-            self._canary = Canary(
-                pod=first.uid, name=first.name, before=left, since=self._clock(), halved=halved, trusted=trusted
-            )
+            self._canary = Canary(pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted)
 
     def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[Canary, Ended] | None:
         """The trial, and how it ended, if it did just now. If it failed, the others keep what they have until `end`."""

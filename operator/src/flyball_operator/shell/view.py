@@ -38,11 +38,11 @@ def _to_work_for(desire: Desire) -> InferenceService | None:
 
 def _engine_pod(pod: KnownPod) -> EnginePod:
     return EnginePod(
-        name=pod.name,
-        uid=pod.uid,
+        name=pod.link.name,
+        uid=pod.link.uid,
         ip=pod.ip,
         ready=pod.ready,
         container_id=pod.container_id,
         restarts=pod.restarts,
-        host=pod.namespace,
+        host=pod.link.namespace,
     )
