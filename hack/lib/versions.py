@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,18 +21,19 @@ an engine starts. What is absent is done by other means, or refused by name with
 absent that nothing else can do, plain vLLM serves, and its log says what it is.
 """
 _TAIL = """\
-`hack/test --vllm 0.26` runs the tests of the engine on that version, of those above. Without it, {newest} is tested,
-which is in the CPU engine image too.
+`hack/test --vllm 0.26` runs the tests of the engine on that version, of those above. Without it, {image} is tested,
+which is in the CPU engine image too. `hack/test --vllm newest` runs them on {newest}, which has no build for CPUs. Its
+scheduler runs without a device. A server does not: the tests that need one are left out, and named.
 
 A start can take away what a version has: with chunked prefill off, or images in one piece,
 `long_prefill_token_threshold` is refused, and with the external launcher every limit is. The read-back says so.
 """
 
 
-def page(reports: Iterable[Support]) -> str:
-    """The page on these versions, oldest first."""
+def page(reports: Iterable[Support], *, image: str, newest: str) -> str:
+    """The page on these versions, oldest first. `image`: what the images have; `newest`: what has no build for CPUs."""
     ordered = sorted(reports, key=lambda report: [int(part) for part in report.vllm.split(".")])
-    parts = [_HEAD, _capabilities(ordered), _differences(ordered), _TAIL.format(newest=ordered[-1].vllm)]
+    parts = [_HEAD, _capabilities(ordered), _differences(ordered), _TAIL.format(image=image, newest=newest)]
     return "\n".join(parts)
 
 
@@ -40,11 +42,20 @@ def read(folder: Path) -> list[Support]:
     return [Support.model_validate_json(path.read_text()) for path in folder.glob("*.json")]
 
 
+def pinned(requirements: Path) -> str:
+    """The version of vLLM in these requirements. Raises `ValueError` where there is none."""
+    found = re.search(r"^vllm(?:-cpu)?==([0-9.]+)$", requirements.read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{requirements.name} pins no vLLM")
+    return found[1]
+
+
 def _capabilities(reports: Sequence[Support]) -> str:
     rows = {f"`{knob.value}`": [report.knobs[knob] for report in reports] for knob in reports[0].knobs}
     rows["setpoints reach the engine cores"] = [report.setpoints for report in reports]
     rows["requests are counted against objectives"] = [report.counting for report in reports]
     rows["requests are refused by a deadline"] = [report.gate for report in reports]
+    rows["so are those that became late while they waited"] = [report.refusing for report in reports]
     rows["which tells what of a prompt is cached"] = [report.prefixes for report in reports]
     rows["vLLM's own limits of its queue move live"] = [report.queue for report in reports]
     notes = list(dict.fromkeys(verdict.how for verdicts in rows.values() for verdict in verdicts))

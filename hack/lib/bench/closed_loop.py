@@ -7,23 +7,27 @@ with the model it was learnt by, and the deadline.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.fleet import cores_of
+from bench.plays import STEP_MARGIN
 from bench.setpoints import fixed
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
+from flyball_engine.contract import Metric
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.virtual import Event
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.governor.capacity import Balance
 from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.policy import NO_BUDGET, Policy
 from flyball_operator.governor.signals import (
+    UNEVEN_SECONDS,
     Cells,
     Load,
     Observation,
@@ -73,6 +77,7 @@ class Brain:
         self._tick = tick
         self._state = start(tuning)
         self._generation = 0
+        self._each: deque[list[int]] = deque(maxlen=int(UNEVEN_SECONDS / self._scrape_seconds))
         self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     @property
@@ -89,6 +94,7 @@ class Brain:
 
     def _scrape(self, core: Core) -> None:
         queued = len(core.scheduler.running) + len(core.scheduler.waiting)
+        self._each.append([len(one.scheduler.running) + len(one.scheduler.waiting) for one in cores_of(core)])
         refused = sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS)
         self._samples.append(
             _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued, refused)
@@ -98,6 +104,8 @@ class Brain:
         if len(self._samples) < 2:
             return
         seen = _signals(self._samples[0], self._samples[-1], core, self._tuning)
+        if isinstance(seen.load, Load):
+            seen = replace(seen, load=replace(seen.load, uneven=_uneven(self._each)))
         self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
         self._state, decision = decide(self._state, self._told(self.signals), self._tuning, core.now)
         if decision.changed:
@@ -108,13 +116,35 @@ class Brain:
         """What reaches it of what there is to be seen."""
         return signals
 
+    def _sent(self) -> Policy:
+        """What engines are told."""
+        return self._state.policy
+
     def _push(self, core: Core) -> None:
         self._generation += 1
-        policy = self._state.policy
+        policy = self._sent()
         sent = fixed(policy.limits, self._tuning, generation=self._generation)
-        setpoint = sent.model_copy(update={"step": policy.step, "shed": policy.shed})
+        setpoint = sent.model_copy(
+            update={"step": policy.step, "shed": policy.shed, "on_time": policy.on_time, "queue": policy.queue}
+        )
         core.follow(setpoint)
         core.apply(setpoint)
+
+
+class Constant(Brain):
+    """Sends the law's model, deadline and first steps; S and C are at their ceilings from the first model on.
+
+    Each step has the same share of the tightest token objective, whatever comes: what of the law moves nothing.
+    """
+
+    def _sent(self) -> Policy:
+        policy, tuning = self._state.policy, self._tuning
+        if policy.step is None:
+            return policy
+        tokens = [one.seconds for one in tuning.objectives if one.metric is Metric.TIME_PER_OUTPUT_TOKEN]
+        seconds = STEP_MARGIN * min(tokens) if tokens else NO_BUDGET
+        step = policy.step.model_copy(update={"seconds": seconds})
+        return replace(policy, limits=tuning.envelope.upper(), step=step)
 
 
 def _times(period: float, seconds: float) -> Sequence[float]:
@@ -149,6 +179,12 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
         outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
         goodput=_outcome(before.counts.all_objectives, after.counts.all_objectives, ",".join(ids)),
     )
+
+
+def _uneven(each: Iterable[Sequence[int]]) -> float:
+    """What the fullest core had over the mean one; `each` scrape shows the requests of all."""
+    had = [sum(counts) for counts in zip(*each, strict=True)]
+    return max(had) * len(had) / sum(had) if any(had) else 1.0
 
 
 def _grown(before: _Sample, after: _Sample, outcome: Ended) -> float:

@@ -165,8 +165,10 @@ def _started(
     if where.gpu:
         # Two of them share the device: with CUDA graphs and all that vLLM does by itself there.
         size = (f"--max-model-len={MODEL_LENGTH}", "--gpu-memory-utilization=0.4")
-        kept = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-        variables = {name: os.environ[name] for name in kept if name in os.environ} | variables
+        # Triton and torch compile there.
+        kept = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+        kept_there = {name: os.environ[name] for name in kept if name in os.environ}
+        variables = kept_there | {"TORCHDYNAMO_DISABLE": "0"} | variables
     return started(where.python, folder, model=model, plugin=plugin, owned=owned, size=size, port=None, **variables)
 
 

@@ -7,7 +7,7 @@ sums over a service have. A setpoint goes to every engine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, cycle
+from itertools import chain
 from typing import TypeVar, cast
 
 from flyball_engine.batching.gate import Verdict
@@ -19,9 +19,12 @@ from flyball_engine.simulator.requests import Request
 Key = TypeVar("Key")
 
 
-def fleet(cores: Sequence[Core]) -> Core:
-    """They, as one. It is none: what is not in `_Fleet` it does not have."""
-    return cast("Core", _Fleet(cores))
+def fleet(cores: Sequence[Core], shares: Sequence[float] = ()) -> Core:
+    """They, as one. It is none: what is not in `_Fleet` it does not have.
+
+    `shares`: of the requests that each gets; absent, they take turns.
+    """
+    return cast("Core", _Fleet(cores, shares or [1.0] * len(cores)))
 
 
 def cores_of(core: Core) -> Sequence[Core]:
@@ -32,13 +35,14 @@ def cores_of(core: Core) -> Sequence[Core]:
 class _Fleet:
     """`statistics`, `batches`, `ledger`, `scheduler`: those of all engines together."""
 
-    def __init__(self, cores: Sequence[Core]) -> None:
+    def __init__(self, cores: Sequence[Core], shares: Sequence[float]) -> None:
         self.cores = cores
         self.statistics = _Sums([core.statistics.sums for core in cores])
         self.batches = _Sums([core.batches.sums for core in cores])
         self.ledger = _Ledgers(cores)
         self.scheduler = _Schedulers(cores)
-        self._turns = cycle(cores)
+        self._shares = shares
+        self._given = [0] * len(cores)
 
     @property
     def now(self) -> float:
@@ -51,8 +55,11 @@ class _Fleet:
             core.run(until)
 
     def submit(self, requests: Sequence[Request]) -> Verdict | None:
-        """To whose turn it is."""
-        return next(self._turns).submit(requests)
+        """To whom most is due, by its share."""
+        due = [(given + 1) / share for given, share in zip(self._given, self._shares, strict=True)]
+        turn = due.index(min(due))
+        self._given[turn] += 1
+        return self.cores[turn].submit(requests)
 
     def follow(self, setpoint: Setpoint) -> None:
         """All do."""

@@ -19,8 +19,8 @@ _ENGINE: Final = Path(flyball_engine.__path__[0])
 _GOVERNOR: Final = Path(flyball_operator.__path__[0]) / "governor"
 #: What makes any run what it is: folders and files of sources.
 _SOURCES: Final = (
-    *(_HERE / name for name in ("fleet.py", "measures.py", "options.py", "plays.py", "policies.py", "rivals")),
-    *(_HERE / name for name in ("robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
+    *(_HERE / name for name in ("fleet.py", "measures.py", "options.py", "orders.py", "plays.py", "policies.py")),
+    *(_HERE / name for name in ("rivals", "robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
     *(_ENGINE / name for name in ("batching", "simulator", "contract.py", "knobs.py", "model.py")),
     _GOVERNOR / "spec.py",
 )

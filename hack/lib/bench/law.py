@@ -2,8 +2,9 @@
 
 The oracle of a scenario is the best of a grid of fixed limits, found in hindsight by trying all of it. Beside it stand
 what vLLM starts with and a small C, which a person would set by hand, and the rivals (`rivals`). Every policy meets the
-same requests. The plant costs what the law's model lacks (presets). Either nobody stands before the queue, or everybody
-has the same gate; that of the law predicts by what it has learnt, that of all others by the plant's own coefficients.
+same requests. Either nobody stands before the queue, or everybody has the same gate; that of the law predicts by what
+it has learnt, that of all others by the plant's own coefficients. Behind a gate the oracle may hold steps to a budget,
+too, and choose the gate's margin, so that what the law is ahead by is not its actuator.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from bench.intervals import half_width, quotients
 from bench.kept import Kept
 from bench.measures import BIN, start_seconds
 from bench.options import Options
-from bench.policies import BY_HAND, COARSE, Outcome, Policy, play, policies, the_law
+from bench.policies import BY_HAND, COARSE, COARSE_BUDGETS, Outcome, Policy, gated_policies, play, policies, the_law
+from bench.report.page import OF_SEED
 from bench.runs import finish
 from bench.scenarios import SCENARIOS, Case
 
-SEEDS: Final = (1, 2, 3)
+#: The best of the grid without a budget for steps, behind the gate that all others have.
+PLAIN: Final = "the best limits alone"
 #: How keys end, whose figures are quotients; and half the width of their 95 % interval, where there are several seeds.
 OVER: Final = " over the oracle"
 WIDTH: Final = " ±"
@@ -60,20 +63,18 @@ class _Job:
         return play(self.case, self.policy, self.seed, gate=self.gate)
 
 
-def seeds(options: Options) -> Sequence[int]:
-    """One is enough for the impatient."""
-    return SEEDS[: options.seeds or (1 if options.quick else len(SEEDS))]
-
-
 def compare(options: Options, *, gate: bool, cases: Sequence[Case] = SCENARIOS) -> Figures:
     """By scenario: goodput of the law, of its rivals and of limits by hand over the oracle's, means of the seeds.
 
-    With --quick an oracle of six limits instead of 42. Raises InterruptedPart with the
-    scenarios that were finished.
+    Behind a gate the oracle may also hold steps to a budget and choose the gate's margin, as the law does. With --quick
+    an oracle of six limits instead of 42, and of four such. Raises InterruptedPart with the scenarios that were
+    finished.
     """
     cases = [case for case in cases if not options.scenarios or case.name in options.scenarios]
     tried = policies(*COARSE) if options.quick else policies()
-    jobs = [_Job(case, policy, seed, gate) for case in cases for policy in tried for seed in seeds(options)]
+    if gate:
+        tried += gated_policies(*COARSE_BUDGETS) if options.quick else gated_policies()
+    jobs = [_Job(case, policy, seed, gate) for case in cases for policy in tried for seed in options.played]
     found, whole = finish(jobs, Kept(options.out))
     figures: Figures = {}
     shares: dict[str, dict[str, list[float]]] = {}
@@ -99,15 +100,23 @@ def _figures(by_policy: Mapping[Policy, Sequence[Outcome]]) -> tuple[dict[str, f
     # What nobody carries is too low whoever decides.
     least_below = min(max(one.below for one in found) for found in by_policy.values())
     figures["below 95 %, the least of any policy, s"] = least_below
+    plain = max((policy for policy in goodput if policy.plain), key=lambda one: statistics.fmean(goodput[one]))
+    if any(policy.in_grid and not policy.plain for policy in goodput):
+        figures[PLAIN + OVER] = statistics.fmean(goodput[plain]) / best if best else 1.0
+        shares[PLAIN + OVER] = quotients(goodput[plain], goodput[oracle])
     for policy, values in goodput.items():
-        if policy.in_grid and policy.limits not in BY_HAND:
+        for seed, value in enumerate(values, 1):
+            if policy is oracle or not policy.in_grid:
+                name = "oracle" if policy is oracle else policy.name
+                figures[f"{OF_SEED}{seed}: {name}, requests/s"] = value
+        if policy.in_grid and (policy.limits not in BY_HAND or not policy.plain):
             continue
         key = policy.name + OVER
         figures[key] = statistics.fmean(values) / best if best else 1.0
         shares[key] = quotients(values, goodput[oracle])
         if (width := half_width(shares[key])) is not None:
             figures[key + WIDTH] = width
-        if policy.tick is not None:
+        if policy.tick is not None and not policy.constant:
             figures |= {
                 f"{policy.name}, {name}": value
                 for name, value in _of_the_law(by_policy[policy], by_policy[oracle]).items()

@@ -17,6 +17,7 @@ from flyball_engine.simulator.workload import TraceError
 
 REPORT: Final = "law.html"
 FIGURES: Final = "law.json"
+_NAMES: Final = tuple(case.name for case in SCENARIOS)
 
 
 def refusal(options: Options, parts: Sequence[str]) -> str | None:
@@ -27,8 +28,9 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
         return "--rate and --minutes are of a trace: name it with --trace FILE"
     if options.scenarios and not set(parts) <= {"open", "gated"}:
         return "--scenario is of the parts open and gated: name them with --part"
-    if unknown := set(options.scenarios) - {case.name for case in SCENARIOS}:
-        return f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(case.name for case in SCENARIOS)}"
+    if unknown := set(options.scenarios).difference(_NAMES):
+        wrong, known = (", ".join(f"'{name}'" for name in found) for found in (sorted(unknown), _NAMES))
+        return f"no scenario {wrong}: there are {known}"
     try:
         Kept(options.out)
         if options.trace is not None:

@@ -14,7 +14,7 @@ from typing import Final
 from bench.interrupted import InterruptedPart
 from bench.intervals import half_width, quotients
 from bench.kept import Kept
-from bench.law import WIDTH, Figures, seeds
+from bench.law import WIDTH, Figures
 from bench.options import Options
 from bench.policies import Outcome
 from bench.robust import NONE, TROUBLES, Trouble, play_fixed, play_law
@@ -54,7 +54,7 @@ class _Job:
 
 def measure(options: Options) -> Figures:
     """By scenario, gate and trouble. Raises InterruptedPart with what was finished."""
-    cases, chosen = CASES[:1] if options.quick else CASES, seeds(options)
+    cases, chosen = CASES[:1] if options.quick else CASES, options.played
     groups = [
         (case, gate, trouble, law)
         for case in cases

@@ -10,13 +10,12 @@ deadline of half the time that a cold prompt of that length takes alone; beside 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from bench.engines import Engines, say
 from bench.identified import identify
-from bench.load import Answer, Ask, Prompts, closed, open_loop, poisson
+from bench.load import Answer, Ask, Prompts, carried, closed, never_idle, open_loop, poisson
 from bench.plays import model_spec
 from flyball_engine.contract import QueueLimits, Shed, StepBudget
 from flyball_operator.governor.identify import Fit
@@ -49,8 +48,17 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     step = StepBudget(seconds=BUDGET, model=model_spec(fit.model))
     shed = Shed(ttft_deadline_seconds=TTFT)
-    busy = _busy(engines)
-    capacity, tried = _capacity(engines, busy)
+    streams, requests = BUSY
+    busy = never_idle(
+        engines.stock.url, [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(requests)], streams=streams
+    )
+    capacity, tried = carried(
+        busy,
+        SHARES,
+        lambda rate: _share(_at(engines, engines.stock.url, rate, CAPACITY_SECONDS, engines.prompts)),
+        least=KEPT,
+        kept="in time",
+    )
     rate = 2 * capacity
     by_hand = QueueLimits(max_num_queued_tokens=round(TTFT * capacity * PROMPT))
     figures = {"capacity": {"requests per s": capacity} | tried}
@@ -66,25 +74,6 @@ def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
         engines.governed.put()
     figures["warm prefixes"] = _warm(engines, busy / 2, step)
     return figures
-
-
-def _busy(engines: Engines) -> float:
-    """Requests per second of stock vLLM when it never idles."""
-    streams, requests = BUSY
-    began = time.monotonic()
-    closed(engines.stock.url, [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(requests)], streams=streams)
-    return requests / (time.monotonic() - began)
-
-
-def _capacity(engines: Engines, busy: float) -> tuple[float, dict[str, float]]:
-    tried = {}
-    for share in SHARES:
-        answers = _at(engines, engines.stock.url, share * busy, CAPACITY_SECONDS, engines.prompts)
-        kept = tried[f"in time at {share * busy:.2f}/s"] = _share(answers)
-        say(f"stock vLLM at {share * busy:.2f}/s: {kept:.2f} in time")
-        if kept >= KEPT:
-            return share * busy, tried
-    raise RuntimeError(f"stock vLLM kept the objective at no rate that was tried: {tried}")
 
 
 def _at(engines: Engines, url: str, rate: float, seconds: float, prompts: Prompts) -> list[Answer]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -76,6 +77,30 @@ def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = floa
 def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answer]:
     """Send each when it arrives, whatever became of the others; clients leave `patience` seconds after the last."""
     return asyncio.run(arrive(url, asks, patience=patience))
+
+
+def never_idle(url: str, asks: Sequence[Ask], *, streams: int) -> float:
+    """Requests per second of an engine that never idles."""
+    began = time.monotonic()
+    closed(url, asks, streams=streams)
+    return len(asks) / (time.monotonic() - began)
+
+
+def carried(
+    busy: float, shares: Sequence[float], kept_at: Callable[[float], float], *, least: float, kept: str
+) -> tuple[float, dict[str, float]]:
+    """The first of these shares of a rate at which so much is kept, and what was kept at each that was tried.
+
+    `kept_at`: the share of requests at a rate. `kept`: that, in words. Raises RuntimeError if there is none.
+    """
+    tried: dict[str, float] = {}
+    for share in shares:
+        rate = share * busy
+        tried[f"{kept} at {rate:.2f}/s"] = found = kept_at(rate)
+        print(f"  stock vLLM at {rate:.2f}/s: {found:.3f} {kept}", file=sys.stderr, flush=True)
+        if found >= least:
+            return rate, tried
+    raise RuntimeError(f"stock vLLM kept its objectives at no rate that was tried: {tried}")
 
 
 async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[Answer]:

@@ -29,7 +29,13 @@ Given = Engines | Where | Options
 SIMULATED: Final[dict[str, dict[str, str]]] = {
     "engine": {"reflex": "reflex", "gate": "gate"},
     "gpu": {},
-    "law": {"open": "law_open", "gated": "law_gated", "robust": "law_robust", "trace": "law_trace"},
+    "law": {
+        "open": "law_open",
+        "gated": "law_gated",
+        "order": "law_order",
+        "robust": "law_robust",
+        "trace": "law_trace",
+    },
     "tick": {"tick": "tick"},
     "live": {},
 }
@@ -39,6 +45,7 @@ REAL: Final[dict[str, dict[str, str]]] = {
         "vllm-retune": "retune",
         "vllm-reflex": "live_reflex",
         "vllm-gate": "live_gate",
+        "vllm-order": "live_order",
     },
     "gpu": {"vllm-cost": "cost", "vllm-retune": "retune", "exercise": "exercise"},
     "law": {},
@@ -92,6 +99,8 @@ def run() -> int:
     # A SIGTERM ends it as Ctrl-C does: with what was measured, and with no engine left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     said: dict[str, Any] = {"bench": asked.name, "figures": {}} | ({"quick": True} if asked.quick else {})
+    if asked.name == "law":
+        said["seeds"] = list(_options(asked).played)
     with contextlib.suppress(KeyboardInterrupt):
         _run(said, [part for part in parts if part in simulated], simulated, *given)
         if wanted := [part for part in parts if part in real | bare]:
@@ -148,9 +157,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "name",
         choices=REAL,
-        help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex, gate and hooks on "
-        "real vLLM on the CPU; gpu: cost, retunes, hooks, a fuzz and an exercise on the vLLM of --python, on its GPU "
-        "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine; "
+        help="engine: the reflex and the gate on the simulated engine, then cost, retunes, reflex, gate, order "
+        "and hooks on real vLLM on the CPU; "
+        "gpu: cost, retunes, hooks, a fuzz and an exercise on the vLLM of --python, on its GPU "
+        "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine, "
+        "and orders of prompts under setpoints that never move; "
         "tick: what a tick of the operator's brain costs over a real Prometheus, 3 minutes for each number of "
         "services; live: the operator's brain on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
@@ -160,7 +171,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="law: one seed and a coarse grid, in some two minutes; live: one repetition, few limits and short phases, "
+        help="law: one seed and a coarse grid, in some minutes; live: one repetition, few limits and short phases, "
         "in some six",
     )
     parser.add_argument(

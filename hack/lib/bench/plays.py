@@ -50,6 +50,11 @@ def tokens_in_time(request: Request, tpot: float) -> bool:
     return request.output < 2 or (request.ended - request.first_token) / (request.output - 1) <= tpot
 
 
+def whole_in_time(request: Request, e2e: float) -> bool:
+    """Whether it was answered to its end within so many seconds."""
+    return request.fate is Fate.FINISHED and request.ended - request.arrival <= e2e
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """A preset, its load, and the context that its decodes have in the mean (what β must hold of the KV read)."""

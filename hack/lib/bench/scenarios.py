@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from bench.fleet import fleet
-from bench.plays import first_in_time, known_model, tokens_in_time
-from bench.setpoints import fixed, gated
+from bench.plays import first_in_time, known_model, tokens_in_time, whole_in_time
+from bench.setpoints import GATE_MARGIN, fixed, gated
 from flyball_engine.contract import Limits, Metric, Setpoint
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core, Speculation
@@ -24,22 +24,26 @@ from flyball_engine.simulator.workload import Phase, workload
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 
+#: Shares of requests that a load balancer by sessions or prefixes gives four engines.
+UNEVEN: Final = (0.4, 0.3, 0.2, 0.1)
 #: The first requests find an engine that knows nothing; they count.
 PHASE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case(ABC):
-    """A preset and objectives in seconds; its load is a subclass's.
+    """A preset and objectives in seconds, infinite where there is none; its load is a subclass's.
 
-    `context`: tokens that a decode reads in the mean.
+    `context`: tokens that a decode reads in the mean; `answer`: tokens of one in the mean.
     """
 
     name: str
     preset: str
-    ttft: float
-    tpot: float
+    ttft: float = inf
+    tpot: float = inf
+    e2e: float = inf
     context: int = 1200
+    answer: int = 211
 
     @property
     @abstractmethod
@@ -81,12 +85,26 @@ class Case(ABC):
         objectives = (
             Objective("first-token", Metric.TIME_TO_FIRST_TOKEN, self.ttft, 0.01),
             Objective("per-token", Metric.TIME_PER_OUTPUT_TOKEN, self.tpot, 0.01),
+            Objective("end-to-end", Metric.END_TO_END_LATENCY, self.e2e, 0.01),
         )
-        return TuningSpec(Mode.AUTO, envelope, objectives)
+        return TuningSpec(Mode.AUTO, envelope, tuple(one for one in objectives if one.seconds < inf))
 
-    def setpoint(self, limits: Limits, *, gate: bool) -> Setpoint:
-        """Limits of another's choice, with a gate that knows the plant's coefficients."""
-        return gated(limits, self.tuning, self.known) if gate else fixed(limits, self.tuning)
+    @property
+    def token(self) -> float:
+        """Seconds that a token may take in the mean: as asked, or what is left of a whole answer of mean length."""
+        return min(self.tpot, self.e2e / self.answer)
+
+    def setpoint(
+        self, limits: Limits, *, gate: bool, budget: float | None = None, margin: float = GATE_MARGIN
+    ) -> Setpoint:
+        """Limits of another's choice, with a gate that knows the plant's coefficients.
+
+        `budget`: the share of a token's time that each step behind the gate may take; absent, any time.
+        """
+        if not gate:
+            return fixed(limits, self.tuning)
+        seconds = inf if budget is None else budget * self.token
+        return gated(limits, self.tuning, self.known, budget=seconds, margin=margin)
 
     @property
     def relieved(self) -> tuple[float, ...]:
@@ -102,8 +120,9 @@ class Case(ABC):
         return tokens_in_time(request, self.tpot)
 
     def good(self, request: Request) -> bool:
-        """Whether it kept both objectives."""
-        return self.first_in_time(request) and self.tokens_in_time(request)
+        """Whether it kept all objectives."""
+        kept = self.first_in_time(request) and self.tokens_in_time(request)
+        return kept and (self.e2e == inf or whole_in_time(request, self.e2e))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +130,9 @@ class Scenario(Case):
     """Phases of requests per second.
 
     `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `workload.Phase`. `slow`
-    slows the plant down half-way. `pods` engines take turns, one of them `slow_pod` times as slow from the start.
-    `speculation`: drafts of each engine.
+    slows the plant down half-way. `pods` engines take turns, or have `shares` of the requests; one of them is
+    `slow_pod` times as slow from the start. `speculation`: drafts of each engine. `warm_up`: seconds in which steps
+    take `cold` times as long, from the start.
     """
 
     phases: tuple[tuple[float, str], ...]
@@ -123,7 +143,10 @@ class Scenario(Case):
     slow: float = 1.0
     pods: int = 1
     slow_pod: float = 1.0
+    shares: tuple[float, ...] = ()
     speculation: Speculation | None = None
+    warm_up: float = 0.0
+    cold: float = 1.0
 
     @property
     def seconds(self) -> float:
@@ -159,11 +182,12 @@ class Scenario(Case):
         seeds = [10 * seed + number for number in range(self.pods)]
         cores = [build(self.hardware, seed=one, speculation=self.speculation) for one in seeds]
         cores[0].plant.slow_down = self.slow_pod
-        return fleet(cores)
+        return fleet(cores, self.shares)
 
     def events(self) -> list[Event]:
-        """A slow-down half-way."""
-        return [] if self.slow == 1.0 else [slow_down(self.seconds / 2, self.slow)]
+        """A slow-down half-way, and a slow start."""
+        halfway = [] if self.slow == 1.0 else [slow_down(self.seconds / 2, self.slow)]
+        return halfway if not self.warm_up else [slow_down(0.0, self.cold), slow_down(self.warm_up, 1.0), *halfway]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +220,8 @@ def _steps(*rates: float) -> tuple[tuple[float, str], ...]:
     return tuple((rate, "conversation") for rate in rates)
 
 
+#: Chats that become more, two minutes each.
+GROWING: Final = _steps(8, 8, 12, 12, 16, 16, 19, 19)
 _H100: Final = Scenario(name="", preset="h100-8b", phases=(), ttft=0.5, tpot=0.030)
 _A100: Final = Scenario(name="", preset="a100-8b", phases=(), ttft=1.0, tpot=0.050)
 #: Rates are shares of what the engine carries at its best, found by `hack/bench engine --part gate`.
@@ -222,4 +248,20 @@ SCENARIOS: Final = (
     replace(_A100, name="a100 long chats", phases=_steady(0.5, "long-chat"), ttft=3.0, tpot=0.060, context=10_000),
     replace(_A100, name="4 × a100, one slow", phases=_steady(16, "conversation"), pods=4, slow_pod=1.4),
     Scenario(name="b200 chat", preset="b200-8b", phases=_steady(24, "conversation"), ttft=0.5, tpot=0.020),
+    replace(_H100, name="h100 whole answers", phases=GROWING, ttft=inf, tpot=inf, e2e=5.0),
+    replace(_H100, name="h100 three objectives", phases=GROWING, ttft=1.0, tpot=0.050, e2e=5.0),
+    replace(_H100, name="h100 long prompts, light load", phases=_steady(1.8, "long-prompt"), context=6700, answer=300),
+    replace(_A100, name="4 × a100, uneven shares", phases=_steady(11, "conversation"), pods=4, shares=UNEVEN),
+    replace(_H100, name="h100 bursts before a model", phases=_steady(11, "conversation", 1), variation=5.0),
+    Scenario(
+        name="cpu, slow to warm up",
+        preset="cpu-small",
+        phases=_steady(5.0, "short", 3),
+        ttft=2.0,
+        tpot=0.100,
+        context=400,
+        answer=60,
+        warm_up=60.0,
+        cold=8.0,
+    ),
 )

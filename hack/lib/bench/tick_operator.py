@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import time
@@ -96,6 +97,7 @@ def pod(number: int) -> dict[str, Any]:
             "uid": f"90d00000-0000-4000-8000-{number:012d}",
             "resourceVersion": "1",
             "labels": {names.LABEL_SERVICE_UID: uid_of(owner), names.LABEL_SERVICE: f"chat-{owner}"},
+            "ownerReferences": [{"uid": f"replicas-{owner}", "controller": True}],
         },
         "status": {
             "podIP": address_of(number),
@@ -103,6 +105,20 @@ def pod(number: int) -> dict[str, Any]:
             "containerStatuses": [engine],
         },
     }
+
+
+def know_pods(cache: Cache, count: int) -> None:
+    """Put so many pods into the cache, and what leads from them to their services."""
+    owners = range(math.ceil(count / PODS))
+    cache.replace_deployments([_between(f"deployment-{owner}", owner, uid_of(owner)) for owner in owners], 1)
+    cache.replace_replica_sets([_between(f"replicas-{owner}", owner, f"deployment-{owner}") for owner in owners], 1)
+    cache.replace_pods([pod(number) for number in range(count)], 1)
+
+
+def _between(uid: str, owner: int, controller: str) -> dict[str, Any]:
+    owners = [{"uid": controller, "controller": True}]
+    metadata = {"name": f"chat-{owner}", "namespace": NAMESPACE, "uid": uid, "ownerReferences": owners}
+    return {"metadata": metadata}
 
 
 @dataclass
@@ -118,6 +134,9 @@ class Surroundings:
     def may_act(self) -> bool:
         """Nobody else leads."""
         return True
+
+    def raise_epoch(self, above: int) -> None:
+        """Engines say nothing that calls for it."""
 
     async def apply(self, _resource: object, body: dict[str, Any], **_: object) -> dict[str, Any]:
         """The watch brings back what was written."""
@@ -208,7 +227,7 @@ async def _work(asked: argparse.Namespace) -> None:
     cache = Cache()
     objects = {uid_of(number): service(number) for number in range(asked.services)}
     cache.replace_services(objects.values(), 1)
-    cache.replace_pods([pod(number) for number in range(PODS * asked.services)], 1)
+    know_pods(cache, PODS * asked.services)
     around = Surroundings(cache, objects)
     client = Counting(asked.url, timeout=READ_SECONDS)
     with closing(PrometheusReader(client, timeout=READ_SECONDS)) as reader:

@@ -88,6 +88,7 @@ def arguments(stream: Stream, *, run: Run, url: str, model: str, tokenizer: str)
         f"--burstiness={stream.burstiness}",
         f"--num-prompts={stream.count(run.seconds)}",
         f"--seed={run.seed}",
+        *([f"--max-concurrency={stream.at_a_time}"] if stream.at_a_time else []),
         "--temperature=0",
         "--save-detailed",
         "--disable-tqdm",

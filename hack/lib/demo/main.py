@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +20,17 @@ import yaml
 from rich.console import Console
 
 from demo import report
+from demo.calibration import Calibration
 from demo.errors import DemoError
 from demo.kube import Reader, kubectl
 from demo.load import JOB, Load
-from demo.measure import Measured, measure, requests_of
-from demo.phases import NORMAL, QUICK, Length, Run, preparation, schedule
-from demo.view import Now, View, attained, limits_text, setpoint
+from demo.measure import Request, measure, requests_of
+from demo.phases import NORMAL, QUICK, Length, Run, calibration, schedule, warm_up
+from demo.view import Now, View, attained, limits_text, objective_key, setpoint
 from demo.watch import Snapshot, Watcher
 from flyball_engine.contract import Limits
 from flyball_operator.api.names import CRD_NAME
-from flyball_operator.api.v1alpha1 import InferenceService, Mode
+from flyball_operator.api.v1alpha1 import InferenceService, Mode, Objective
 
 EXAMPLE = Path(__file__).with_name("chat.yaml")
 #: The engine loads in under a minute on an idle machine; pods that are replaced drain first.
@@ -37,7 +40,7 @@ LOAD_SECONDS = 300
 #: Brain and engine need a few ticks to put a mode in force.
 MODE_SECONDS = 60
 #: Beyond its arrivals, a run ends when the queue that it built up is served.
-DRAIN_SECONDS = 240
+DRAIN_SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,17 @@ class Settings:
     load_cpu: str
     folder: Path
     length: Length
+    anyway: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A run that is over: its requests, and what was seen before and after it."""
+
+    requests: list[Request]
+    before: Snapshot
+    after: Snapshot
+    began: float
 
 
 class Demo:
@@ -109,16 +123,12 @@ class Demo:
         return snapshot
 
     async def _runs(self, load: Load, snapshot: Snapshot) -> report.Results:
-        service = present(snapshot)
-        self.view.objectives = service.spec.objectives
-        warm_up, busy = preparation(self.settings.length)
-        self.view.say(report.summary(warm_up.phase.title, await self._one(load, warm_up)))
-        carried = carries((await self._one(load, busy)).measured)
-        results = report.Results(objectives=service.spec.objectives, pod_before=identity(snapshot), carried=carried)
-        self.view.say(
-            f"the engine answers {carried:.1f} requests/s of {busy.phase.streams[0]}: loads are shares of that"
-        )
-        for run in schedule(self.settings.length, carried=carried):
+        found = await self._calibrate(load)
+        objectives = await self._set_objectives(found)
+        results = report.Results(objectives=objectives, pod_before=identity(snapshot), carried=found.carried)
+        before = warm_up(self.settings.length, carried=found.carried)
+        self.view.say(report.summary(before.phase.title, await self._one(load, before)))
+        for run in schedule(self.settings.length, carried=found.carried):
             result = await self._one(load, run)
             results.runs.append(result)
             self.view.say(report.summary(run.phase.title, result))
@@ -128,7 +138,43 @@ class Demo:
         self._collect(results)
         return results
 
+    async def _calibrate(self, load: Load) -> Calibration:
+        """What this machine's engine does; raises `DemoError` if that says too little, unless that is known."""
+        alone, few, busy = [await self._play(load, run) for run in calibration()]
+        found = Calibration.of(alone.requests, measure(few.requests, ()), measure(busy.requests, ()))
+        self.view.say(f"the engine: {found}; loads and objectives are made of that")
+        if found.unfair and not self.settings.anyway:
+            await self._set_mode(Mode.AUTO)
+            raise DemoError(f"{found.unfair}\nCluster and service stay up; hack/demo --down removes them.")
+        if found.unfair:
+            self.view.say(f"warning: {found.unfair}")
+        return found
+
+    async def _set_objectives(self, found: Calibration) -> tuple[Objective, ...]:
+        """Give the service thresholds that this machine can keep, and wait until the engine counts by them."""
+        wished = list(found.objectives(present(self.watcher.latest).spec.objectives))
+        patch = json.dumps({"spec": {"objectives": wished}})
+        await kubectl("patch", CRD_NAME, self.name, "-n", self.namespace, "--type=merge", "-p", patch)
+        snapshot = await self.watcher.until(
+            lambda snapshot: counted(snapshot, wished), limit=MODE_SECONDS, what="the engine counting by new thresholds"
+        )
+        self.view.objectives = present(snapshot).spec.objectives
+        return self.view.objectives
+
     async def _one(self, load: Load, run: Run) -> report.RunResult:
+        played = await self._play(load, run)
+        before, after, objectives = played.before, played.after, self.view.objectives
+        return report.RunResult(
+            phase=run.phase.title,
+            mode=run.mode,
+            round=run.round,
+            began=played.began,
+            measured=measure(played.requests, objectives),
+            counted={objective.name: attained(after.counters, before.counters, objective) for objective in objectives},
+            setpoint=setpoint(after),
+        )
+
+    async def _play(self, load: Load, run: Run) -> Played:
         self._step(f"{run.phase.title}: switching tuning to {run.mode.value}")
         service = present(self.watcher.latest)
         prepared = load.prepare(
@@ -138,24 +184,13 @@ class Demo:
             tokenizer=service.spec.model.uri.removeprefix("file://"),
         )
         await asyncio.gather(prepared, self._set_mode(run.mode))
-        before = (await self.watcher.fresh()).counters
+        before = await self.watcher.fresh()
         await load.start(run)
         began = time.time()
-        self.view.now = Now(run=run, counters=before)
+        self.view.now = Now(run=run, counters=before.counters)
         streams = await load.finish(limit=run.seconds + DRAIN_SECONDS)
         after = await self.watcher.fresh()
-        measured = measure(requests_of(streams), service.spec.objectives)
-        return report.RunResult(
-            phase=run.phase.title,
-            mode=run.mode,
-            round=run.round,
-            began=began,
-            measured=measured,
-            counted={
-                objective.name: attained(after.counters, before, objective) for objective in service.spec.objectives
-            },
-            setpoint=setpoint(after),
-        )
+        return Played(requests=requests_of(streams), before=before, after=after, began=began)
 
     async def _set_mode(self, mode: Mode) -> None:
         patch = f'{{"spec":{{"tuning":{{"mode":"{mode.value}"}}}}}}'
@@ -203,17 +238,20 @@ def identity(snapshot: Snapshot) -> report.PodIdentity:
     return report.PodIdentity(name=snapshot.pod.name, uid=snapshot.pod.uid, restarts=snapshot.pod.restarts)
 
 
-def carries(busy: Measured) -> float:
-    """Requests per second of a run in which the engine never idled; raises `DemoError` if not all were answered."""
-    lost = busy.failed + busy.refused + busy.truncated
-    if lost or busy.seconds <= 0:
-        raise DemoError(f"of {busy.requests} requests at once {lost} were not answered whole: see the engine's log")
-    return busy.requests / busy.seconds
-
-
 def service_port(service: InferenceService) -> int:
     """Port of the OpenAI API, from the address in the status."""
     return int(service.status.url.removesuffix("/v1").rpartition(":")[2] or 80)
+
+
+def counted(snapshot: Snapshot, wished: Sequence[Mapping[str, Any]]) -> bool:
+    """True if the service has the wished objectives, and its engine counts by them."""
+    if snapshot.service is None or snapshot.engine is None or snapshot.engine.accepted is None:
+        return False
+    objectives = snapshot.service.spec.objectives
+    same = [each.threshold for each in objectives] == [each["threshold"] for each in wished]
+    return same and {objective_key(each) for each in objectives} <= {
+        each.id for each in snapshot.engine.accepted.objectives
+    }
 
 
 def in_force(snapshot: Snapshot, mode: Mode) -> bool:
@@ -267,12 +305,14 @@ def parse(arguments: list[str]) -> Settings:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--load-cpu", default="800m")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--anyway", action="store_true")
     options = parser.parse_args(arguments)
     return Settings(
         engine_image=options.engine_image,
         folder=options.folder,
         load_cpu=options.load_cpu,
         length=QUICK if options.quick else NORMAL,
+        anyway=options.anyway,
     )
 
 

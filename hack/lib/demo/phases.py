@@ -25,8 +25,8 @@ class Stream:
     """Requests of one kind, arriving at `rate` per second, whatever the engine does (open loop).
 
     Times between arrivals are gamma-distributed with the shape `burstiness`: 1 is a Poisson process, below it requests
-    come in bursts. At an infinite rate a fixed number comes at once. Prompts have `prompt_tokens` give or take the
-    share `spread`; every answer has `output_tokens`.
+    come in bursts. At an infinite rate `number` of them come: all at once, or the next when one of `at_a_time` is
+    answered. Prompts have `prompt_tokens` give or take the share `spread`; every answer has `output_tokens`.
     """
 
     name: str
@@ -35,14 +35,17 @@ class Stream:
     output_tokens: int
     spread: float = 0.3
     burstiness: float = 1.0
+    number: int = AT_ONCE
+    at_a_time: int | None = None
 
     def count(self, seconds: float) -> int:
         """Requests that arrive in `seconds`."""
-        return AT_ONCE if math.isinf(self.rate) else max(1, round(self.rate * seconds))
+        return self.number if math.isinf(self.rate) else max(1, round(self.rate * seconds))
 
     def __str__(self) -> str:
         bursts = ", in bursts" if self.burstiness < 1 else ""
-        rate = f"{AT_ONCE} at once" if math.isinf(self.rate) else f"{self.rate:g}/s{bursts}"
+        at_once = f"{self.number} at once" if self.at_a_time is None else f"{self.number}, {self.at_a_time} at a time"
+        rate = at_once if math.isinf(self.rate) else f"{self.rate:g}/s{bursts}"
         return f"{self.name}: {rate}, {self.prompt_tokens} in, {self.output_tokens} out"
 
 
@@ -56,52 +59,58 @@ class Phase:
     share: float = 1.0
 
 
+def share(carried: float, part: float) -> float:
+    """A rate: so much of what the engine carries, with two digits."""
+    return float(f"{part * carried:.2g}")
+
+
 def phases(carried: float) -> tuple[Phase, ...]:
     """The loads for an engine that answers so many of `BUSY`'s requests per second."""
-
-    def rate(share: float) -> float:
-        return float(f"{share * carried:.2g}")
-
     return (
         Phase(
             name="light",
             title="light chat",
-            streams=(Stream(name="chat", rate=rate(0.2), prompt_tokens=240, output_tokens=24),),
+            streams=(Stream(name="chat", rate=share(carried, 0.2), prompt_tokens=240, output_tokens=24),),
         ),
         Phase(
             name="heavy",
             title="heavy chat",
-            streams=(Stream(name="chat", rate=rate(0.6), prompt_tokens=480, output_tokens=24, burstiness=0.2),),
+            streams=(
+                Stream(name="chat", rate=share(carried, 0.6), prompt_tokens=480, output_tokens=24, burstiness=0.2),
+            ),
         ),
         Phase(
             name="long",
             title="long prompts",
             streams=(
-                Stream(name="chat", rate=rate(0.2), prompt_tokens=240, output_tokens=24),
-                Stream(name="long", rate=rate(0.06), prompt_tokens=2400, output_tokens=16, spread=0.4),
+                Stream(name="chat", rate=share(carried, 0.2), prompt_tokens=240, output_tokens=24),
+                Stream(name="long", rate=share(carried, 0.06), prompt_tokens=2400, output_tokens=16, spread=0.4),
             ),
         ),
         Phase(
             name="overload",
             title="overload",
-            streams=(Stream(name="documents", rate=rate(0.75), prompt_tokens=1200, output_tokens=16),),
+            streams=(Stream(name="documents", rate=share(carried, 0.75), prompt_tokens=1200, output_tokens=16),),
             # With tuning off all of them wait, and the run lasts until the last one is served.
             share=0.7,
         ),
     )
 
 
-#: Before anything is measured: every kind of step, so that the step-time model is learnt.
-WARM_UP = Phase(
-    name="warm-up",
-    title="warm-up",
+#: What a request takes that has the engine to itself.
+ALONE = Phase(
+    name="alone",
+    title="a long prompt alone",
     streams=(
-        Stream(name="chat", rate=3.0, prompt_tokens=240, output_tokens=24),
-        Stream(name="long", rate=0.3, prompt_tokens=2000, output_tokens=16, spread=0.4),
+        Stream(name="long", rate=math.inf, prompt_tokens=2000, output_tokens=2, spread=0.0, number=8, at_a_time=1),
     ),
 )
-
-
+#: And one that has few beside it.
+FEW = Phase(
+    name="few",
+    title="a few chats",
+    streams=(Stream(name="chat", rate=math.inf, prompt_tokens=480, output_tokens=24, number=24, at_a_time=4),),
+)
 #: What it carries is told by a batch that is always full, with nothing that holds it back.
 BUSY = Phase(
     name="busy",
@@ -143,12 +152,20 @@ NORMAL = Length(warm_up_seconds=40, run_seconds=36, rounds=1)
 QUICK = Length(warm_up_seconds=25, run_seconds=18, rounds=1)
 
 
-def preparation(length: Length) -> tuple[Run, Run]:
-    """What comes before the measured runs: the warm-up, and the run that shows what the engine carries."""
-    return (
-        Run(phase=WARM_UP, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds),
-        Run(phase=BUSY, mode=Mode.DISABLED, round=0, seconds=0.0),
+def calibration() -> tuple[Run, Run, Run]:
+    """What comes first: the runs that show what the engine does, alone, with few beside, and never idle."""
+    alone, few, busy = (Run(phase=phase, mode=Mode.DISABLED, round=0, seconds=0.0) for phase in (ALONE, FEW, BUSY))
+    return alone, few, busy
+
+
+def warm_up(length: Length, *, carried: float) -> Run:
+    """Every kind of step, so that the step-time model is learnt before all is compared; `carried`: see `phases`."""
+    streams = (
+        Stream(name="chat", rate=share(carried, 0.25), prompt_tokens=240, output_tokens=24),
+        Stream(name="long", rate=share(carried, 0.03), prompt_tokens=2000, output_tokens=16, spread=0.4),
     )
+    phase = Phase(name="warm-up", title="warm-up", streams=streams)
+    return Run(phase=phase, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds)
 
 
 def schedule(length: Length, *, carried: float) -> Iterator[Run]:

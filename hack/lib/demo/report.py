@@ -22,6 +22,9 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
 )
 
+#: So that reasons have half of a narrow terminal.
+LIMITS_WIDTH = 26
+
 
 class RunResult(BaseModel):
     """One measured run. `counted` is what the engine counted, in percent by objective; `setpoint` that at its end."""
@@ -68,7 +71,9 @@ def show(results: Results, console: Console) -> None:
     """Print everything."""
     console.print(retunes_table(results))
     console.print(objectives_table(results))
+    console.print(requests_table(results))
     console.print(latencies_table(results))
+    console.print(limits_table(results))
     console.print(ratios_table(results))
     for line in closing_lines(results):
         console.print(line)
@@ -77,56 +82,72 @@ def show(results: Results, console: Console) -> None:
 def retunes_table(results: Results) -> Table:
     """Each decision with its reason, oldest first."""
     table = Table(title="Retunes", title_justify="left")
-    for heading in ("time", "before", "after", "reason"):
-        table.add_column(heading, overflow="fold")
+    table.add_column("time", no_wrap=True)
+    table.add_column("limits, before and after", overflow="fold", max_width=LIMITS_WIDTH)
+    table.add_column("reason", overflow="fold")
     for decision in sorted(results.decisions, key=lambda decision: decision.time):
-        table.add_row(decision.time[11:19], limits_text(decision.before), limits_text(decision.after), decision.trigger)
+        limits = f"{limits_text(decision.before)}\n→ {limits_text(decision.after)}"
+        table.add_row(decision.time[11:19], limits, decision.trigger)
     return table
 
 
 def objectives_table(results: Results) -> Table:
     """How far each run met the objectives, both modes of a phase together."""
     names = [f"{objective.name}\n{objective.threshold}, {objective.target}%" for objective in results.objectives]
-    headings = (*names, "all, of\nlet in", "all, of\nsent", "met\nall/s", "tokens/s", "refused", "failed")
-    table = _by_run("Objectives met by the requests let in, and what became of all that were sent", headings)
-    for run in results.runs:
-        figures = run.measured
-        table.add_row(
-            run.phase,
-            run.mode.value,
-            *(_judged(figures.met[objective.name], objective) for objective in results.objectives),
-            percent(figures.good_let_in),
-            percent(figures.good),
-            f"{figures.goodput:.2f}",
-            f"{figures.tokens_per_second:.0f}",
-            f"{figures.refused}/{figures.requests}",
-            f"{figures.failed + figures.truncated}",
-            end_section=_ends_section(results, run),
-        )
-    return table
+    return _by_run(
+        "Objectives met, by the requests let in",
+        (*names, "all"),
+        results,
+        lambda run: (
+            *(_judged(run.measured.met[objective.name], objective) for objective in results.objectives),
+            percent(run.measured.good_let_in),
+        ),
+    )
+
+
+def requests_table(results: Results) -> Table:
+    """What became of the requests that each run sent."""
+    return _by_run(
+        "All requests sent",
+        ("sent", "refused", "failed", "met\nall", "met\nall/s", "tokens\n/s"),
+        results,
+        lambda run: (
+            str(run.measured.requests),
+            str(run.measured.refused),
+            str(run.measured.failed + run.measured.truncated),
+            percent(run.measured.good),
+            f"{run.measured.goodput:.2f}",
+            f"{run.measured.tokens_per_second:.0f}",
+        ),
+    )
 
 
 def latencies_table(results: Results) -> Table:
-    """Percentiles of each run and the limits it ended under."""
-    table = _by_run("Latencies in ms: p50 / p99", ("TTFT", "TPOT", "ITL", "limits at the end"))
-    for run in results.runs:
-        figures = run.measured
-        table.add_row(
-            run.phase,
-            run.mode.value,
-            *(milliseconds(values) for values in (figures.ttft, figures.tpot, figures.itl)),
-            limits_text(run.setpoint),
-            end_section=_ends_section(results, run),
-        )
-    return table
+    """Percentiles of each run."""
+    return _by_run(
+        "Latencies in ms: p50 / p99",
+        ("TTFT", "TPOT", "ITL"),
+        results,
+        lambda run: tuple(map(milliseconds, (run.measured.ttft, run.measured.tpot, run.measured.itl))),
+    )
 
 
-def _by_run(title: str, headings: Sequence[str]) -> Table:
+def limits_table(results: Results) -> Table:
+    """The limits that each run ended under."""
+    return _by_run("Limits at the end", ("limits",), results, lambda run: (limits_text(run.setpoint),))
+
+
+def _by_run(
+    title: str, headings: Sequence[str], results: Results, cells: Callable[[RunResult], Sequence[str | Text]]
+) -> Table:
+    """A row for each run. Cells that are too wide for the terminal are broken, never cut."""
     table = Table(title=title, title_justify="left")
     for heading in ("phase", "tuning"):
         table.add_column(heading, no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading == "limits" else "right", overflow="fold")
+    for run in results.runs:
+        table.add_row(run.phase, run.mode.value, *cells(run), end_section=_ends_section(results, run))
     return table
 
 
@@ -142,8 +163,8 @@ def _ends_section(results: Results, run: RunResult) -> bool:
 def ratios_table(results: Results) -> Table:
     """Auto against Disabled, by phase."""
     table = Table(title="Auto against Disabled", title_justify="left")
-    for heading in ("phase", "sent that met all", "goodput", "tokens/s", "ITL p99", "TTFT p99"):
-        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    for heading in ("phase", "met all", "goodput", "tokens/s", "ITL p99", "TTFT p99"):
+        table.add_column(heading, justify="left" if heading == "phase" else "right", overflow="fold")
     for phase, disabled, auto in pairs(results.runs):
         table.add_row(
             phase,

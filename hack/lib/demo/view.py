@@ -101,7 +101,7 @@ class View:
             while True:
                 await asyncio.sleep(PLAIN_SECONDS)
                 self.say(self._line())
-        with Live(console=self.console, get_renderable=self._panel, auto_refresh=False, transient=True) as live:
+        with Live(console=self.console, get_renderable=self.panel, auto_refresh=False, transient=True) as live:
             while True:
                 live.refresh()
                 await asyncio.sleep(LIVE_SECONDS)
@@ -117,13 +117,14 @@ class View:
         title = f"{_title(self.now.run)} {self.now.elapsed:.0f} s"
         return f"{title}: {_load(snapshot)} | {limits_text(setpoint(snapshot))} | {counts}"
 
-    def _panel(self) -> RenderableType:
+    def panel(self) -> RenderableType:
+        """What the terminal shows now."""
         snapshot, run = self._watcher.latest, self.now.run
         if run is None:
             return Text(f"… {self.now.step} ({self.now.elapsed:.0f} s){_trouble(snapshot)}", style="bold")
         grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim")
-        grid.add_column()
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
         grid.add_row("time", ProgressBar(total=run.seconds, completed=min(run.seconds, self.now.elapsed), width=40))
         grid.add_row("load", "; ".join(map(str, run.phase.streams)))
         grid.add_row("engine", _load(snapshot))

@@ -10,13 +10,16 @@ from bench.report.chart import Dot, chart
 from flyball_engine.bench.page import STYLE
 
 #: How keys end that are drawn, and half of the interval of such a key.
-DRAWN: Final = (" over the oracle", " over the undisturbed")
+DRAWN: Final = (" over the oracle", " over the perfect", " over the undisturbed")
 WIDTH: Final = " ±"
+#: How keys begin that are of one seed: in a table of their own.
+OF_SEED: Final = "seed "
 _MORE_STYLE: Final = ".reference { stroke: var(--soft); stroke-dasharray: 3 3; } td.row { white-space: nowrap; }"
 #: What is said of each part.
 _PARTS: Final = {
     "open": "Nobody stands before the queue",
     "gated": "Everybody has the same gate",
+    "order": "Constant setpoints: who is served first, and who is refused",
     "robust": "Disturbed: the law, and limits that never move, over their own undisturbed runs",
     "trace": "Recorded traffic",
 }
@@ -38,7 +41,8 @@ def _body(parts: Mapping[str, Figures], *, interrupted: bool) -> Iterator[str]:
     yield "<h1>The law, measured</h1>"
     yield (
         "<p>Goodput: requests per second that keep every objective. The oracle is the best of a grid of fixed limits, "
-        "found in hindsight. Where there are several seeds, ± is half of the 95 % interval of the mean over them "
+        "found in hindsight; behind a gate it may hold steps to a budget, and choose the gate's margin. "
+        "Where there are several seeds, ± is half of the 95 % interval of the mean over them "
         "(Student's t, paired by seed).</p>"
     )
     if interrupted:
@@ -50,7 +54,17 @@ def _body(parts: Mapping[str, Figures], *, interrupted: bool) -> Iterator[str]:
             continue
         drawn = [chart(title, dots) for title, dots in _charts(figures).items()]
         yield f'<div class="charts">{"".join(drawn)}</div>'
-        yield table(figures)
+        yield table({title: _split(values)[0] for title, values in figures.items()})
+        seeds = {title: each for title, values in figures.items() if (each := _split(values)[1])}
+        if seeds:
+            yield "<p>Seed by seed:</p>"
+            yield table(seeds)
+
+
+def _split(values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Figures of all seeds together, and those of each by itself."""
+    of_seeds = {key: value for key, value in values.items() if key.startswith(OF_SEED)}
+    return {key: value for key, value in values.items() if key not in of_seeds}, of_seeds
 
 
 def _charts(figures: Figures) -> dict[str, list[Dot]]:
