@@ -10,6 +10,7 @@ import yaml
 
 from support.api import InferenceServices
 from support.cluster import expect_established, get, kubectl, namespace
+from support.operators import OperatorProcess, operator
 
 CRD = Path(__file__).resolve().parents[2] / "crds/inferenceservices.serving.flyball.dev.yaml"
 
@@ -46,3 +47,17 @@ def work() -> Iterator[str]:
 def services(crd: Path, work: str) -> InferenceServices:
     """Our resource in that namespace."""
     return InferenceServices(work)
+
+
+@pytest.fixture
+def place(crd: Path) -> Iterator[str]:
+    """A namespace of the test's own."""
+    with namespace("flyball-hands") as name:
+        yield name
+
+
+@pytest.fixture
+def running(place: str, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator for that namespace."""
+    with operator(place, tmp_path) as process:
+        yield process

@@ -83,6 +83,7 @@ def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(in
         assert _may(account, right.verb, right.resource.plural, right.resource.group, right.namespace), str(right)
     assert not _may(account, "get", "secrets", "", installed)
     assert not _may(account, "list", "pods", "", "default")
+    assert not _may(account, "patch", "replicasets", "apps", installed)
     assert not _may(account, "update", names.PLURAL, names.GROUP, installed)
     assert not _may(account, "delete", names.PLURAL, names.GROUP, installed)
     out = kubectl("get", "namespace", installed, "-o", "name", "--as", account)

@@ -91,7 +91,7 @@ def _within(part: Any, whole: Any, path: str = "spec") -> list[str]:
 def test_defaults_are_stored_except_for_replicas(services: InferenceServices) -> None:
     stored = services.create(good(), dry_run=True)["spec"]
     assert stored["batching"] == {"maxNumSeqs": 256, "maxNumBatchedTokens": 8192, "prefixCaching": True}
-    assert stored["tuning"] == {"mode": "Auto", "overload": "Queue"}
+    assert stored["tuning"] == {"mode": "Auto", "overload": "Queue", "order": "OnTime"}
     assert stored["rollout"] == {"startupTimeout": "30m", "drainTimeout": "60s"}
     assert stored["objectives"][0]["target"] == "99"
     assert "replicas" not in stored
@@ -160,7 +160,10 @@ STATUS: Object = {
     "replicas": 2,
     "readyReplicas": 1,
     "objectivesMet": "1/2",
-    "conditions": [{"type": "Ready", "status": "False", "reason": "Starting"}],
+    "conditions": [
+        {"type": "Ready", "status": "False", "reason": "RollingOut"},
+        {"type": "Available", "status": "True", "reason": "EarlierRevisionServes"},
+    ],
     "tuning": {"epoch": 1, "setpoint": {"maxNumActiveSeqs": 48, "maxNumScheduledTokens": 2048}},
 }
 
@@ -169,9 +172,9 @@ def test_kubectl_get_shows_what_matters(services: InferenceServices, work: str) 
     services.create(good("shown"))
     services.apply_status("shown", STATUS, manager="leader")
     heading, row = kubectl("get", RESOURCE, "shown", "-n", work).splitlines()
-    columns = ["NAME", "READY", "REPLICAS", "SERVING", "OBJECTIVES", "ACTIVE SEQS", "SCHEDULED TOKENS", "MODE", "AGE"]
-    assert re.split(r"\s{2,}", heading) == columns
-    assert row.split()[:-1] == ["shown", "False", "2", "1", "1/2", "48", "2048", "Auto"]
+    columns = "NAME, READY, AVAILABLE, REPLICAS, SERVING, OBJECTIVES, ACTIVE SEQS, SCHEDULED TOKENS, MODE, AGE"
+    assert re.split(r"\s{2,}", heading) == columns.split(", ")
+    assert row.split()[:-1] == ["shown", "False", "True", "2", "1", "1/2", "48", "2048", "Auto"]
     assert "shown" in kubectl("get", names.SHORT_NAMES[0], "-n", work)
     assert "shown" in kubectl("get", "flyball", "-n", work)
 

@@ -375,7 +375,12 @@ async def test_budget_and_deadline_reach_the_engine_and_go_when_the_user_says_so
             adopted = pod.engine.history[-1]
             assert (adopted.step, adopted.shed) == (gated.step, gated.shed)
             world.edit(tuning={"mode": "Auto", "overload": "Queue"})
-            await until("open", lambda: pod.engine.history[-1].shed is None and pod.engine.history[-1].step is None)
+            await until("open", lambda: pod.engine.history[-1].shed is None)
+            ordered = pod.engine.history[-1]
+            assert ordered.on_time == gated.on_time, "the order stays"
+            assert ordered.step == gated.step, "and so does the time of a step"
+            world.edit(tuning={"mode": "Auto", "overload": "Queue", "order": "Arrival"})
+            await until("in order of arrival", lambda: pod.engine.history[-1].on_time is None)
 
 
 async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_limits() -> None:
@@ -390,4 +395,4 @@ async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_limits() 
     async with serving(pod), thinking(world, ScriptedReader(seen())):
         await until("it says so", lambda: world.condition(TUNED) == ("False", "KnobUnsupported"))
         await until("it is told limits", lambda: any(one.limits.given() for one in pod.engine.history))
-        assert all((one.step, one.shed) == (None, None) for one in pod.engine.history)
+        assert all(one.shed is None for one in pod.engine.history)

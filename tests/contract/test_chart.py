@@ -96,9 +96,8 @@ def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
     (monitor,) = of_kind(rendered, "PodMonitor")
     assert names.LABEL_SERVICE_UID in monitor["spec"]["podTargetLabels"]
     assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http", "control"}
-    assert all(
-        endpoint["relabelings"][0]["targetLabel"] == "port" for endpoint in monitor["spec"]["podMetricsEndpoints"]
-    )
+    # A pod must not say of itself whose it is.
+    assert not any("honorLabels" in endpoint for endpoint in monitor["spec"]["podMetricsEndpoints"])
     assert monitor["spec"]["selector"]["matchLabels"] == {names.LABEL_MANAGED_BY: names.MANAGED_BY}
 
 
@@ -121,6 +120,11 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
     ({"image": "localhost/flyball/operator:1"}, "got string, want object"),
     ({"image": {"digest": "sha256:1"}}, "'sha256:1' does not match pattern"),
+    ({"image": {"repository": "flyball/operator/"}}, "'flyball/operator/' does not match pattern"),
+    ({"image": {"repository": "flyball..operator"}}, "'flyball..operator' does not match pattern"),
+    ({"image": {"registry": "https:/mirror"}}, "'https:/mirror' does not match pattern"),
+    ({"resources": {"limits": {"memory": "1 GB"}}}, "'1 GB' does not match pattern"),
+    ({"metrics": {"podMonitor": {"interval": "0s"}}}, "'0s' does not match pattern"),
     ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
 ]

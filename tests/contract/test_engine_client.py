@@ -117,7 +117,7 @@ async def test_silent_cores_are_unknown_and_read_back() -> None:
     pod = world.engine()
     async with serving(pod), client(world.key) as engines:
         pod.engine.silent = True
-        with pytest.raises(UnknownError):
+        with pytest.raises(UnknownError, match="engine core 0 has not confirmed the setpoint"):
             await engines.write(address(pod), setpoint(1))
         pod.engine.silent = False
         await engines.write(address(pod), setpoint(1))

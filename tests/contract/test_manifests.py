@@ -35,7 +35,8 @@ def test_its_neighbour_is_accepted(case: Wrong) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_are_accepted(path: Path) -> None:
-    for manifest in yaml.safe_load_all(path.read_text()):
+    # The demo's has a place where its image is filled in.
+    for manifest in yaml.safe_load_all(path.read_text().replace("ENGINE_IMAGE", "engine:1")):
         assert read(manifest)
 
 

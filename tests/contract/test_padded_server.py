@@ -12,7 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.contract import Batching, BatchingKnob, Generation, Knob, QueueKnob, Refusal, StrategyType
+from flyball_engine.contract import (
+    Batching,
+    BatchingKnob,
+    Generation,
+    Knob,
+    OrderKnob,
+    QueueKnob,
+    Refusal,
+    StrategyType,
+)
 from flyball_engine.knobs import Continuous, Static
 from flyball_engine.padded.batch import Phase, Use
 from flyball_engine.padded.metrics import COMPUTED_TOKENS
@@ -108,6 +117,7 @@ def test_setpoints_are_signed_moved_live_and_refused_by_name(control: ControlCli
         BatchingKnob.MAX_CONCURRENT_PREFILLS,
         QueueKnob.MAX_NUM_QUEUED_REQS,
         QueueKnob.MAX_NUM_QUEUED_TOKENS,
+        OrderKnob.ON_TIME,
     }
     own = control.put(setpoint(next(numbers)))
     assert (own.cores[0].strategy, own.cores[0].effective.max_num_active_seqs) == (StrategyType.DYNAMIC, 8)

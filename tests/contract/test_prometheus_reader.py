@@ -148,6 +148,19 @@ async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path)
         assert found.pods == 1
 
 
+async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) -> None:
+    world = World()
+    engines = [world.engine("chat-0"), world.engine("chat-1")]
+    async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
+        # One has all: twice what the mean one has.
+        engines[0].load([Phase(3600, 8, 100, 64)], seed=1)
+        await read_until(
+            reader,
+            lambda seen: isinstance(seen, Signals) and isinstance(seen.load, Load) and seen.load.uneven == 2.0,
+            {CHAT: 2},
+        )
+
+
 async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> None:
     world = World()
     pod = world.engine()

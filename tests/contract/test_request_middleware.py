@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import httpx
@@ -23,6 +23,7 @@ from support.gates import no_gate
 
 TTFT = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.5)
 PATH = "/v1/completions"
+PATHS = (PATH, counting.MESSAGES_PATH, "/other")
 
 
 class Engine:
@@ -34,6 +35,9 @@ class Engine:
         self.running: set[OpenRequest] = set()
         self.keeper = no_gate()
         self.go_on = asyncio.Event()
+        self.passage: gate.Passage | None = None
+        self.waits = asyncio.Event()
+        self.expires = True
 
     def start(self) -> Sequence:
         request = counting._current.get()
@@ -57,10 +61,13 @@ class Engine:
             assert passage is not None
             passage.retry_after = 7
             return JSONResponse({"error": "overloaded"}, status_code=int(behaviour.split()[-1]))
-        if behaviour == "refuse":
-            return JSONResponse({"error": "full"}, status_code=503)
-        if behaviour == "unknown model":
-            return JSONResponse({"error": "no such model"}, status_code=404)
+        if behaviour in WAITING:
+            self.passage = passage = gate._passage.get()
+            assert passage is not None
+            passage.refusable = True
+            return await WAITING[behaviour](self)
+        if behaviour in ERRORS:
+            return JSONResponse({"error": behaviour}, status_code=ERRORS[behaviour])
         if behaviour == "stream":
             return StreamingResponse(self.stream())
         if behaviour == "break":
@@ -77,6 +84,46 @@ class Engine:
         self.finish(sequence)
         yield b"last"
 
+    async def wait_in_a_stream(self) -> Response:
+        """A route that says something before it has a token, as some do, and says it failed once it was refused."""
+        return StreamingResponse(self.stream_late())
+
+    async def stream_late(self) -> AsyncIterator[bytes]:
+        sequence = self.start()
+        yield b"created"
+        await self.hear()
+        self.running.discard(sequence.request)
+        if self.expires:
+            self.ledger.done(sequence, prompt=3, cached=0, now=0.0, failed=True)
+            yield b"error"
+        else:
+            self.finish(sequence)
+            yield b"token"
+
+    async def wait_and_fail(self) -> Response:
+        """A route that makes a failure of the server of it."""
+        sequences = [self.start(), self.start()]
+        await self.hear()
+        for sequence in sequences:
+            self.running.discard(sequence.request)
+            self.ledger.done(sequence, prompt=3, cached=0, now=0.0, failed=True)
+        return JSONResponse({"error": "internal"}, status_code=500)
+
+    async def wait_and_raise(self) -> Response:
+        """A route whose failure nobody catches."""
+        await self.wait_and_fail()
+        raise RuntimeError("the engine failed")
+
+    async def hear(self) -> None:
+        """What the output processor is told, when the test says so."""
+        self.waits.set()
+        await self.go_on.wait()
+        assert self.passage is not None
+        if self.expires:
+            self.keeper.expired(self.passage, waited=4.0)
+        else:
+            self.passage.refusable = False
+
     async def break_off(self) -> AsyncIterator[bytes]:
         self.running.discard(self.start().request)
         yield b"error"
@@ -87,14 +134,28 @@ class Engine:
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body"})
 
+    def refuses(self) -> None:
+        """The engine core refuses what waits, at once."""
+        self.go_on.set()
+
     def expect(self, **outcomes: int) -> None:
         assert {name: number for name, number in self.ledger.collect().requests.items() if number} == outcomes
+
+
+#: Answers without a sequence.
+ERRORS = {"refuse": 503, "unknown model": 404}
+#: Routes of which a request waits for its first token.
+WAITING: Mapping[str, Callable[[Engine], Awaitable[Response]]] = {
+    "wait in a stream": Engine.wait_in_a_stream,
+    "wait and fail": Engine.wait_and_fail,
+    "wait and raise": Engine.wait_and_raise,
+}
 
 
 @asynccontextmanager
 async def served(engine: Engine, clock: Iterator[float] | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """The engine's app behind the middleware, on a port of this machine."""
-    app = Starlette(routes=[Route(path, engine.handle, methods=["POST", "GET"]) for path in (PATH, "/other")])
+    app = Starlette(routes=[Route(path, engine.handle, methods=["POST", "GET"]) for path in PATHS])
     app.add_middleware(
         counting.RequestMiddleware,
         ledger=engine.ledger,
@@ -152,6 +213,68 @@ async def test_what_the_gate_refused_is_to_be_tried_again_whatever_a_route_makes
         answer = await client.post(PATH, content=f"turned away {status}")
     assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "7", {"error": "overloaded"})
     engine.expect(refused=1)
+
+
+@pytest.mark.parametrize("behaviour", WAITING)
+async def test_what_is_refused_while_it_waits_gets_a_refusal_and_nothing_of_the_answer(behaviour: str) -> None:
+    engine = Engine()
+    engine.refuses()
+    async with served(engine) as client:
+        answer = await client.post(PATH, content=behaviour)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "4")
+        assert answer.json()["error"] == {
+            "message": "overloaded: the first token could not come before its deadline; retry after 4 s",
+            "type": "Service Unavailable",
+            "param": None,
+            "code": 503,
+        }
+        await until(engine, refused=1)
+        # The connection is as good as before.
+        assert (await client.post(PATH, content="1")).status_code == 200
+
+
+async def test_a_refusal_has_the_form_of_its_route() -> None:
+    engine = Engine()
+    engine.refuses()
+    async with served(engine) as client:
+        answer = await client.post(counting.MESSAGES_PATH, content="wait in a stream")
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "Service Unavailable"
+
+
+async def test_an_answer_is_held_until_its_first_token_and_comes_whole() -> None:
+    engine = Engine()
+    engine.expires = False
+    async with served(engine) as client:
+        asking = asyncio.create_task(client.post(PATH, content="wait in a stream"))
+        await engine.waits.wait()
+        assert not (await asyncio.wait({asking}, timeout=0.1))[0]
+        engine.go_on.set()
+        answer = await asking
+    assert (answer.status_code, answer.content) == (200, b"createdtoken")
+    engine.expect(finished=1)
+
+
+async def test_a_client_that_leaves_while_its_answer_is_held_is_heard() -> None:
+    engine = Engine()
+    async with served(engine, clock=iter([0.0, 0.4])) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(PATH, content="wait in a stream", timeout=0.2)
+        await until(engine, aborted=1)
+
+
+async def test_an_answer_that_has_begun_goes_on_whatever_the_core_says() -> None:
+    engine = Engine()
+    async with served(engine) as client:
+        asking = asyncio.create_task(client.post(PATH, content="wait in a stream"))
+        await engine.waits.wait()
+        assert engine.passage is not None
+        # Another of its sequences has a token.
+        engine.passage.refusable = False
+        engine.refuses()
+        answer = await asking
+    assert (answer.status_code, answer.content) == (200, b"createderror")
+    engine.expect(error=1)
 
 
 async def test_a_fault_of_ours_is_counted_and_the_answer_stands() -> None:

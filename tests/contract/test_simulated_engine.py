@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, Refusal, Shed
+from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, OnTime, OrderKnob, Refusal, Shed
 from flyball_engine.simulator.presets import PRESETS
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.exercises import hear_interrupts
@@ -164,11 +164,35 @@ def test_signed_setpoints_move_limits_and_everything_is_counted(engine: Served) 
 def test_a_deadline_nobody_can_keep_is_answered_with_retry_after(engine: Served) -> None:
     shed = Shed(ttft_deadline_seconds=0.01)
     engine.control.put(setpoint(1, step=a_budget(0.2, PRESETS["cpu-small"].law), shed=shed))
-    answer = engine.api.post("/v1/completions", json={"prompt": "x" * 8000, "max_tokens": 5, "stream": True})
+    late = {"prompt": "x" * 8000, "max_tokens": 5, "stream": True}
+    assert engine.api.post("/v1/completions", json=late).status_code == 200, "an idle engine serves"
+    assert 'flyball_admissions_total{decision="admitted",reason="idle"} 1.0' in engine.control.metrics()
+    with engine.api.stream("POST", "/v1/completions", json={"prompt": "x" * 400, "max_tokens": 3900, "stream": True}):
+        eventually(lambda: engine.metric("vllm:num_requests_running") == 1, expecting="another runs")
+        answer = engine.api.post("/v1/completions", json=late)
     assert answer.status_code == 503
-    assert int(answer.headers["Retry-After"]) >= 1
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
     assert "overloaded" in answer.json()["error"]["message"]
     assert 'flyball_admissions_total{decision="refused",reason="late"} 1.0' in engine.control.metrics()
+
+
+def test_a_response_begins_when_its_first_token_is_sure_to_come(engine: Served) -> None:
+    order = OnTime(first_token_deadline_seconds=2.0)
+    shed = Shed(ttft_deadline_seconds=2.0)
+    step = a_budget(0.05, PRESETS["cpu-small"].law)
+    answer = engine.control.put(setpoint(1, step=step, shed=shed, on_time=order))
+    assert OrderKnob.ON_TIME not in answer.unsupported
+
+    async def crowd() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=engine.api.base_url, timeout=60) as client:
+            body = {"prompt": "x" * 4000, "max_tokens": 3, "stream": True}
+            return list(await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(30))))
+
+    answers = asyncio.run(crowd())
+    refused = [one for one in answers if one.status_code != 200]
+    assert 0 < len(refused) < len(answers)
+    assert all(one.status_code == 503 and "Retry-After" in one.headers for one in refused)
+    assert all(one.text.endswith("data: [DONE]\n\n") for one in answers if one.status_code == 200)
 
 
 def test_an_unsigned_setpoint_is_refused(engine: Served) -> None:
@@ -181,7 +205,7 @@ def test_a_client_that_goes_frees_its_place(engine: Served) -> None:
     body = {"prompt": "x" * 400, "max_tokens": 3900, "stream": True}
     with engine.api.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
-        assert engine.metric("vllm:num_requests_running") == 1
+        eventually(lambda: engine.metric("vllm:num_requests_running") == 1, expecting="it runs")
     eventually(lambda: engine.metric("vllm:num_requests_running") == 0, expecting="its place is free")
     assert 'flyball_requests_total{outcome="aborted"} 1.0' in engine.control.metrics()
 

@@ -58,47 +58,28 @@ def objective(name: str, metric: Metric, seconds: float, target: str) -> Object:
     return {"name": name, "metric": metric.value, "threshold": f"{seconds * 1000:.0f}ms", "target": target}
 
 
-def test_a_load_step_is_answered_within_some_control_periods(
+def test_an_edited_objective_is_answered_by_another_batch(
     tuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
 ) -> None:
     few = clients(tuned, 24).median(Metric.TIME_PER_OUTPUT_TOKEN)
 
     def ask(share: float) -> None:
-        # Of first tokens nothing is asked: a queue would be a reason to widen the batch again.
         asked([objective("token", Metric.TIME_PER_OUTPUT_TOKEN, share * few, "90")])
 
-    many = 40
-    with tuned.streams(2, pause=1.0).running() as calm:
+    with tuned.streams(6).running() as load:
         ask(20.0)
-        eventually(lambda: active(tuned) >= many, expecting="places for all that will come", within=300)
-        # Two streams have places enough either way.
+        wide = eventually(lambda: active(tuned) if active(tuned) >= 40 else 0, expecting="places for many", within=300)
         ask(1.5)
-        held = active(tuned)
-        with tuned.streams(many).running() as step:
-            began = time.time()
-            eventually(lambda: active(tuned) < held, expecting="a batch that keeps the objective", within=120)
-            applied = time.time()
-            # The scrape that shows it may be the operator's first word of it, and ours a moment later.
-            shown = eventually(lambda: seen_queue(tuned, began, many), expecting="a scrape that shows the queue")
-            reason = tuned.tuning()["decisions"][0]["trigger"]
-    assert not calm.failures
-    assert not step.failures
-    note_figure(
-        f"{(applied - shown) / PERIOD:.1f} control periods from the first scrape that shows {many} more streams to a "
-        f"smaller batch in the engine, {(applied - began) / PERIOD:.1f} from their start: {reason}"
-    )
-    assert applied - shown < 12 * PERIOD
+        began = time.time()
+        eventually(lambda: active(tuned) < wide, expecting="a batch that keeps the objective", within=300)
+        answered = time.time()
+        reason = tuned.tuning()["decisions"][0]["trigger"]
+    assert not load.failures, load.failures[0]
+    note_figure(f"{(answered - began) / PERIOD:.1f} control periods from the edit to the smaller batch: {reason}")
 
 
 def active(service: Service) -> int:
     return int(service.effective()["max_num_active_seqs"])
-
-
-def seen_queue(service: Service, since: float, streams: int) -> float | None:
-    """Time of the first scrape since then that shows half of these streams."""
-    found = [scraped(metric.value, uid=service.uid, seconds=180) for metric in (MetricName.RUNNING, MetricName.WAITING)]
-    both = {at: sum(one.get(at, 0.0) for one in found) for at in found[0]}
-    return next((at for at, value in both.items() if at >= since and value >= streams / 2), None)
 
 
 @pytest.fixture
@@ -119,13 +100,14 @@ def test_attained_fractions_are_what_the_clients_measure(
     untuned: Service, asked: Callable[[list[Object]], None], note_figure: Callable[[str], None]
 ) -> None:
     before = clients(untuned, 40)
-    # Half of the requests or so keep the first two; what a verdict hangs on is far from what they see.
+    # Half of the requests or so keep the first two; what a verdict hangs on is far from what they see. The API server
+    # takes a later first token than a whole answer only where more of the first tokens must come in time.
     targets = {
         name: (ObjectiveSpec(metric=metric, threshold_seconds=round(part * before.median(metric), 3)), target)
         for name, metric, part, target in (
-            ("first", Metric.TIME_TO_FIRST_TOKEN, 1.1, 2.0),
+            ("first", Metric.TIME_TO_FIRST_TOKEN, 1.1, 4.0),
             ("token", Metric.TIME_PER_OUTPUT_TOKEN, 1.1, 50.0),
-            ("whole", Metric.END_TO_END_LATENCY, 0.1, 50.0),
+            ("whole", Metric.END_TO_END_LATENCY, 0.02, 2.0),
         )
     }
     asked(
@@ -138,8 +120,8 @@ def test_attained_fractions_are_what_the_clients_measure(
         expect_scraped(untuned, one, len(seen.finished))
         note_figure(expect_agreement(untuned, name, one, target, seen))
     violated = untuned.expect_condition("ObjectivesMet", "False")
-    assert "whole" in violated["message"], "what 50 % should have met, and nobody did"
-    assert "first" not in violated["message"], "what 2 % should have met"
+    assert "whole" in violated["message"], "what 2 % should have met, and nobody did"
+    assert "first" not in violated["message"], "what 4 % should have met"
 
 
 def expect_agreement(service: Service, name: str, one: ObjectiveSpec, target: float, seen: Measurement) -> str:
@@ -183,7 +165,9 @@ def test_objectives_that_nobody_can_keep_are_named_with_what_can(
     with tuned.streams(1, pause=0.5).running() as totals:
         asked([objective("first", Metric.TIME_TO_FIRST_TOKEN, hopeless, "90"), token])
         found = tuned.expect_condition("CapacitySufficient", "False", reason="Infeasible", within=300)
-        named = re.search(r"cannot keep first, but (\S+)$", found["message"])
+        named = re.search(
+            r"cannot keep first within 5ms, the least that it can keep is ([\d.]+[a-z]+)", found["message"]
+        )
         assert named, found["message"]
         kept = float(parse_duration(named[1]))
         alone = sorted(first.seconds for first in totals.first_tokens)

@@ -10,7 +10,7 @@ import pytest
 
 from support.cluster import kubectl, patch, throughout
 from support.live import RESOURCE, Service
-from support.node import kill_container
+from support.node import kill_process
 from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -28,12 +28,18 @@ def pinned(chat: Service, seqs: int) -> Iterator[None]:
         patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
 
 
-def test_a_killed_engine_gets_its_setpoint_back(chat: Service, note_figure: Callable[[str], None]) -> None:
+def test_a_killed_engine_core_is_named_and_its_engine_gets_its_setpoint_back(
+    chat: Service, note_figure: Callable[[str], None]
+) -> None:
     with pinned(chat, 11):
         before = chat.pod()
         restarts = before["status"]["containerStatuses"][0]["restartCount"]
         generation = chat.tuning()["generation"]
-        kill_container(before, container="engine")
+        kill_process(before, container="engine", named="EngineCore")
+        message = chat.expect_condition("Available", "False", reason="EngineFailed")["message"]
+        note_figure(message)
+        assert "ended at" in message
+        assert "exit code" in message
 
         def back() -> bool:
             pod = chat.pod()

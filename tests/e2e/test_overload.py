@@ -15,8 +15,9 @@ from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
-#: First tokens shall come within so many seconds, which the load below leaves no engine on one core.
-DEADLINE = 3.0
+#: First tokens shall come within so many seconds, which the load below leaves no engine on one core. What clients and
+#: the cluster take of the processors for a second then hardly matters.
+DEADLINE = 6.0
 OBJECTIVES = in_time(f"{DEADLINE:g}s", "500ms")
 FIRST_TOKEN = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=DEADLINE)
 #: Requests that are let in before the share of those in time is taken.
@@ -48,7 +49,7 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
     assert setpoint["firstTokenDeadline"] == f"{DEADLINE:g}s"
     assert {"firstTokenMargin", "stepModel"} <= setpoint.keys()
 
-    with shedding.streams(48).running() as totals:
+    with shedding.streams(64).running() as totals:
         gated_since, before = time.monotonic(), shedding.kept(FIRST_TOKEN)
         eventually(lambda: totals.refused, expecting="a client is refused")
         eventually(

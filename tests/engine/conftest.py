@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +20,26 @@ _TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 _SCALE_OUT = "--enable-scale-out"
 
 
+#: Tests that need a server, by file, where this vLLM has none.
+_LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What ends the shared server comes after what uses it: it would have to be started anew."""
     items.sort(key=lambda item: item.get_closest_marker("ends_server") is not None)
+    if os.environ.get("FLYBALL_VLLM_SERVES") == "no":
+        left_out = [item for item in items if "server_python" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[_LEFT_OUT] = Counter(item.path.name for item in left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says what was left out."""
+    if left_out := config.stash.get(_LEFT_OUT, None):
+        named = ", ".join(f"{file} ({count})" for file, count in sorted(left_out.items()))
+        terminalreporter.write_line(f"left out, for there is no build of this vLLM that serves on a CPU: {named}")
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +49,12 @@ def vllm_python() -> str:
     if not python:
         pytest.skip("FLYBALL_VLLM_PYTHON names no Python with vLLM; hack/test engine does")
     return python
+
+
+@pytest.fixture(scope="session")
+def server_python(vllm_python: str) -> str:
+    """The same, for what serves a model. Tests with it are left out where FLYBALL_VLLM_SERVES is `no`."""
+    return vllm_python
 
 
 @pytest.fixture(scope="session")
@@ -54,17 +77,18 @@ def model(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def keeper(
-    vllm_python: str, plugin: Path, model: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+    server_python: str, plugin: Path, model: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Keeper]:
     """Keeps the server of `served`."""
     template = tmp_path_factory.mktemp("template") / "template.jinja"
     template.write_text(_TEMPLATE)
-    user = [f"--chat-template={template}", *([] if installed.absent([_SCALE_OUT]) else [_SCALE_OUT])]
+    tools = ["--enable-auto-tool-choice", "--tool-call-parser=pythonic"]
+    user = [f"--chat-template={template}", *tools, *([] if installed.absent([_SCALE_OUT]) else [_SCALE_OUT])]
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching", "--shutdown-timeout=120"]
     with closing(
         Keeper(
             lambda: started(
-                vllm_python, tmp_path_factory.mktemp("served"), model=model, plugin=plugin, user=user, owned=owned
+                server_python, tmp_path_factory.mktemp("served"), model=model, plugin=plugin, user=user, owned=owned
             )
         )
     ) as kept:

@@ -22,13 +22,13 @@ REQUESTS = 64
 
 @pytest.fixture(scope="module")
 def two_cores(
-    vllm_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+    server_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """A governed server of two engine cores."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
     user = ["--data-parallel-size=2"]
     folder = tmp_path_factory.mktemp("server")
-    with started(vllm_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
+    with started(server_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
             yield Served(server, control)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.batching.gate import Reason
+from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, Reason
 from flyball_engine.bench.main import main as flyball_bench
 from flyball_engine.bench.report import Report
 from flyball_engine.contract import BatchingKnob, QueueKnob, QueueLimits, Shed, StrategyType
@@ -26,6 +31,9 @@ pytestmark = pytest.mark.engine
 
 #: Says that a step takes far longer than any does.
 SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
+
+#: Says that a step takes next to nothing.
+INSTANT = StepModel(t0=1e-6, h=0.0, c1=1e-9, c2=1e-9, beta=0.0, g=0.0, kappa=1)
 
 SHORT_EXERCISE = ("--concurrency=8", "--requests=2", "--workloads=mixed", "--input-tokens=32", "--output-tokens=8")
 
@@ -61,15 +69,49 @@ class Gated:
 
     served: Served
 
-    def sheds_after(self, deadline: float, *, model: StepModel = SLOW, trusted: bool = True) -> None:
+    def sheds_after(self, deadline: float, *, model: StepModel = SLOW, trusted: bool = True, **shed: Any) -> None:
         self.served.set(
-            step=a_budget(0.3, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0)
+            step=a_budget(0.3, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0, **shed)
         )
+
+    def lets_nobody_run_beside_another(self, *, deadline: float, **shed: Any) -> None:
+        """Whoever comes waits, and nobody thinks so: the model says that a step takes no time."""
+        self.served.set(
+            limits={"max_num_active_seqs": 1},
+            step=a_budget(0.3, INSTANT),
+            shed=Shed(ttft_deadline_seconds=deadline, margin=1.0, **shed),
+        )
+
+    def seconds_of_a_prompt(self, tokens: int) -> float:
+        """What a prompt of so many tokens takes alone, at best."""
+        self.served.set()
+        found = []
+        for number in range(4):
+            began = time.monotonic()
+            answer = self.post("/v1/completions", {"prompt": a_prompt(number, tokens), "max_tokens": 1})
+            assert answer.status_code == 200, answer.text
+            found.append(time.monotonic() - began)
+        return min(found)
+
+    def requests(self, outcome: str) -> int:
+        found = re.search(rf'flyball_requests_total{{outcome="{outcome}"}} (\S+)', self.served.control.metrics())
+        assert found, "no such counter"
+        return int(float(found[1]))
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return httpx.post(
             f"{self.served.server.url}{path}", json={"model": MODEL_NAME} | body, timeout=120, trust_env=False
         )
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A request runs, for many seconds if it is not broken off."""
+        long = {"model": MODEL_NAME, "prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+        with httpx.stream(
+            "POST", f"{self.served.server.url}/v1/completions", json=long, timeout=120, trust_env=False
+        ) as running:
+            assert running.status_code == 200
+            yield
 
     def admissions(self, reason: Reason) -> int:
         found = re.search(
@@ -77,6 +119,20 @@ class Gated:
         )
         assert found, "no such counter"
         return int(float(found[1]))
+
+
+def a_prompt(number: int, tokens: int) -> list[int]:
+    """A prompt that no other begins like."""
+    return [(number * 7919 + position * 37) % 4000 + 100 for position in range(tokens)]
+
+
+def tokens_of(answer: httpx.Response) -> int:
+    """The tokens of a completion, streamed or not."""
+    if answer.headers["content-type"] == "application/json":
+        return int(answer.json()["usage"]["completion_tokens"])
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", answer.text
+    return int(json.loads(events[-2])["usage"]["completion_tokens"])
 
 
 @pytest.fixture
@@ -89,14 +145,29 @@ def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, rou
     path, body = GENERATING[route]
     gated.sheds_after(1e-3)
     refused = gated.admissions(Reason.LATE)
-    answer = gated.post(path, body)
+    with gated.busy():
+        answer = gated.post(path, body)
     if answer.status_code == 404:
         pytest.skip(f"this vLLM has no {path}")
     assert answer.status_code == 503, answer.text
-    assert int(answer.headers["Retry-After"]) >= 1
+    assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
     error = answer.json()["error"]
     assert "overloaded" in error["message"]
+    assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
     assert gated.admissions(Reason.LATE) == refused + 1
+
+
+@pytest.mark.parametrize("route", GENERATING)
+def test_an_idle_engine_answers_what_is_late_anyway(gated: Gated, route: str) -> None:
+    path, body = GENERATING[route]
+    gated.sheds_after(1e-3)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    let_in = gated.admissions(Reason.IDLE)
+    answer = gated.post(path, body)
+    if answer.status_code == 404:
+        pytest.skip(f"this vLLM has no {path}")
+    assert answer.status_code == 200, answer.text
+    assert gated.admissions(Reason.IDLE) == let_in + 1
 
 
 @pytest.mark.parametrize("route", GENERATING)
@@ -141,10 +212,11 @@ def test_of_two_long_prompts_the_one_that_is_cached_is_let_in(gated: Gated) -> N
     assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
     # Of the model's steps the cold prompt takes eight, the warm one the least there is.
     gated.sheds_after(0.8)
-    assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
-    assert gated.post("/v1/completions", {"prompt": [*warm, 5], "max_tokens": 1, "stream": True}).status_code == 200
-    assert gated.post("/v1/completions", {"prompt": cold, "max_tokens": 1}).status_code == 503
-    salted = gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1, "cache_salt": "another tenant's"})
+    with gated.busy():
+        assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
+        assert gated.post("/v1/completions", {"prompt": [*warm, 5], "max_tokens": 1, "stream": True}).status_code == 200
+        assert gated.post("/v1/completions", {"prompt": cold, "max_tokens": 1}).status_code == 503
+        salted = gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1, "cache_salt": "another tenant's"})
     assert salted.status_code == 503, "a salt keeps it apart"
 
 
@@ -169,15 +241,11 @@ def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_an
     assert served.control.read().queue == QueueLimits()
     assert served.set(queue=limited).queue == limited
     refused = gated.admissions(Reason.QUEUE_FULL)
-    # It runs for many seconds, and is broken off.
-    long = {"model": MODEL_NAME, "prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with httpx.stream(
-        "POST", f"{served.server.url}/v1/completions", json=long, timeout=120, trust_env=False
-    ) as running:
-        assert running.status_code == 200
+    with gated.busy():
         for route in GENERATING.values():
             if (answer := gated.post(*route)).status_code != 404:
-                assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), route
+                assert answer.status_code == 503, route
+                assert QUEUE_FULL_SECONDS <= int(answer.headers["Retry-After"]) <= 2 * QUEUE_FULL_SECONDS, route
                 assert "busy" in answer.json()["error"]["message"]
         turned_away = gated.admissions(Reason.QUEUE_FULL)
         assert turned_away > refused + 5
@@ -202,8 +270,70 @@ def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
 
 
+@pytest.mark.parametrize("route", GENERATING)
+def test_what_becomes_late_while_it_waits_is_refused_while_nothing_was_sent(gated: Gated, route: str) -> None:
+    path, body = GENERATING[route]
+    gated.lets_nobody_run_beside_another(deadline=0.5)
+    expired, requests = gated.admissions(Reason.EXPIRED), gated.requests("refused")
+    with gated.busy():
+        answer = gated.post(path, body)
+    if answer.status_code == 404:
+        pytest.skip(f"this vLLM has no {path}")
+    assert answer.status_code == 503, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
+    error = answer.json()["error"]
+    assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
+    assert gated.admissions(Reason.EXPIRED) == expired + 1
+    assert gated.requests("refused") == requests + 1
+
+
+def test_both_kinds_of_refusals_have_the_status_that_the_setpoint_names(gated: Gated) -> None:
+    gated.lets_nobody_run_beside_another(deadline=0.5, refusal_status=429)
+    with gated.busy():
+        waited = gated.post(*GENERATING["streamed chat"])
+    gated.sheds_after(1e-3, refusal_status=429)
+    with gated.busy():
+        came = gated.post(*GENERATING["chat"])
+    for answer in (waited, came):
+        assert answer.status_code == 429, answer.text
+        assert answer.json()["error"]["code"] == 429
+        assert "Retry-After" in answer.headers
+
+
+def test_of_a_burst_that_a_model_takes_too_lightly_each_is_answered_whole_or_refused(gated: Gated) -> None:
+    alone = gated.seconds_of_a_prompt(900)
+    believed = StepModel(t0=alone / 1000, h=0.0, c1=alone / 9000, c2=alone / 9000, beta=0.0, g=0.0, kappa=1)
+    # All of them look as if they took 6.4 times as long as one, and take 64 times as long.
+    gated.sheds_after(8 * alone, model=believed)
+    expired, late = gated.admissions(Reason.EXPIRED), gated.admissions(Reason.LATE)
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    bodies = [
+        {"prompt": a_prompt(100 + number, 900), "max_tokens": 8, "ignore_eos": True} | (streamed if number % 2 else {})
+        for number in range(64)
+    ]
+    with ThreadPoolExecutor(len(bodies)) as clients:
+        answers = list(clients.map(lambda body: gated.post("/v1/completions", body), bodies))
+    refused = [answer for answer in answers if answer.status_code == 503]
+    whole = [answer for answer in answers if answer.status_code == 200]
+    assert len(refused) + len(whole) == len(bodies), {answer.status_code for answer in answers}
+    for answer in refused:
+        assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
+        assert "overloaded" in answer.json()["error"]["message"]
+    assert [tokens_of(answer) for answer in whole] == [8] * len(whole)
+    expired = gated.admissions(Reason.EXPIRED) - expired
+    assert len(refused) == expired + gated.admissions(Reason.LATE) - late
+    assert expired >= 10, "the model was right"
+    assert {answer.request.content.count(b'"stream":true') for answer in refused} == {0, 1}
+    # Nothing of what was refused stands in the way of the next, or holds a block.
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    core = gated.served.core()
+    assert (core.waiting, core.kv_cache_usage) == (0, 0)
+    assert gated.post("/v1/completions", COMPLETION).status_code == 200
+
+
 def test_the_exercise_compares_strategies_without_the_gate_and_puts_it_back(
-    gated: Gated, vllm_python: str, model: Path, tmp_path: Path
+    gated: Gated, server_python: str, model: Path, tmp_path: Path
 ) -> None:
     gated.sheds_after(1000.0)
     before = gated.served.control.read()
@@ -212,7 +342,7 @@ def test_the_exercise_compares_strategies_without_the_gate_and_puts_it_back(
     key = tmp_path / "key.pem"
     key.write_bytes(gated.served.server.signer.private_pem)
     where = [f"--url={gated.served.server.url}", f"--control={gated.served.server.control_url}", f"--signing-key={key}"]
-    how = [f"--python={vllm_python}", f"--tokenizer={model}", f"--out={tmp_path}"]
+    how = [f"--python={server_python}", f"--tokenizer={model}", f"--out={tmp_path}"]
     what = [f"--strategies={','.join(strategies)}", *SHORT_EXERCISE]
     assert flyball_bench(["run", *where, *how, *what]) == 0
     series = Report.model_validate_json((tmp_path / "report.json").read_bytes()).series

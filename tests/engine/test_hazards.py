@@ -21,6 +21,8 @@ STALLS = (
     "a_prompt_too_long_for_a_step",
     "a_strategy_that_never_lets_go",
 )
+#: What looks like a stall to who does not know of it.
+BY_INTENT = "prompts_that_wait_for_their_step"
 Told = dict[str, dict[str, Any]]
 
 
@@ -29,7 +31,8 @@ def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
     """What came of each; all are shown by one process."""
     folder = tmp_path_factory.mktemp("hazards")
     tests = {name: test for name, test in globals().items() if name.startswith("test_")}
-    names = [*(name.removeprefix("test_") for name, test in tests.items() if "shown" in test.__annotations__), *STALLS]
+    shown = [name.removeprefix("test_") for name, test in tests.items() if "shown" in test.__annotations__]
+    names = [*shown, *STALLS, BY_INTENT]
     results = told_by("hazards", {name: name for name in names}, python=vllm_python, model=model, folder=folder)
     return dict(zip(names, results, strict=True))
 
@@ -234,3 +237,11 @@ def test_start_values_are_back_within_5_s_of_a_stall(stall: str, told: Told) -> 
 def test_the_watchdog_sees_stalls_of_an_engine_that_is_busy(told: Told) -> None:
     assert not told["decodes_that_get_nothing"]["idle"]
     assert not told["a_prompt_that_gets_nothing"]["idle"]
+
+
+def test_prompts_that_wait_for_their_step_by_intent_are_no_stall(told: Told) -> None:
+    seen = told[BY_INTENT]
+    if "lacking" in seen:
+        pytest.skip(seen["lacking"])
+    assert seen["steps"] > 400, "two waits, of 10 s each"
+    assert seen["trips"] == 0

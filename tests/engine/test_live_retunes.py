@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.contract import Batching, CoreState, Policy, ReadBack, Refusal, StepBudget, StepKind
+from flyball_engine.contract import Batching, CoreState, OnTime, Policy, ReadBack, Refusal, StepBudget, StepKind
 from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static
 from flyball_engine.model import StepModel
 from support import vllm_test_plugin
@@ -33,7 +33,7 @@ SLOTS, TOKENS = 64, 512
 KINDS = ("synchronous", "asynchronous")
 NO_FLOORS = "no-floors"
 #: Somewhat like this machine; what the budgets in here need of it is its shape.
-A_GUESS = StepModel(t0=2e-3, h=0.0, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=64)
+A_GUESS = StepModel(t0=2e-3, h=0.0, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=64, d=1e-8)
 #: Two layers without the model's weights: these tests need many steps, not their cost. float32: answers are exact.
 SMALL = [
     "--dtype=float32",
@@ -124,14 +124,14 @@ def random_budget() -> StepBudget | None:
 
 @pytest.fixture(scope="module")
 def engines(
-    vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
+    server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Governed]]:
     """One of each kind. They start beside each other: each takes most of a minute, and most of it one core."""
     with ExitStack() as stack:
         engines = {}
         for kind in KINDS:
             folder = tmp_path_factory.mktemp(kind)
-            server = stack.enter_context(start(vllm_python, folder, model, asynchronous=kind == "asynchronous"))
+            server = stack.enter_context(start(server_python, folder, model, asynchronous=kind == "asynchronous"))
             control = stack.enter_context(closing(ControlClient(server.control_url, server.signer)))
             flag = folder / NO_FLOORS
             engines[kind] = Governed(server, control, floors_flag=flag, asynchronous=kind == "asynchronous")
@@ -256,6 +256,18 @@ def test_greedy_answers_are_the_same_with_a_retune_every_tenth_second(engine: Go
         disturbed = greedy(engine.server.url, prompts, max_tokens=40)
     assert len(engine.retunes) > before
     assert disturbed == undisturbed
+
+
+def test_greedy_answers_are_the_same_in_whatever_order_prompts_are_served(engine: Governed) -> None:
+    prompts = some_prompts(32)
+    as_they_came = greedy(engine.server.url, prompts, max_tokens=40)
+    moved, metrics = engine.core().order.moved_behind, engine.control.metrics
+    # Steps of few tokens, and a deadline that many miss: prompts are begun, overtaken and taken up again.
+    engine.set(step=a_budget(0.01, A_GUESS), on_time=OnTime(first_token_deadline_seconds=0.3))
+    in_order = greedy(engine.server.url, prompts, max_tokens=40)
+    assert engine.core().order.moved_behind > moved
+    assert f'flyball_moved_behind_total{{engine="0"}} {float(engine.core().order.moved_behind)}' in metrics()
+    assert in_order == as_they_came
 
 
 def test_the_sums_are_those_of_vllm_s_own_log_of_every_step(engine: Governed) -> None:

@@ -32,10 +32,10 @@ REQUESTS = 40
 
 
 @pytest.fixture(scope="module")
-def server(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+def server(server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """Batches of up to eight that wait for each other."""
     options = ["--batch-size=8", "--max-num-seqs=16", "--max-delay=0.05", "--max-model-len=2048"]
-    with padded(vllm_python, tmp_path_factory.mktemp("server"), model=model, options=options) as running:
+    with padded(server_python, tmp_path_factory.mktemp("server"), model=model, options=options) as running:
         yield running
 
 
@@ -52,12 +52,12 @@ def prompts() -> Prompts:
 
 
 @pytest.fixture(scope="module")
-def alone(vllm_python: str, model: Path, prompts: Prompts) -> list[list[int]]:
+def alone(server_python: str, model: Path, prompts: Prompts) -> list[list[int]]:
     """What each prompt comes to by itself."""
     script = Path(__file__).parents[1] / "support/generated_alone.py"
     wishes = json.dumps([[list(prompt), TOKENS] for prompt in prompts])
     done = subprocess.run(
-        [vllm_python, script, model], check=True, input=wishes.encode(), stdout=subprocess.PIPE, timeout=300
+        [server_python, script, model], check=True, input=wishes.encode(), stdout=subprocess.PIPE, timeout=300
     )
     answers: list[list[int]] = json.loads(done.stdout)
     return answers

@@ -27,13 +27,13 @@ SLOW = StepModel(t0=0.0, h=0.0, c1=0.002, c2=0.002, beta=0.0, g=0.0, kappa=1)
 
 
 @pytest.fixture(scope="module")
-def two_stages(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def two_stages(server_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A governed server of two stages."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--pipeline-parallel-size=2"]
     owned.append("--no-enable-prefix-caching")
     folder = tmp_path_factory.mktemp("server")
     plugin = make_plugin(folder / "plugin", Path(stages_on_cpu.__file__))
-    with started(vllm_python, folder, model=model, plugin=plugin, owned=owned) as server:
+    with started(server_python, folder, model=model, plugin=plugin, owned=owned) as server:
         server.expect_ready()
         with closing(ControlClient(server.control_url, server.signer)) as control:
             yield Served(server, control)

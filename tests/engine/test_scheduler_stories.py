@@ -17,8 +17,13 @@ STORIES: dict[str, dict[str, Any]] = {
     "tight": {"seed": 3, "blocks": 50},
     "tight, two steps in flight": {"seed": 4, "blocks": 50, "asynchronous": True},
     "tight, by priority": {"seed": 5, "blocks": 50, "policy": "priority"},
+    "in order": {"seed": 9, "ordered": 1.0, "requests": 400},
+    "in order, two steps in flight": {"seed": 14, "ordered": 1.0, "requests": 400, "asynchronous": True},
+    "in order, before 0.31": {"seed": 13, "ordered": 1.0, "requests": 400, "ratchet": True},
+    "in order, tight": {"seed": 11, "ordered": 1.0, "blocks": 60},
+    "in order, tight, two steps in flight": {"seed": 12, "ordered": 1.0, "blocks": 60, "asynchronous": True},
     "before 0.31": {"seed": 6, "ratchet": True},
-    "before 0.31, tight, two steps in flight": {"seed": 7, "ratchet": True, "blocks": 50, "asynchronous": True},
+    "before 0.31, tight, two steps in flight": {"seed": 27, "ratchet": True, "blocks": 50, "asynchronous": True},
 }
 STALLING = {"seed": 8, "broken_floors": True, "retunes": 0, "patience": 0.2, "once": {"max_num_scheduled_tokens": 1}}
 
@@ -91,6 +96,18 @@ def test_what_is_cached_is_told_as_it_is(story: dict[str, Any]) -> None:
 
 def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
     assert (story["governed"], story["trips"]) == (True, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in STORIES if "in order" in name])
+def test_prompts_were_put_in_order_and_no_step_came_to_nothing_for_it(
+    name: str, told: dict[str, dict[str, Any]]
+) -> None:
+    story = told[name]
+    assert story["ordered"] > 100
+    assert story["parked"] > 10
+    assert story["parked_in_vain"] == 0
+    assert story["order"]["moved_behind"] > story["order"]["in_time_after_all"] > 0
+    assert (story["order"]["behind"], story["order"]["longest_wait_seconds"]) == (0, 0)
 
 
 def test_the_stories_cover_what_they_say(told: dict[str, dict[str, Any]]) -> None:

@@ -103,13 +103,6 @@ def test_bursts_wait_a_moment_instead_of_slowing_every_stream(note_figure: Note)
     assert law >= 1.05 * default
 
 
-def test_a_load_beyond_any_limits_is_drained_with_the_widest() -> None:
-    pair = compare([Phase(60, 30, 200, 64)], objectives())
-    last = pair.law.plant.limits
-    assert (last.max_num_active_seqs, last.max_num_scheduled_tokens) == (128, 2048)
-    assert pair.law.plant.counts.finished >= 0.95 * pair.default.plant.counts.finished
-
-
 def test_at_rest_the_limits_rest() -> None:
     pair = compare([Phase(180, 5, 120, 40)], objectives())
     assert len([d for d in pair.law.changes if d.at > pair.law.decisions[0].at + 60]) <= 8

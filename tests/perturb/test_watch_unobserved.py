@@ -15,7 +15,7 @@ from flyball_operator.cluster.reader import Key
 from flyball_operator.cluster.resources import INFERENCE_SERVICES, PODS, Resource
 from flyball_operator.shell.kopf_glue import Watcher
 from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.sweep import Sweeper
+from flyball_operator.shell.sweep import Shared, Sweeper
 from flyball_operator.shell.telemetry import Metrics
 from support.memory_api import MemoryApi, Object
 from support.world import NAMESPACE, service
@@ -34,12 +34,8 @@ class Stream:
         self.late: list[Event] = []
         self.sweeper = Sweeper(
             cast("KubeApi", self.api),
-            watched=(NAMESPACE,),
-            cache=self.cache,
-            queue=self.queue,
-            metrics=Metrics(),
-            clock=lambda: 0.0,
-            jitter=lambda: 0.5,
+            NAMESPACE,
+            Shared(cache=self.cache, queue=self.queue, metrics=Metrics(), clock=lambda: 0.0, jitter=lambda: 0.5),
         )
 
     def happen(self, what: str, resource: Resource, name: str, fate: str) -> None:
@@ -67,7 +63,7 @@ class Stream:
             self._deliver(event["resource"], event)
 
     def known(self) -> tuple[set[str], set[str]]:
-        return {desire.meta.uid for desire in self.cache.services}, {pod.uid for pod in self.cache.pods}
+        return {desire.meta.uid for desire in self.cache.services}, {pod.link.uid for pod in self.cache.pods}
 
     def there(self) -> tuple[set[str], set[str]]:
         services, pods = (
@@ -84,7 +80,9 @@ def _body(resource: Resource, name: str) -> Object:
         names.LABEL_SERVICE: name,
         names.LABEL_SERVICE_UID: f"uid-of-{name}",
     }
-    return {"metadata": {"name": name, "namespace": NAMESPACE, "labels": labels}, "status": {"phase": "Running"}}
+    owner = {"kind": "ReplicaSet", "name": name, "uid": f"replicas-of-{name}", "controller": True}
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner]}
+    return {"metadata": metadata, "status": {"phase": "Running"}}
 
 
 happenings = st.lists(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from flyball_engine.contract import BatchingKnob, Knob, Policy, QueueKnob, Setpoint, StrategyType
+from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, Policy, QueueKnob, Setpoint, StrategyType
 from support.any_setpoint import FIXED, any_setpoint
 
 DRAWN = [any_setpoint(random.Random(seed), generation=1) for seed in range(2000)]
@@ -12,7 +12,7 @@ DRAWN = [any_setpoint(random.Random(seed), generation=1) for seed in range(2000)
 
 def test_every_knob_strategy_and_policy_is_drawn() -> None:
     asked = {knob for setpoint in DRAWN for knob in setpoint.asks()}
-    assert asked == {*Knob, *BatchingKnob, *QueueKnob}
+    assert asked == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob}
     assert {setpoint.batching.strategy and setpoint.batching.strategy.type for setpoint in DRAWN} == {
         None,
         *StrategyType,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric, StepKind
-from flyball_operator.api.v1alpha1 import Mode, Overload
+from flyball_operator.api.v1alpha1 import Mode, Order, Overload
 from flyball_operator.governor.governor import State, decide, start
 from flyball_operator.governor.record import policy_of, setpoint_status
 from flyball_operator.governor.signals import (
@@ -47,6 +47,7 @@ specs = st.builds(
     st.builds(Envelope, spans(512), spans(16384)),
     objectives,
     st.sampled_from(Overload),
+    order=st.sampled_from(Order),
 )
 sums = st.builds(
     Sums,
@@ -153,8 +154,8 @@ def test_only_who_sheds_has_a_gate_and_it_survives_the_way_through_status(
     spec: TuningSpec, history: list[Observation]
 ) -> None:
     for state in play(spec, history):
-        assert spec.sheds or state.policy == state.policy.ungated
-        assert (state.policy.step is None) is (state.policy.shed is None)
+        assert state.policy == state.policy.within(sheds=spec.sheds, orders=spec.orders)
+        assert state.policy.step is not None or state.policy.deadline is None
         assert policy_of(setpoint_status(state.policy)) == state.policy
 
 
@@ -191,3 +192,19 @@ def test_other_bounds_hold_from_the_next_tick_on(
     seqs = after.limits.max_num_active_seqs
     assert seqs is not None
     assert other.envelope.seqs.least <= seqs <= other.envelope.seqs.most
+
+
+@SOME
+@given(specs, specs, histories(), missing)
+def test_an_edited_spec_takes_away_what_it_does_not_ask_for_though_nothing_is_observed(
+    spec: TuningSpec, other: TuningSpec, history: list[Observation], unknown: Unobserved
+) -> None:
+    state = play(spec, history)[-1]
+    for tick in range(3):
+        state, _ = decide(state, unknown, other, 1000.0 + 5 * tick)
+    assert decide(state, unknown, other, 1015.0)[0] == state
+    assert state.policy == state.policy.within(sheds=other.sheds, orders=other.orders)
+    if state.policy.shed is None:
+        assert state.policy.queued_tokens in (None, start(other).policy.queued_tokens)
+    assert policy_of(setpoint_status(state.policy)) == state.policy
+    assert state.policy.queue.max_num_queued_tokens == state.policy.queued_tokens

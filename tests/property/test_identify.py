@@ -15,12 +15,18 @@ from flyball_operator.governor.signals import CellKey, StepWindow, Sums
 from support.plant import A100, CPU, H100
 from support.tuning import step_window
 
+#: An 8B model on an H100 reads a token of KV in 50 ns.
+ON_GPU = replace(H100, beta=6e-6, d=5e-8)
 SLOW = settings(
     max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
+
+
+#: Tokens behind a decode.
+CONTEXT = 500.0
 
 
 @st.composite
@@ -36,17 +42,26 @@ def plants(draw: st.DrawFn) -> StepModel:
         beta=slope * draw(st.floats(0, 1)),
         g=slope * draw(st.floats(0, 3e-4)),
         kappa=2 ** draw(st.integers(4, 8)),
+        d=slope * draw(st.floats(0, 2.5e-3)),
     )
 
 
-def a_busy_window(model: StepModel, rng: random.Random, *, start: float, noise: float, load: float) -> StepWindow:
-    """Steps of a serving engine: batches about `load`, prompts now and then, each step scattered by `noise`."""
+def a_busy_window(
+    model: StepModel, rng: random.Random, *, start: float, noise: float, load: float, context: float = CONTEXT
+) -> StepWindow:
+    """Steps of a serving engine: batches about `load`, prompts now and then, each step scattered by `noise`.
+
+    Each decode has about `context` tokens behind it.
+    """
     cells: dict[CellKey, Sums] = {}
+    contexts = random.Random(start)
     for _ in range(300):
         decodes = max(1, round(rng.gauss(load, load / 3)))
         prefill = 0 if rng.random() < 0.5 else round(min(2000, rng.lognormvariate(5, 1)))
         attention = prefill * (rng.choice((0, 0, 500)) + prefill / 2)
-        seconds = model.seconds(decodes=decodes, prefill_tokens=prefill) + model.g * (attention - prefill**2 / 2)
+        kv_tokens = decodes * context * contexts.uniform(0.8, 1.2)
+        seconds = model.seconds(decodes=decodes, prefill_tokens=prefill, kv_tokens=kv_tokens)
+        seconds += model.g * (attention - prefill**2 / 2)
         seconds *= max(0.3, rng.gauss(1, noise)) * (5 if rng.random() < 0.003 else 1)
         tokens = decodes + prefill
         key = CellKey(1 << (tokens - 1).bit_length(), StepKind.MIXED if prefill else StepKind.DECODE)
@@ -57,6 +72,7 @@ def a_busy_window(model: StepModel, rng: random.Random, *, start: float, noise: 
             tokens=tokens,
             prefill_tokens=prefill,
             decodes=decodes,
+            kv_tokens=kv_tokens,
             prefill_attention=attention,
         )
         cells[key] = cells.get(key, Sums()).plus(step)
@@ -70,14 +86,22 @@ def learnt(model: StepModel, *, loads: list[float], noise: float = 0.05, seed: i
     return learner
 
 
-def errors(learner: Learner, truth: StepModel, *, decodes: tuple[int, ...], prefills: tuple[int, ...]) -> list[float]:
-    """Relative errors of predicted steps."""
+def errors(
+    learner: Learner,
+    truth: StepModel,
+    *,
+    decodes: tuple[int, ...],
+    prefills: tuple[int, ...],
+    context: float = CONTEXT,
+) -> list[float]:
+    """Relative errors of predicted steps, whose decodes have so much context."""
     assert learner.fit is not None
     cases = [(n, p) for n in decodes for p in prefills]
-    return [
-        abs(learner.fit.model.seconds(decodes=n, prefill_tokens=p) / truth.seconds(decodes=n, prefill_tokens=p) - 1)
-        for n, p in cases
-    ]
+    found, true = (
+        [model.seconds(decodes=n, prefill_tokens=p, kv_tokens=n * context) for n, p in cases]
+        for model in (learner.fit.model, truth)
+    )
+    return [abs(one / other - 1) for one, other in zip(found, true, strict=True)]
 
 
 @SLOW
@@ -106,12 +130,14 @@ def test_a_constant_load_is_explained_where_it_is_and_coefficients_stay_sane(
     learner = learnt(model, loads=[load] * 8, seed=seed)
     assert learner.fit is not None
     fit = learner.fit.model
-    assert min(fit.t0, fit.h, fit.c1, fit.c2, fit.beta, fit.g) >= 0
+    assert min(fit.t0, fit.h, fit.c1, fit.c2, fit.beta, fit.g, fit.d) >= 0
     if learner.model is not None:
         near = max(1, round(load))
         assert max(errors(learner, model, decodes=(near,), prefills=(0, 150))) < 0.3
         # Twice the batch is no more than twice the time and no less than the same.
-        ratio = fit.seconds(decodes=2 * near) / fit.seconds(decodes=near)
+        ratio = fit.seconds(decodes=2 * near, kv_tokens=2 * near * CONTEXT) / fit.seconds(
+            decodes=near, kv_tokens=near * CONTEXT
+        )
         assert 1.0 <= ratio <= 2.0 + 1e-9
 
 
@@ -122,7 +148,7 @@ def test_a_device_that_slows_down_is_learnt_anew(model: StepModel, slower: float
     assume(before.model is not None)
     throttled = replace(
         model,
-        **{name: slower * getattr(model, name) for name in ("t0", "h", "c1", "c2", "beta", "g")},
+        **{name: slower * getattr(model, name) for name in ("t0", "h", "c1", "c2", "beta", "g", "d")},
     )
     rng, learner = random.Random(seed), before
     for number in range(8):
@@ -140,6 +166,40 @@ def test_the_devices_of_the_simulations_are_recovered_closely() -> None:
         assert learner.fit is not None
         assert abs(learner.fit.model.c2 / model.c2 - 1) < 0.15
         assert learner.fit.error < 0.05
+
+
+def blinded(window: StepWindow) -> StepWindow:
+    """The same, of which nobody tells what the decodes read."""
+    return replace(window, cells={key: replace(sums, kv_tokens=0.0) for key, sums in window.cells.items()})
+
+
+def test_what_decodes_read_is_told_from_their_number() -> None:
+    rng, learner, blind = random.Random(1), Learner(), Learner()
+    for number, context in enumerate((300.0, 300.0, 4000.0, 1000.0, 8000.0, 300.0)):
+        window = a_busy_window(ON_GPU, rng, start=15.0 * number, noise=0.05, load=30, context=context)
+        learner, blind = learn(learner, window), learn(blind, blinded(window))
+    assert learner.model is not None
+    for context in (300.0, 4000.0, 16_000.0):
+        assert max(errors(learner, ON_GPU, decodes=(10, 40, 80), prefills=(0, 500), context=context)) < 0.1
+    worst = [max(errors(blind, ON_GPU, decodes=(40,), prefills=(0,), context=context)) for context in (300.0, 8000.0)]
+    assert max(worst) > 0.4, "by their number alone a decode costs the same at any context"
+
+
+@SLOW
+@given(st.sampled_from([200.0, 1000.0, 8000.0]), st.integers(0, 10**6))
+def test_where_contexts_are_alike_the_fit_does_not_wander(context: float, seed: int) -> None:
+    rng, learner, seen = random.Random(seed), Learner(), []
+    for number in range(20):
+        load = rng.choice((10, 20, 40))
+        learner = learn(
+            learner, a_busy_window(ON_GPU, rng, start=15.0 * number, noise=0.05, load=load, context=context)
+        )
+        if learner.model is not None and number >= 5:
+            seen.append(learner.model.seconds(decodes=40, kv_tokens=40 * 2 * context))
+    assert seen
+    assert max(seen) < 1.15 * min(seen)
+    # Twice the context, never seen, is foretold all the same.
+    assert abs(seen[-1] / ON_GPU.seconds(decodes=40, kv_tokens=40 * 2 * context) - 1) < 0.2
 
 
 def test_steps_all_alike_are_not_trusted() -> None:

@@ -16,7 +16,8 @@ from flyball_operator.plan.snapshot import Snapshot
 from support.memory_api import Object, leaves
 from support.world import CONFIG, NAMESPACE, Leading, World, service
 
-quantities = st.sampled_from(["1", "1000m", "250m", "2Gi", "1536Mi", 3])
+cores = st.sampled_from(["1", "1000m", "250m", 3])
+memory = st.sampled_from(["2Gi", "1536Mi", 2**31, "0"])
 specs = st.fixed_dictionaries(
     {},
     optional={
@@ -27,7 +28,7 @@ specs = st.fixed_dictionaries(
         "spec__model__uri": st.sampled_from(["hf://a/b", "pvc://claim/a/b", "file:///models/x"]),
         "spec__accelerator": st.just({"resourceName": "nvidia.com/gpu"}),
         "spec__rollout": st.sampled_from([{}, {"drainTimeout": "10s"}, {"maxSurge": 0}, {"maxUnavailable": 0}]),
-        "spec__podTemplate__resources__requests": st.dictionaries(st.sampled_from(["cpu", "memory"]), quantities),
+        "spec__podTemplate__resources__requests": st.fixed_dictionaries({}, optional={"cpu": cores, "memory": memory}),
         "spec__podTemplate__nodeSelector": st.dictionaries(st.sampled_from(["a", "b"]), st.just("x")),
         "spec__podTemplate__labels": st.dictionaries(st.sampled_from(["team", "tier"]), st.just("x")),
         "spec__batching__maxNumSeqs": st.integers(1, 512),

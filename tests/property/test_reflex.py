@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.batching.reflex import Prompt, Queue, Reflex, Room
+from flyball_engine.batching.reflex import Prompt, Queue, Reflex
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
 LEAST = 16
-UNLIMITED = Room(tokens=2**30, threshold=0)
+UNLIMITED = 2**30
 COST = st.floats(1e-7, 1e-3)
 
 MODELS = st.builds(
@@ -22,48 +24,41 @@ MODELS = st.builds(
     beta=st.floats(0, 1e-3),
     g=st.floats(0, 1e-7),
     kappa=st.integers(1, 4096),
+    d=st.floats(0, 1e-6),
 )
 PROMPTS = st.lists(st.builds(Prompt, remaining=st.integers(1, 50_000), context=st.integers(0, 50_000)), max_size=8)
 
 
-@st.composite
-def queues(draw: st.DrawFn) -> tuple[Queue, int]:
-    """A queue, and how many of its decodes stand before the prompts that have begun."""
-    decodes, prefilling = draw(st.integers(0, 300)), draw(PROMPTS)
-    behind = bool(prefilling) and decodes > 0 and draw(st.booleans())
-    queue = Queue(
-        decodes=decodes,
-        tokens_per_decode=draw(st.integers(1, 5)),
-        prefilling=prefilling,
-        waiting=draw(PROMPTS),
-        decodes_behind=behind,
-    )
-    return queue, draw(st.integers(0, decodes - 1)) if behind else decodes
+QUEUES = st.builds(
+    Queue,
+    decodes=st.integers(0, 300),
+    tokens_per_decode=st.integers(1, 5),
+    prefilling=PROMPTS,
+    waiting=PROMPTS,
+    kv_tokens=st.integers(0, 1_000_000),
+)
 
 
-@given(queues(), MODELS, st.floats(1e-3, 1.0))
-def test_a_step_fits_its_budget_or_is_the_least_there_is(
-    drawn: tuple[Queue, int], model: StepModel, budget: float
-) -> None:
-    queue, first = drawn
+@given(QUEUES, MODELS, st.floats(1e-3, 1.0))
+def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: StepModel, budget: float) -> None:
     reflex = Reflex()
     reflex.set_budget(a_budget(budget, model))
     given_room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED)
-    step, chunks, fed = served(queue, given_room, decodes_first=first)
+    step, chunks, fed = served(queue, given_room)
     assert fed == queue.decodes
-    begun = chunks[: len(queue.prefilling)]
-    assert all(chunk >= min(LEAST, prompt.remaining) for chunk, prompt in zip(begun, queue.prefilling, strict=True))
-    least = step.prefill_tokens <= LEAST * max(1, len(begun))
+    prompts = [*queue.prefilling, *queue.waiting]
+    if prompts:
+        assert chunks[0] >= min(LEAST, prompts[0].remaining), "the first advances"
+    least = step.prefill_tokens <= LEAST
     assert least or seconds(model, step) <= budget * (1 + 1e-9)
 
 
-@given(queues(), MODELS, st.floats(1e-3, 1.0))
-def test_no_prefill_that_fits_is_left_out(drawn: tuple[Queue, int], model: StepModel, budget: float) -> None:
-    queue, first = drawn
+@given(QUEUES, MODELS, st.floats(1e-3, 1.0))
+def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget: float) -> None:
     reflex = Reflex()
     reflex.set_budget(a_budget(budget, model))
     given_room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED)
-    step, chunks, _ = served(queue, given_room, decodes_first=first)
+    step, chunks, _ = served(queue, given_room)
     prompts = [*queue.prefilling, *queue.waiting]
     cut = [prompt for chunk, prompt in zip(chunks, prompts, strict=True) if 0 < chunk < prompt.remaining]
     if not cut:
@@ -75,5 +70,38 @@ def test_no_prefill_that_fits_is_left_out(drawn: tuple[Queue, int], model: StepM
         decodes=queue.decodes,
         prefills=True,
         attention=step.prefill_attention + extra,
+        kv_tokens=step.kv_tokens,
     )
     assert more >= budget * (1 - 1e-9)
+
+
+@given(QUEUES, MODELS, st.floats(1e-3, 1.0), st.sampled_from([16, 528, 1600]))
+def test_the_first_prompt_of_a_hybrid_model_always_gets_a_block(
+    drawn: Queue, model: StepModel, budget: float, block: int
+) -> None:
+    queue = replace(drawn, indivisible=block)
+    reflex = Reflex()
+    reflex.set_budget(a_budget(budget, model))
+    step, chunks, fed = served(queue, reflex.room(queue, least_chunk=LEAST, most=UNLIMITED))
+    assert fed == queue.decodes
+    prompts = [*queue.prefilling, *queue.waiting]
+    if not prompts:
+        return
+    assert chunks[0] >= min(block, prompts[0].remaining)
+    least = step.prefill_tokens <= max(block, LEAST)
+    assert least or seconds(model, step) <= budget * (1 + 1e-9)
+
+
+@given(QUEUES, MODELS, st.floats(1e-3, 1.0))
+def test_a_step_that_is_cut_has_a_size_that_suits_the_engine(queue: Queue, model: StepModel, budget: float) -> None:
+    graphs = (1, 2, 4, *range(8, 513, 8))
+    reflex = Reflex()
+    reflex.set_budget(a_budget(budget, model))
+    room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED, graphs=graphs)
+    step, chunks, fed = served(queue, room)
+    assert fed == queue.decodes
+    least = step.prefill_tokens <= LEAST
+    assert least or seconds(model, step) <= budget * (1 + 1e-9)
+    left = sum(prompt.remaining for prompt in (*queue.prefilling, *queue.waiting)) - sum(chunks)
+    if left and not least:
+        assert step.tokens in graphs or step.tokens % 128 == 0

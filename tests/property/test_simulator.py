@@ -10,7 +10,7 @@ from hypothesis import Phase as Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_engine.contract import Metric, ObjectiveSpec, Policy, Shed, StepKind
+from flyball_engine.contract import Metric, ObjectiveSpec, OnTime, Policy, Shed, StepKind
 from flyball_engine.simulator.core import Core, Speculation
 from flyball_engine.simulator.lengths import Lognormal, Shape
 from flyball_engine.simulator.plant import CALM, Disturbances
@@ -45,6 +45,7 @@ class Story:
     threshold: int
     crashes: bool
     budget: float | None
+    on_time: OnTime | None
 
     def requests(self) -> list[Request]:
         random = Random(self.seed)
@@ -73,6 +74,7 @@ class Story:
                     objectives=OBJECTIVES,
                     step=step,
                     shed=Shed(ttft_deadline_seconds=1.0) if self.crashes else None,
+                    on_time=self.on_time,
                     expires=60,
                 ),
             ),
@@ -111,6 +113,7 @@ stories = st.builds(
     threshold=st.sampled_from([0, 1, 32, 100]),
     crashes=st.booleans(),
     budget=st.sampled_from([None, 0.02, 0.05]),
+    on_time=st.sampled_from([None, OnTime(first_token_deadline_seconds=1.0)]),
 )
 
 
@@ -163,7 +166,8 @@ def expect_batches_of(core: Core, played: Run) -> None:
     counts, requests = played.batches, played.requests
     ran = [request for request in requests if request.cached is not None]
     assert counts.admitted == counts.cohort_requests == len(ran)
-    queued = [request for request in requests if request.fate not in {Fate.REFUSED, Fate.SHED}]
+    # Who is refused when he comes has no number; who is refused later has left the queue.
+    queued = [request for request in requests if request.number]
     assert counts.left == len(queued) - len(ran)
     assert counts.preemptions == played.preemptions
     assert counts.cohort_prompts == sum(request.prompt for request in ran)

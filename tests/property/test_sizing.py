@@ -78,7 +78,9 @@ def test_the_step_model_is_the_roofline_of_a_dense_model(
     # Within the head's operations, which the model leaves out, and the rounding of κ.
     head = here.head_operations / here.peak
     decode = here.decode(batch=batch, context=context).seconds
-    assert decode == pytest.approx(model.seconds(decodes=batch), abs=batch * head + 2 * model.c2)
+    assert decode == pytest.approx(
+        model.seconds(decodes=batch, kv_tokens=batch * context), abs=batch * head + 2 * model.c2
+    )
     prefill = here.prefill(tokens=tokens).seconds
     reread = tokens * here.decode_attention(1)
     assert prefill == pytest.approx(model.seconds(decodes=0, prefill_tokens=tokens), abs=head + 2 * model.c2 + reread)

@@ -75,7 +75,7 @@ class _Client:
     async def replace(self, resource: Resource, namespace: str, body: Object, *, within: float) -> Object:
         return await self._call(lambda: self.server.replace(body), within)
 
-    async def epochs(self) -> int:
+    async def epochs(self, reached: int) -> int:
         return await self._call(lambda: self.server.highest_epoch, 2.0)
 
     async def _call(self, act: Callable[[], T], within: float) -> T:

@@ -54,6 +54,8 @@ class World:
     engines: dict[str, list[ServedEngine]] = field(default_factory=dict)
     epoch: int = 1
     leading: bool = True
+    #: How often an epoch may be raised.
+    raises: int = 1
     asked: int = 0
     writes: list[tuple[str, TuningStatus]] = field(default_factory=list)
     refuse_writes: bool = False
@@ -75,6 +77,12 @@ class World:
     def may_act(self) -> bool:
         self.asked += 1
         return self.leading
+
+    def raise_epoch(self, above: int) -> None:
+        """As the Lease does, which is let once an hour."""
+        if self.raises and above >= self.epoch:
+            self.raises -= 1
+            self.epoch = above + 1
 
     async def write(
         self,

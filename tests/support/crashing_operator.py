@@ -1,4 +1,7 @@
-"""An operator one of whose workers dies as soon as the file named by CRASH_FILE exists."""
+"""An operator one of whose parts ends as soon as the file named by CRASH_FILE exists.
+
+CRASH says which: `worker` raises; any other word begins the name of a task, which is cancelled as by a stranger.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,20 @@ from flyball_operator.shell.queue import KeyQueue
 _work = Hands.work
 
 
-def _look(die: asyncio.Future[None]) -> None:
-    if Path(os.environ["CRASH_FILE"]).exists():
+def _look(die: asyncio.Future[None], how: str) -> None:
+    if not Path(os.environ["CRASH_FILE"]).exists():
+        die.get_loop().call_later(0.05, _look, die, how)
+    elif how == "worker":
         die.set_exception(RuntimeError("a worker dies"))
     else:
-        die.get_loop().call_later(0.05, _look, die)
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith(how):
+                task.cancel()
 
 
 async def _work_until(self: Hands, queue: KeyQueue[Key]) -> None:
     die: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    _look(die)
+    _look(die, os.environ.get("CRASH", "worker"))
     await asyncio.gather(_work(self, queue), die)
 
 

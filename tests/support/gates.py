@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict, Work
 from flyball_engine.contract import Setpoint, Shed
@@ -27,13 +27,23 @@ IDLE = CoreLoad(
     stages=1,
     bias=1.0,
 )
+#: One request runs, and takes next to nothing.
+BUSY = replace(IDLE, running=1)
 
 
 def a_policy(
-    deadline: float | None = 2.0, *, budget: float = 0.110, trusted: bool = True, margin: float = 1.0, **fields: Any
+    deadline: float | None = 2.0,
+    *,
+    budget: float = 0.110,
+    trusted: bool = True,
+    margin: float = 1.0,
+    refusal_status: Literal[503, 429] = 503,
+    **fields: Any,
 ) -> Setpoint:
     """A setpoint with a deadline, None being none, and a step budget."""
-    shed = None if deadline is None else Shed(ttft_deadline_seconds=deadline, margin=margin)
+    shed = (
+        None if deadline is None else Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=refusal_status)
+    )
     return setpoint(1, step=a_budget(budget, MODEL, trusted=trusted), shed=shed, **fields)
 
 
@@ -41,7 +51,7 @@ class GatedCores:
     """A gate before some cores, at time 0 unless told otherwise."""
 
     def __init__(self, *loads: CoreLoad, policy: Setpoint | None = None) -> None:
-        self.loads: list[CoreLoad] | None = list(loads or [IDLE])
+        self.loads: list[CoreLoad] | None = list(loads or [BUSY])
         self.gate = Gate(lambda: self.loads)
         self.gate.set_policy(policy or a_policy(), now=0.0)
 
@@ -59,4 +69,4 @@ class GatedCores:
 
 def no_gate() -> GateKeeper:
     """A keeper whose gate sees no core: everything is let in."""
-    return GateKeeper(Gate(lambda: None), lambda: 0.0)
+    return GateKeeper(Gate(lambda: None), lambda: 0.0, lambda: 0.0)

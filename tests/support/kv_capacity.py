@@ -1,7 +1,7 @@
 """What KV cache vLLM reports: of engine cores of many models, and of layers alone.
 
     python -m support.kv_capacity  ←  {"engines": [{"config": {…}, …}, …], "layers": […]} on standard input
-                                   →  {"engines": [{"tokens": …, …}, …], "layers": [concurrency, …]}
+                                   →  {"engines": [{"tokens": …, …}, …], "layers": [concurrency, …], "fp8": true}
 
 Run by the Python of the vLLM environment. Of an engine core everything is vLLM's own: it makes the model (with made-up
 weights), asks its layers what they cache, lays the cache out, allocates it, and says what it holds. All are children of
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import signal
 import sys
 import tempfile
@@ -31,17 +32,29 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
+try:
+    from vllm.v1.core import kv_cache_planning as planning  # since 0.33
+except ImportError:
+    planning = kv_cache_utils
+
 
 def schedule_asynchronously() -> None:
     """As on GPUs: two steps are in flight, and windows keep their blocks as long. The CPU platform switches it off."""
-    platform = type(current_platform)
-    original = platform.check_and_update_config.__func__
+    kind = type(current_platform)
+    original = kind.check_and_update_config.__func__
 
     def asynchronous(cls: Any, config: Any) -> None:
         original(cls, config)
         config.scheduler_config.async_scheduling = True
 
-    platform.check_and_update_config = classmethod(asynchronous)
+    kind.check_and_update_config = classmethod(asynchronous)
+
+
+def fp8_cached() -> bool:
+    """Whether vLLM has an FP8 cache on this processor: what it asks before it says that it has none."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    return bool(torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def look_up_here(architecture: str) -> None:
@@ -117,10 +130,10 @@ def concurrency(case: dict[str, Any]) -> float:
         str(layer): full(**shape) if window is None else SlidingWindowSpec(sliding_window=window, **shape)
         for layer, window in enumerate(case["layers"])
     }
-    if kv_cache_utils.is_kv_cache_spec_uniform(specs):
-        groups = kv_cache_utils._get_kv_cache_groups_uniform_spec(specs)
+    if planning.is_kv_cache_spec_uniform(specs):
+        groups = planning._get_kv_cache_groups_uniform_spec(specs)
     else:
-        groups = kv_cache_utils._get_kv_cache_groups_uniform_page_size(specs)
+        groups = planning._get_kv_cache_groups_uniform_page_size(specs)
     page = specs["0"].page_size_bytes
     held = [
         Simple(kv_cache_spec=group.kv_cache_spec, layer_names=group.layer_names, host_resident=False)
@@ -143,7 +156,11 @@ def main() -> None:
     logging.disable(logging.INFO)
     schedule_asynchronously()
     asked = json.load(sys.stdin)
-    told: dict[str, list[Any]] = {"layers": [concurrency(case) for case in asked["layers"]], "engines": []}
+    told: dict[str, Any] = {
+        "layers": [concurrency(case) for case in asked["layers"]],
+        "engines": [],
+        "fp8": fp8_cached(),
+    }
     told["engines"] = [apart(case) for case in asked["engines"]]
     print(json.dumps(told), file=answers, flush=True)
 

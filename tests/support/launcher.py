@@ -12,6 +12,8 @@ from pathlib import Path
 from flyball_engine.contract import Env, launch_command
 
 SOURCE = Path(__file__).resolve().parents[2] / "engine" / "src"
+#: Hides AVX-512 from vLLM.
+AVX2 = Path(__file__).with_name("avx2")
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,18 @@ class Ended:
 
 
 def environment(folder: Path, *, python_path: Sequence[Path] = (SOURCE,), **variables: str) -> dict[str, str]:
-    """A container's environment: few variables, a home and a termination log in `folder`."""
+    """A container's environment: few variables, a home and a termination log in `folder`.
+
+    With `ATEN_CPU_CAPABILITY=avx2` here, which torch honours, everything in there is as without AVX-512.
+    """
+    mask = os.environ.get("ATEN_CPU_CAPABILITY") == "avx2"
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "TMPDIR": str(folder),
-        "PYTHONPATH": os.pathsep.join(map(str, python_path)),
+        "PYTHONPATH": os.pathsep.join(map(str, [*python_path, *([AVX2] if mask else [])])),
         Env.TERMINATION_LOG.value: str(folder / "termination-log"),
+        **({"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"} if mask else {}),
         **variables,
     }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from flyball_engine.contract import MetricName, ObjectiveSpec, Refusal
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
+from support import cpu_image
 from support.cluster import Object, apply, condition, delete, get, items, kubectl
 from support.streams import StreamLoad
 from support.waiting import eventually
@@ -155,7 +156,7 @@ def inference_service(name: str = "chat", *, image: str, **spec: Any) -> Object:
         "model": {"uri": "file:///models/tiny", "servedName": MODEL},
         "engine": {
             "image": image,
-            "args": ["--max-model-len=2048", "--enforce-eager", "--kv-cache-memory-bytes=256M"],
+            "args": ["--max-model-len=2048", *cpu_image.arguments()],
             # One core, whichever is free: engines beside each other would all bind their threads to the same ones.
             "env": [
                 {"name": "OMP_NUM_THREADS", "value": "1"},

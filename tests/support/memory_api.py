@@ -36,6 +36,20 @@ _IDENTITY = frozenset(
 )
 
 
+def copied(value: Any) -> Any:
+    """A deep copy of an object, which is JSON and, where fields are managed, paths that nobody changes.
+
+    Several times faster than `copy.deepcopy`, which took a third of all that tests of the hands took.
+    """
+    if isinstance(value, dict):
+        return {field: copied(below) for field, below in value.items()}
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    if value is None or isinstance(value, str | int | float | tuple):
+        return value
+    return copy.deepcopy(value)
+
+
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every leaf below `value`; items of keyed lists by their key."""
     if isinstance(value, dict) and value:
@@ -96,11 +110,11 @@ class MemoryApi:
         """Create or update an object as a user or a controller would: its fields are then `manager`'s."""
         key = self._key(resource, body["metadata"]["namespace"], body["metadata"]["name"])
         before = self.objects.get(key)
-        metadata = {**(before or {}).get("metadata", {}), **copy.deepcopy(body["metadata"])}
+        metadata = {**(before or {}).get("metadata", {}), **copied(body["metadata"])}
         if "uid" not in metadata:
             metadata["uid"] = self._uid(resource, metadata["name"])
         status = body.get("status", (before or {}).get("status"))
-        stored = {**copy.deepcopy(body), "metadata": metadata} | ({"status": copy.deepcopy(status)} if status else {})
+        stored = {**copied(body), "metadata": metadata} | ({"status": copied(status)} if status else {})
         changed = before is None or before.get("spec") != stored.get("spec")
         metadata["generation"] = metadata.get("generation", 0) + changed
         metadata.setdefault("managedFields", [])
@@ -108,7 +122,7 @@ class MemoryApi:
 
     def edit(self, resource: Resource, name: str, change: Callable[[Object], None], *, namespace: str = "ns") -> None:
         """Change an object in place."""
-        body = copy.deepcopy(self.objects[self._key(resource, namespace, name)])
+        body = copied(self.objects[self._key(resource, namespace, name)])
         change(body)
         self.put(resource, body)
 
@@ -121,7 +135,7 @@ class MemoryApi:
             if not any(owner["uid"] == gone["metadata"]["uid"] for owner in owners):
                 continue
             if cascade == "orphan":
-                orphan = copy.deepcopy(found)
+                orphan = copied(found)
                 orphan["metadata"]["ownerReferences"] = []
                 self._store(key, orphan)
             else:

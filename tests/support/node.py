@@ -32,6 +32,12 @@ def kill_container(pod: Object, *, container: str, signal: str = "KILL") -> None
     signal_process(container_pid(pod, container=container), signal)
 
 
+def kill_process(pod: Object, *, container: str, named: str) -> None:
+    """Kill processes of a container whose command line has this in it, as the kernel would."""
+    pid = container_pid(pod, container=container)
+    on_node("pkill", "-KILL", "--ns", str(pid), "--nslist", "pid", "-f", named)
+
+
 def signal_process(pid: int, signal: str) -> None:
     """Signal a process by its pid on the node."""
     on_node("kill", f"-{signal}", str(pid))

@@ -20,8 +20,8 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flyball_operator.api import names
-from support.cluster import KubectlError, apply, get, items, kubectl
+from support.cluster import get, kubectl
+from support.kubelet import play_kubelet
 from support.manifests import Object, good
 from support.ports import free_port
 from support.waiting import eventually
@@ -29,6 +29,8 @@ from support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 #: No node has it: pods wait for ever, and tests play the kubelet.
 NOWHERE = {"flyball.test/nowhere": "true"}
+RESOURCE = "inferenceservices.serving.flyball.dev"
+IMAGE = "vllm/vllm-openai:v0.32.0"
 
 
 class WallClock:
@@ -98,8 +100,21 @@ class OperatorProcess:
 
     def readyz(self) -> tuple[int, str]:
         """What readiness says; 0 while it does not answer."""
+        return self._ask("readyz")
+
+    def healthz(self) -> tuple[int, str]:
+        """What liveness says; 0 while it does not answer."""
+        return self._ask("healthz")
+
+    def watches(self, namespace: str) -> bool:
+        """Whether its metrics say that a namespace is watched."""
+        line = f'flyball_operator_namespace_watched{{namespace="{namespace}"}} '
+        found = [text for text in self._ask("metrics")[1].splitlines() if text.startswith(line)]
+        return bool(found) and float(found[0].removeprefix(line)) == 1
+
+    def _ask(self, page: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{page}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -156,63 +171,6 @@ def idle_service(name: str = "chat", **changes: Any) -> Object:
     return good(name, **changes)
 
 
-def play_kubelet(namespace: str, *, image: str) -> int:
-    """Make the unscheduled pods with this engine image Ready. Returns how many of them there are."""
-    mine = [
-        pod
-        for pod in items("pods", namespace=namespace, selector="app.kubernetes.io/managed-by=flyball")
-        if pod["spec"]["containers"][0]["image"] == image and not pod["metadata"].get("deletionTimestamp")
-    ]
-    for number, pod in enumerate(mine):
-        status = {
-            "phase": "Running",
-            "podIP": f"10.255.0.{number + 1}",
-            "podIPs": [{"ip": f"10.255.0.{number + 1}"}],
-            "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")],
-        }
-        try:
-            kubectl(
-                "patch", "pod", pod["metadata"]["name"], "-n", namespace, "--subresource=status", "--type=merge",
-                "-p", json.dumps({"status": status}),
-            )  # fmt: skip
-        except KubectlError as error:
-            if "not found" not in str(error):
-                raise
-    _play_endpoints(namespace, mine)
-    return len(mine)
-
-
-def _play_endpoints(namespace: str, ready: list[Object]) -> None:
-    """Kubernetes lists no endpoint of a pod without a node, so these are added to our Service beside its own."""
-    service = get("service", "chat", namespace=namespace)
-    if service is None:
-        return
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "name": "chat",
-        "uid": service["metadata"]["uid"],
-        "controller": True,
-    }
-    labels = {
-        "kubernetes.io/service-name": "chat",
-        names.LABEL_MANAGED_BY: names.MANAGED_BY,
-        names.LABEL_SERVICE: "chat",
-    }
-    apply(
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {"name": "chat-played", "labels": labels, "ownerReferences": [owner]},
-            "addressType": "IPv4",
-            "endpoints": [
-                {"addresses": [f"10.255.0.{number + 1}"], "conditions": {"ready": True}} for number in range(len(ready))
-            ],
-        },
-        namespace=namespace,
-    )
-
-
 def condition(namespace: str, kind: str, name: str = "chat") -> tuple[str, str, str]:
     """Status, reason and message of a condition of a service."""
     found = get("inferenceservices.serving.flyball.dev", name, namespace=namespace) or {}
@@ -232,6 +190,45 @@ def expect_condition(
 
     last = condition(namespace, kind, name)
     return eventually(holds, expecting=f"{kind}={status}/{reason}, it was {last}", within=within)[2]
+
+
+def one(kind: str, place: str, name: str = "chat") -> Object:
+    """An object that must be there."""
+    found = get(kind, name, namespace=place)
+    assert found is not None, f"no {kind} {name}"
+    return found
+
+
+def made(place: str, image: str = IMAGE) -> Object:
+    """Wait until everything is made and claimed; returns the Deployment."""
+
+    def settled() -> Object | None:
+        options = ("-n", place, "-o", "json", "--show-managed-fields", "--ignore-not-found")
+        found: Object = json.loads(kubectl("get", "deployment", "chat", *options) or "null") or {}
+        if not found or found["spec"]["template"]["spec"]["containers"][0]["image"] != image:
+            return None
+        operations = {
+            entry["operation"] for entry in found["metadata"]["managedFields"] if "flyball" in entry["manager"]
+        }
+        return found if operations == {"Apply"} else None
+
+    found = eventually(settled, expecting=f"a Deployment with {image}")
+    eventually(lambda: get("poddisruptionbudget", "chat", namespace=place), expecting="everything else")
+    return found
+
+
+def serve(place: str, *, image: str = IMAGE, replicas: int = 1) -> None:
+    """Play the kubelet until the service is Ready with this image."""
+
+    def rolled_out() -> bool:
+        play_kubelet(place, image=image)
+        status = one("deployment", place).get("status") or {}
+        counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "availableReplicas")}
+        return counts == {replicas}
+
+    eventually(rolled_out, expecting=f"{replicas} pods of {image}", every=0.5)
+    expect_condition(place, "Progressing", "True", "RolloutComplete")
+    expect_condition(place, "Ready", "True", "Serving")
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ def create_request_queue(policy: SchedulingPolicy) -> PlainQueue:
 
 class PlainStatus(Enum):
     WAITING = "waiting"
+    PREEMPTED = "preempted"
+    RUNNING = "running"
+    WAITING_FOR_REMOTE_KVS = "remote"
+    WAITING_FOR_STREAMING_REQ = "streaming"
     FINISHED_STOPPED = "stopped"
 
 
@@ -60,7 +64,7 @@ class PlainRequest:
     max_tokens: int
     arrival_time: int
     num_computed_tokens: int = 0
-    num_output_tokens: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
     num_preemptions: int = 0
     num_stale_output_tokens: int = 0
     drop_stale_output: bool = False
@@ -68,6 +72,13 @@ class PlainRequest:
     """Whether nothing but room keeps it from starting."""
     is_prefill_chunk: bool = False
     status: PlainStatus = PlainStatus.WAITING
+    block_hashes: list[bytes] = field(default_factory=list)
+    client_index: int = 0
+    sampling_params: Any = field(default_factory=lambda: SimpleNamespace(extra_args=None))
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -77,7 +88,9 @@ class PlainRequest:
 @dataclass(frozen=True)
 class PlainOutput:
     num_scheduled_tokens: dict[str, int]
-    finished_req_ids: set[str] = field(default_factory=set)
+    finished_req_ids: set[str]
+    scheduled_cached_reqs: SimpleNamespace
+    scheduled_new_reqs: tuple[SimpleNamespace, ...] = ()
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -111,6 +124,7 @@ class PlainScheduler:
         self.running: list[Any] = []
         self.waiting = PlainQueue()
         self.kv_holding_waiting = PlainQueue()
+        self.finished_recving_kv_req_ids: set[str] = set()
         self.deferred_waiting: set[Any] = set()
         self.num_waiting_for_streaming_input = 0
         self.policy = SchedulingPolicy.FCFS
@@ -123,7 +137,7 @@ class PlainScheduler:
         return bool(request.ready)
 
     def get_request_counts(self) -> tuple[int, int]:
-        return len(self.running), len(self.waiting)
+        return len(self.running), len(self.waiting) + len(getattr(self, "kv_holding_waiting", ()))
 
     def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:
         """One more request; `most` is the max_tokens it names, by default the output it gives."""
@@ -147,23 +161,34 @@ class PlainScheduler:
             budget -= self._serve(request, budget, scheduled)
         while self.waiting and budget > 0 and len(self.running) < self.max_num_active_reqs:
             request = self.waiting.popleft()
+            request.status = PlainStatus.RUNNING
             self.running.append(request)
             budget -= self._serve(request, budget, scheduled)
         assert sum(scheduled.values()) <= self.max_num_scheduled_tokens
         assert len(self.running) <= self.max_num_running_reqs
+        before = [self.requests[name].num_computed_tokens for name in scheduled]
         for name, tokens in scheduled.items():
             request = self.requests[name]
             request.num_computed_tokens += tokens
             request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens
         finished, self.finished_req_ids = self.finished_req_ids, set()
-        return PlainOutput(scheduled, finished)
+        return PlainOutput(scheduled, finished, SimpleNamespace(num_computed_tokens=before))
+
+    def preempt(self, name: str) -> None:
+        """It loses its KV cache, and stands first in the queue."""
+        request = self.requests[name]
+        self.running.remove(request)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        request.status = PlainStatus.PREEMPTED
+        self.waiting.appendleft(request)
 
     def update_from_output(self, output: PlainOutput) -> None:
         for name in output.num_scheduled_tokens:
             request = self.requests[name]
             if not request.is_prefill_chunk:
                 request.num_tokens += 1
-                request.num_output_tokens += 1
+                request.output_token_ids.append(0)
                 request.left -= 1
         done = [request for request in self.running if request.left <= 0]
         self.running = [request for request in self.running if request.left > 0]
@@ -202,7 +227,13 @@ class GovernedCore:
 
     def __post_init__(self) -> None:
         self.scheduler.parallel_config.data_parallel_index = self.engine
-        self.governor = Governor(self.scheduler, folder=self.folder, clock=lambda: self.now, watchdog=self.watchdog)
+        self.governor = Governor(
+            self.scheduler,
+            folder=self.folder,
+            clock=lambda: self.now,
+            wall_clock=lambda: self.now,
+            watchdog=self.watchdog,
+        )
         self._reader = StateReader(find_state_files(self.folder)[self.engine])
 
     def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:

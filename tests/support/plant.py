@@ -116,13 +116,8 @@ class Plant:
             else:
                 decodes += 1
                 kv += request.computed + request.made
-        seconds = (
-            self.model.seconds(decodes=decodes, prefill_tokens=prefill)
-            if not prefill
-            else (
-                self.model.seconds(decodes=decodes, prefill_tokens=prefill)
-                + self.model.g * (attention - prefill * prefill / 2)
-            )
+        seconds = self.model.step_seconds(
+            tokens=tokens, decodes=decodes, prefills=prefill > 0, attention=attention, kv_tokens=kv
         )
         seconds *= max(0.5, self._random.gauss(1.0, self.noise)) * (4.0 if self._random.random() < self.stall else 1.0)
         self.now += seconds

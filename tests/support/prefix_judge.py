@@ -11,6 +11,7 @@ from typing import Any
 from flyball_engine.control.cached_blocks import CachedBlocksReader, cached_blocks_of
 from flyball_engine.vllm.cached_blocks import CachedBlocks
 from flyball_engine.vllm.prefixes import Hashing, Prefixes
+from support.turns import to_its_end
 
 #: Prompts looked at each time: the newest are waiting, or not processed yet.
 NEWEST = 12
@@ -60,7 +61,7 @@ class PrefixJudge:
         while held < most and self._pool.get_cached_block(request.block_hashes[held], [0]):
             held += 1
         truth = size * held
-        told = self._prefixes.cached({"type": "token", "prompt_token_ids": request.prompt_token_ids}, None)
+        told = to_its_end(self._prefixes.cached({"type": "token", "prompt_token_ids": request.prompt_token_ids}, None))
         assert told is not None
         tally.asked += 1
         tally.held += truth > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,18 +10,19 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from flyball_operator.api.names import CONTAINER_ENGINE, PORT_CONTROL
 from flyball_operator.prometheus.queries import NAMESPACE, UID
 
 _ROOT = Path(__file__).parents[2]
 _START_SECONDS = 60.0
+ADDRESS = "__address__"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,37 @@ class Target:
     uid: str
     namespace: str = "team"
     pod: str = "chat-0"
+
+    def labels(self) -> dict[str, str]:
+        """Its labels, which have a target's address among them."""
+        return {ADDRESS: self.address, NAMESPACE: self.namespace, "pod": self.pod, UID: self.uid}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A scrape job: its targets as discovery labels them, or where it finds them, and what it makes of the labels."""
+
+    name: str
+    targets: Sequence[Mapping[str, str]]
+    relabelings: Sequence[Mapping[str, Any]] = ()
+    honor_labels: bool = False
+    scrape: str | None = None
+    discovery: Mapping[str, Any] | None = None
+
+    def configuration(self) -> dict[str, Any]:
+        """As Prometheus' configuration has it."""
+        groups = [
+            {"targets": [labels[ADDRESS]], "labels": {k: v for k, v in labels.items() if k != ADDRESS}}
+            for labels in self.targets
+        ]
+        times = {} if self.scrape is None else {"scrape_interval": self.scrape, "scrape_timeout": self.scrape}
+        return {
+            "job_name": self.name,
+            "honor_labels": self.honor_labels,
+            **(self.discovery or {"static_configs": groups}),
+            "relabel_configs": list(self.relabelings),
+            **times,
+        }
 
 
 def binary() -> str:
@@ -57,6 +90,12 @@ class Prometheus:
         """Its process."""
         return self._process.pid
 
+    def targets(self) -> list[dict[str, str]]:
+        """The labels of the targets that it scrapes, with where and with what came of it."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/targets?state=active", timeout=10) as response:
+            found = json.load(response)["data"]["activeTargets"]
+        return [target["labels"] | {"url": target["scrapeUrl"], "health": target["health"]} for target in found]
+
     def freeze(self) -> None:
         """It stops answering, with its connections open."""
         self._process.send_signal(signal.SIGSTOP)
@@ -79,10 +118,12 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Sequence[Target], *, scrape: str = "500ms") -> Iterator[Prometheus]:
-    """Run Prometheus over these targets."""
+def prometheus(
+    folder: Path, targets: Sequence[Target] = (), *, jobs: Sequence[Job] = (), scrape: str = "500ms"
+) -> Iterator[Prometheus]:
+    """Run Prometheus over these targets, and with these jobs."""
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(targets, scrape)))
+    config.write_text(yaml.safe_dump(_configuration(targets, jobs, scrape)))
     port = _free_port()
     log = (folder / "prometheus.log").open("wb")
     process = subprocess.Popen(
@@ -106,23 +147,11 @@ def prometheus(folder: Path, targets: Sequence[Target], *, scrape: str = "500ms"
         log.close()
 
 
-def _configuration(targets: Sequence[Target], scrape: str) -> dict[str, object]:
-    groups = [
-        {
-            "targets": [target.address],
-            "labels": {
-                NAMESPACE: target.namespace,
-                "pod": target.pod,
-                "container": CONTAINER_ENGINE,
-                "port": PORT_CONTROL,
-                UID: target.uid,
-            },
-        }
-        for target in targets
-    ]
+def _configuration(targets: Sequence[Target], jobs: Sequence[Job], scrape: str) -> dict[str, object]:
+    pods = Job("pods", [target.labels() for target in targets])
     return {
         "global": {"scrape_interval": scrape, "scrape_timeout": scrape},
-        "scrape_configs": [{"job_name": "pods", "static_configs": groups}],
+        "scrape_configs": [job.configuration() for job in (pods, *jobs) if job.targets or job.discovery],
     }
 
 

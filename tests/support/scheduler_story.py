@@ -23,7 +23,16 @@ from vllm.v1.request import Request, RequestStatus
 from flyball_engine.batching import governed
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
-from flyball_engine.contract import STEP_FIELDS, TOKEN_BUCKETS, Batching, Limits, Setpoint, StepBudget
+from flyball_engine.contract import (
+    STEP_FIELDS,
+    TOKEN_BUCKETS,
+    Batching,
+    Limits,
+    OnTime,
+    OrderKnob,
+    Setpoint,
+    StepBudget,
+)
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
@@ -89,8 +98,8 @@ class Engine:
         self.scheduler.add_request(request)
         self.rules.added(name, self.now)
 
-    def retune(self, *, limits: dict[str, int], step: StepBudget | None = None) -> None:
-        """Apply a setpoint with these limits, and a step budget."""
+    def retune(self, *, limits: dict[str, int], step: StepBudget | None = None, on_time: OnTime | None = None) -> None:
+        """Apply a setpoint with these limits, a step budget, and an order."""
         self._apply(
             Setpoint(
                 service="s",
@@ -98,6 +107,7 @@ class Engine:
                 generation=self.generation + 1,
                 limits=Limits(**limits),
                 step=step,
+                on_time=on_time,
                 batching=self.batching,
                 expires_seconds=100_000.0,
             )
@@ -122,11 +132,14 @@ class Engine:
         if any(knob in unsupported for knob in setpoint.batching.given()):
             batching = Batching(max_concurrent_prefills=setpoint.batching.max_concurrent_prefills)
             setpoint = setpoint.model_copy(update={"batching": batching})
+        if OrderKnob.ON_TIME in unsupported:
+            setpoint = setpoint.model_copy(update={"on_time": None})
         self.generation += 1
         self.tally.retunes += 1
         self.governor.apply(setpoint.model_copy(update={"limits": Limits(**limits)}))
         self.limits, self.batching = limits, setpoint.batching
-        self.rules.switched(self.batching)
+        trusted = setpoint.step is not None and setpoint.step.model.trusted
+        self.rules.switched(self.batching, is_ordered=trusted and setpoint.on_time is not None)
 
     def retune_at_random(self) -> None:
         """Apply limits that nobody in their senses would ask for, too."""
@@ -137,7 +150,19 @@ class Engine:
             **({"num_speculative_tokens": self.random.choice([0, 1, 2, 3, 4, 9])} if self.story.drafts else {}),
         }
         chosen = dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3)))
-        self.retune(limits=chosen, step=self._budget_at_random())
+        step, on_time = self._budget_at_random(), self._order_at_random()
+        while on_time is not None and step is None:
+            step = self._budget_at_random()
+        self.retune(limits=chosen, step=step, on_time=on_time)
+
+    def _order_at_random(self) -> OnTime | None:
+        """Deadlines that nobody keeps, that all keep, and in between: a step takes some 3 to 50 ms."""
+        if not self.story.ordered or self.random.random() > self.story.ordered or self.batching.chooses():
+            return None
+        return OnTime(
+            first_token_deadline_seconds=self.random.choice([1e-3, 0.05, 0.2, 1.0, 3600.0]),
+            late_share=self.random.choice([0.0, 0.1, 0.5]),
+        )
 
     def _budget_at_random(self) -> StepBudget | None:
         """None, one with the truth about the made-up model, or one with a model far from it."""
@@ -172,6 +197,10 @@ class Engine:
         is_idle = self.story.extremes and not output.num_scheduled_tokens and not self.in_flight
         self.now += 0.25 if is_idle else 0.001
         tally.steps += 1
+        tally.ordered += self.rules.is_ordered
+        parks = self.governor.parks
+        tally.parked += parks
+        tally.parked_in_vain += parks and not output.num_scheduled_tokens
         tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
         new_preemptions = sum(r.num_preemptions for r in scheduler.requests.values()) - preempted
         tally.preemptions += new_preemptions
@@ -270,7 +299,7 @@ def _break_floors() -> None:
     def token_limit(wanted: int, *, sizes: Sizes, **_: Any) -> Limited:
         return Limited(min(wanted, sizes.max_num_batched_tokens))
 
-    vars(governed).update(token_limit=token_limit, step_threshold=lambda configured, **_: configured)
+    vars(governed).update(token_limit=token_limit)
 
 
 def play(story: Story, model: str) -> dict[str, Any]:
@@ -331,6 +360,7 @@ def _result(engine: Engine) -> dict[str, Any]:
         },
         "governed": report.governed,
         "trips": report.state.watchdog_trips,
+        "order": dict(report.state.order),
         "kv_usage": engine.scheduler.kv_cache_manager.usage,
         "scheduler": type(engine.scheduler).__name__,
         "depths": sorted(engine.rules.depths),

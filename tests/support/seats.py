@@ -21,7 +21,9 @@ from flyball_engine.contract import (
     Generation,
     Knob,
     Limits,
+    OrderKnob,
     ReadBack,
+    Refusal,
     Setpoint,
     StepKind,
     StepSums,
@@ -29,7 +31,7 @@ from flyball_engine.contract import (
 from flyball_engine.control.acceptance import Refused, judge
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
-from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, SetpointStatus
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.cluster.status import BrainStatus
@@ -41,6 +43,8 @@ from flyball_operator.shell.ports import EnginePod, EventType
 from flyball_operator.shell.seat import Seat
 from flyball_operator.shell.tools import Tools
 from support.manifests import Object, good
+from support.tuning import signals
+from support.virtual_time import now
 
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048)
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
@@ -55,7 +59,8 @@ class Engines:
         self.held: dict[str, Setpoint | None] = dict.fromkeys(uids)
         self.unsupported = dict(unsupported or {})
         self.ungated = ungated
-        #: Whether the plugin is older than the gate: its read-back does not speak of it.
+        #: Whether the plugin is older than gate and order: its read-back does not speak of them, and a setpoint with an
+        #: order has a field that it does not know.
         self.untold = False
         #: Pods whose engines run as plain vLLM: they count requests against objectives, and can do nothing else.
         self.plain: set[str] = set()
@@ -134,6 +139,8 @@ class Engines:
                 unsupported=self._unsupported(address.key),
                 ungated=self._ungated(address.key),
             )
+            if self.untold and setpoint.on_time is not None:
+                raise Refused(Refusal.INVALID, "on_time: Extra inputs are not permitted, accepted: service, epoch")
         except Refused as refused:
             raise RefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
@@ -141,7 +148,9 @@ class Engines:
         return await self.read(address)
 
     def _unsupported(self, uid: str) -> dict[AnyKnob, str]:
-        return dict.fromkeys((*Knob, *BatchingKnob), "plain vLLM") if uid in self.plain else self.unsupported
+        return (
+            dict.fromkeys((*Knob, *BatchingKnob, *OrderKnob), "plain vLLM") if uid in self.plain else self.unsupported
+        )
 
     def _ungated(self, uid: str) -> str | None:
         return "plain vLLM" if uid in self.plain else self.ungated
@@ -203,6 +212,7 @@ class Desk:
     tuned: bool = True
     written: list[Object] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
+    raised: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.raw = good(metadata__namespace="ns", spec__batching={"maxNumSeqs": 128, "maxNumBatchedTokens": 2048})
@@ -216,6 +226,10 @@ class Desk:
 
     def may_act(self) -> bool:
         return self.leading
+
+    def raise_epoch(self, above: int) -> None:
+        self.raised.append(above)
+        self.epoch = above + 1
 
     async def apply(self, resource: object, body: Object, *, subresource: str) -> Object:
         if self.api_away:
@@ -279,6 +293,10 @@ class Desk:
         """The user wants requests to be refused that come too late; or no longer."""
         self.edit(objectives=WITH_DEADLINE, tuning={"mode": mode, "overload": overload})
 
+    def orders(self, *, mode: str = "Auto", order: str = "OnTime") -> None:
+        """The user wants all requests to wait, in the on-time order; or in that of arrival."""
+        self.edit(objectives=WITH_DEADLINE, tuning={"mode": mode, "order": order})
+
     def held(self, uid: str = "pod-1") -> Setpoint:
         """What an engine was told last."""
         setpoint = self.engines.held[uid]
@@ -305,3 +323,18 @@ class Desk:
         """What a condition as written last says to people."""
         (found,) = [c for c in self.service.status.conditions if c.type == kind]
         return found.message
+
+
+async def told(desk: Desk, *, ticks: int = 30) -> Seat:
+    """A seat that had time to learn, to decide and to push."""
+    seat = desk.seat()
+    for _ in range(ticks):
+        await desk.tick(seat, signals(now()))
+    return seat
+
+
+def shown(desk: Desk) -> SetpointStatus:
+    """The setpoint as status has it."""
+    setpoint = desk.service.status.tuning.setpoint
+    assert setpoint is not None
+    return setpoint

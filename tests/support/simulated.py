@@ -7,7 +7,7 @@ from dataclasses import asdict
 from random import Random
 
 from flyball_engine.batching.limits import Sizes
-from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, Policy, Setpoint, Shed, StepBudget
+from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, OnTime, Policy, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core, CoreConfig, Speculation
 from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant
@@ -66,6 +66,7 @@ def a_setpoint(
     objectives: Sequence[ObjectiveSpec] = (),
     step: StepBudget | None = None,
     shed: Shed | None = None,
+    on_time: OnTime | None = None,
     expires: float = 3600.0,
 ) -> Setpoint:
     limits = Limits(max_num_active_seqs=active, max_num_scheduled_tokens=tokens, long_prefill_token_threshold=threshold)
@@ -77,5 +78,6 @@ def a_setpoint(
         objectives=tuple(objectives),
         step=step,
         shed=shed,
+        on_time=on_time,
         expires_seconds=expires,
     )

@@ -18,7 +18,7 @@ _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 
 
 def specs() -> st.SearchStrategy[Object]:
     """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
-    return st.builds(_joined, _free(), _batch(), _objectives())
+    return st.builds(_joined, _free(), _devices(), _batch(), _objectives())
 
 
 def _joined(*parts: Object) -> Object:
@@ -42,8 +42,6 @@ def _free() -> st.SearchStrategy[Object]:
             ),
         },
         optional={
-            "accelerator": st.just({"resourceName": "nvidia.com/gpu"}),
-            "parallelism": _some(tensor=st.integers(1, 64)),
             "replicas": st.integers(0, 10_000),
             "rollout": _some(
                 startupTimeout=st.just("1.5h"),
@@ -54,6 +52,15 @@ def _free() -> st.SearchStrategy[Object]:
             "podTemplate": _pod(),
         },
     )
+
+
+def _devices() -> st.SearchStrategy[Object]:
+    """Only what has devices can be spread over several."""
+    wide = _some(tensor=st.integers(1, 64), pipeline=st.integers(1, 64))
+    on_devices = st.fixed_dictionaries(
+        {"accelerator": st.just({"resourceName": "nvidia.com/gpu"})}, optional={"parallelism": wide}
+    )
+    return on_devices | _some(parallelism=st.just({"tensor": 1, "pipeline": 1}))
 
 
 def _names() -> st.SearchStrategy[str]:
@@ -94,7 +101,14 @@ def _objectives() -> st.SearchStrategy[Object]:
         optional={"target": st.sampled_from(["99", "50.5", "0.1", "99.999"])},
     )
     apart = st.lists(one, max_size=8, unique_by=(_name_of, lambda item: (item["metric"], item["threshold"][:3])))
-    return st.fixed_dictionaries({}, optional={"objectives": apart})
+    return st.fixed_dictionaries({}, optional={"objectives": apart.map(_whole_answers_last)})
+
+
+def _whole_answers_last(objectives: list[Object]) -> list[Object]:
+    """Without end-to-end objectives where there are such of first tokens, which may not be the longer ones."""
+    if all(item["metric"] != Metric.TIME_TO_FIRST_TOKEN.value for item in objectives):
+        return objectives
+    return [item for item in objectives if item["metric"] != Metric.END_TO_END_LATENCY.value]
 
 
 def _pod() -> st.SearchStrategy[Object]:
@@ -108,8 +122,10 @@ def _pod() -> st.SearchStrategy[Object]:
     )
     toleration = _some(key=_KEYS, operator=st.just("Exists"), effect=st.just("NoExecute"), tolerationSeconds=st.just(3))
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    quantities = st.dictionaries(
-        st.sampled_from(["cpu", "memory", "example.com/x"]), st.sampled_from([1, "500m", "2Gi"])
+    quantities = _some(
+        cpu=st.sampled_from([1, "500m", "1.5"]),
+        memory=st.sampled_from([0, "2Gi", 2**31, "1.5e9"]),
+        **{"example.com/x": st.sampled_from([1, "2k"])},
     )
     return _some(
         labels=_map(_LABELS),

@@ -43,6 +43,8 @@ class Story:
     """Share of requests that name no max_tokens."""
     drafts: bool = False
     """Started with a speculative depth of 4, 2 or 0 by batch size; the made-up model drafts nothing."""
+    ordered: float = 0.0
+    """Share of the random setpoints under which prompts are served in the on-time order."""
     grammars: float = 0.0
     """Share of requests that wait for a grammar at first."""
 
@@ -65,6 +67,9 @@ class Tally:
     most_running: int = 0
     overlapped: int = 0
     switches: int = 0
+    ordered: int = 0
+    parked: int = 0
+    parked_in_vain: int = 0
     in_batches: int = 0
     broken: list[str] = field(default_factory=list)
     sums: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * len(STEP_FIELDS)))

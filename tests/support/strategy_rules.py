@@ -66,14 +66,19 @@ class Rules:
         self._still_since: float | None = None
         self._start_policy = Policy(scheduler.policy.value)
         self.in_batches = 0
+        self.is_ordered = False
         self.depths: set[int] = set()
 
     def added(self, name: str, now: float) -> None:
         """A request entered the queue."""
         self._arrived[name] = now
 
-    def switched(self, batching: Batching) -> None:
-        """Another strategy is in force: what runs is nobody's batch, and nobody may join it."""
+    def switched(self, batching: Batching, *, is_ordered: bool = False) -> None:
+        """Another strategy is in force: what runs is nobody's batch, and nobody may join it.
+
+        `is_ordered`: prompts are served in an order of their own.
+        """
+        self.is_ordered = is_ordered
         if batching != self._batching:
             self._batching = batching
             self._pool, self._members = {}, {}
@@ -132,7 +137,7 @@ class Rules:
 
     def _order(self, fresh: list[Any]) -> list[str]:
         batching = self._batching
-        if isinstance(batching.strategy, Batched) or batching.admission_delay_seconds or not fresh:
+        if isinstance(batching.strategy, Batched) or batching.admission_delay_seconds or self.is_ordered or not fresh:
             return []
         by_priority = (batching.policy or self._start_policy) is Policy.PRIORITY
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-#: Seconds until a client that was refused comes again.
-IMPATIENCE = 0.5
+#: Seconds until a client that was refused comes again: often enough to overload, and not to take the processors.
+IMPATIENCE = 2.0
+#: Numbers of prompts, over all loads: no two prompts begin alike, so that no load finds another's in the prefix cache.
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,6 @@ class StreamLoad:
         self._max_tokens = max_tokens
         self._pause = pause
         self._stop = threading.Event()
-        self._serial = itertools.count()
 
     @contextmanager
     def running(self) -> Iterator[StreamTotals]:
@@ -94,7 +95,7 @@ class StreamLoad:
 
     async def _stream(self, session: aiohttp.ClientSession) -> None:
         while not self._stop.is_set():
-            number = next(self._serial)
+            number = next(_NUMBERS)
             try:
                 await self._request(session, number)
                 if self._pause and not self._stop.is_set():

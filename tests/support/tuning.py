@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.api.v1alpha1 import Mode, Overload
+from flyball_operator.api.v1alpha1 import Mode, Order, Overload
+from flyball_operator.governor.margins import MARGINS
 from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
-from flyball_operator.governor.situation import Demand, Margins, Situation
+from flyball_operator.governor.situation import Demand, Situation
 from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
 
@@ -41,12 +42,10 @@ def situation(
     *objectives: Objective,
     model: StepModel = CPU,
     envelope: Envelope = ENVELOPE,
-    tokens: int = 2048,
-    draining: bool = False,
     **load: float,
 ) -> Situation:
     """What the law decides on."""
-    return Situation(model, demand(**load), objectives, Margins(), envelope, tokens, draining)
+    return Situation(model, demand(**load), objectives, MARGINS, envelope)
 
 
 def tuning(
@@ -54,9 +53,10 @@ def tuning(
     mode: Mode = Mode.AUTO,
     envelope: Envelope = ENVELOPE,
     overload: Overload = Overload.QUEUE,
+    order: Order = Order.ON_TIME,
 ) -> TuningSpec:
     """What a service's spec says."""
-    return TuningSpec(mode, envelope, objectives, overload)
+    return TuningSpec(mode, envelope, objectives, overload, order=order)
 
 
 def limits(seqs: int, tokens: int) -> Limits:

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from flyball_engine.contract import Env, launch_command
+from support import cpu_image
 from support.engine import SERVICE, Signer
 from support.launcher import environment
 from support.ports import free_port
@@ -32,8 +33,8 @@ def make_model(python: str, folder: Path) -> Path:
     return folder
 
 
-#: How the small model runs here.
-SMALL = ("--enforce-eager", "--kv-cache-memory-bytes=256M", "--max-model-len=4096", "--dtype=bfloat16")
+#: How the small model runs here: as in the CPU engine image.
+SMALL = (*cpu_image.arguments(), "--max-model-len=4096")
 
 
 def make_plugin(folder: Path, *others: Path) -> Path:
@@ -118,14 +119,13 @@ def started(
     settings = environment(
         folder,
         python_path=[plugin],
-        HF_HUB_OFFLINE="1",
-        VLLM_NO_USAGE_STATS="1",
-        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        **cpu_image.variables(),
         **{
+            # A compiler that the image lacks must not be what makes a request work.
+            "PATH": cpu_image.without_compilers(folder / "commands"),
             # The other core is for the clients, which measure.
             "OMP_NUM_THREADS": "1",
-            # What one server compiled and looked up, the next one finds: ten seconds of a start and of first requests.
-            "TORCHINDUCTOR_CACHE_DIR": str(model.parent / "compiled"),
+            # What one server looked up, the next one finds.
             "VLLM_CACHE_ROOT": str(model.parent / "vllm"),
             Env.SERVICE_UID.value: SERVICE,
             Env.PUBLIC_KEY.value: signer.public_pem,

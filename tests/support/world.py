@@ -19,6 +19,7 @@ from flyball_operator.cluster.resources import (
     EVENTS,
     INFERENCE_SERVICES,
     PODS,
+    REPLICA_SETS,
     SERVICES,
 )
 from flyball_operator.plan.snapshot import Config
@@ -152,7 +153,8 @@ class World:
             status |= self._progressing("NewReplicaSetAvailable", before)
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})
-        self._pods(name, template, ready=0 if fails else wanted, broken=int(fails))
+        replica_set = self._replica_set(deployment)
+        self._pods(name, template, replica_set, ready=0 if fails else wanted, broken=int(fails))
 
     def _progressing(self, reason: str, before: Object) -> Object:
         found: Object = next((item for item in before.get("conditions") or () if item["type"] == "Progressing"), {})
@@ -161,30 +163,50 @@ class World:
         moment = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         return {"conditions": [{"type": "Progressing", "reason": reason, "lastUpdateTime": moment}]}
 
-    def _pods(self, name: str, template: Object, *, ready: int, broken: int) -> None:
+    def _replica_set(self, deployment: Object) -> Object:
+        """The ReplicaSet of a Deployment's template; one that lost its Deployment is adopted."""
+        template = deployment["spec"]["template"]
+        spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
+        metadata = {
+            "name": f"{deployment['metadata']['name']}-{spec_hash}",
+            "namespace": NAMESPACE,
+            "labels": template["metadata"]["labels"],
+            "ownerReferences": [_controller("Deployment", deployment)],
+        }
+        found = self.api.objects.get((REPLICA_SETS.plural, NAMESPACE, metadata["name"]))
+        if found is None or found["metadata"]["ownerReferences"] != metadata["ownerReferences"]:
+            return self.api.put(REPLICA_SETS, {"metadata": metadata})
+        return found
+
+    def _pods(self, name: str, template: Object, replica_set: Object, *, ready: int, broken: int) -> None:
         spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         wanted = {f"{name}-{spec_hash}-{number}": number < ready for number in range(ready + broken)}
         for pod in self.api.find(PODS):
             mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name
-            if mine and pod["metadata"]["name"] not in wanted:
+            if mine and pod["metadata"].get("ownerReferences") and pod["metadata"]["name"] not in wanted:
                 self.api.remove(PODS, pod["metadata"]["name"])
         for pod_name, is_ready in wanted.items():
             metadata = {**template["metadata"], "name": pod_name, "namespace": NAMESPACE}
+            metadata["ownerReferences"] = [_controller("ReplicaSet", replica_set)]
             body = {"metadata": metadata, "spec": {}, "status": _pod_status(ready=is_ready)}
-            if ("pods", NAMESPACE, pod_name) not in self.api.objects:
+            known = self.api.objects.get((PODS.plural, NAMESPACE, pod_name), {"metadata": {}})
+            if known["metadata"].get("ownerReferences") != metadata["ownerReferences"]:
                 self.api.put(PODS, copy.deepcopy(body))
 
     def _front(self, front: Object) -> None:
         name = front["metadata"]["name"]
-        deployments = [item for item in self.api.find(DEPLOYMENTS) if item["metadata"]["name"] == name]
-        ready = sum(item.get("status", {}).get("readyReplicas", 0) for item in deployments)
+        ready = [
+            {"conditions": {"ready": True}, "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]}}
+            for pod in self.api.find(PODS)
+            if pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and pod["status"].get("conditions")
+        ]
         metadata: Object = {
             "name": f"{name}-slice",
             "namespace": NAMESPACE,
             "labels": {"kubernetes.io/service-name": name},
             "ownerReferences": [{"kind": "Service", "name": name, "uid": front["metadata"]["uid"], "controller": True}],
         }
-        body = {"metadata": metadata, "endpoints": [{"conditions": {"ready": True}}] * ready}
+        body = {"metadata": metadata, "endpoints": ready}
         found = self.api.objects.get((ENDPOINT_SLICES.plural, NAMESPACE, metadata["name"]))
         if found is None or found["endpoints"] != body["endpoints"]:
             self.api.put(ENDPOINT_SLICES, body)
@@ -196,6 +218,10 @@ class World:
         status = self.api.one(INFERENCE_SERVICES, name).get("status", {})
         found = next(item for item in status["conditions"] if item["type"] == kind)
         return found["status"], found["reason"]
+
+    def conditions(self, name: str = "chat") -> list[str]:
+        """Types of all conditions there are."""
+        return [item["type"] for item in self.api.one(INFERENCE_SERVICES, name)["status"]["conditions"]]
 
     def message(self, kind: str, name: str = "chat") -> str:
         """Message of a condition."""
@@ -209,6 +235,11 @@ class World:
     def image(self, name: str = "chat") -> str:
         """The engine image that the Deployment has."""
         return str(self.template(name)["spec"]["containers"][0]["image"])
+
+
+def _controller(kind: str, found: Object) -> Object:
+    metadata = found["metadata"]
+    return {"kind": kind, "name": metadata["name"], "uid": metadata["uid"], "controller": True}
 
 
 def _counts(*, total: int, updated: int, ready: int) -> Object:

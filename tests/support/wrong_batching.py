@@ -86,6 +86,14 @@ WRONG_BATCHING = (
         "'Shed' or 'Queue'",
         '"Shed", "Queue"',
     ),
+    Wrong(
+        "order Foo",
+        {"spec.tuning.order": "Foo"},
+        {"spec.tuning.order": "Arrival"},
+        "spec.tuning.order",
+        "'OnTime' or 'Arrival'",
+        '"OnTime", "Arrival"',
+    ),
     *(
         Wrong(
             f"shedding by {metric or 'nothing'}",

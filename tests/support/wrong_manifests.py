@@ -9,6 +9,7 @@ from typing import Any
 
 from support.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
+from support.wrong_pods import GPU, WRONG_PODS
 
 
 def _args(item: str, says: str, right: str = "--max-model-len=16384") -> Wrong:
@@ -28,8 +29,14 @@ _TWO = [
 _APART = [_TWO[0], _TWO[1] | {"threshold": "0.6s"}]
 _SAME_NAME = [_TWO[0], {"name": "a", "metric": "EndToEndLatency", "threshold": "5s"}]
 _OTHER_NAME = [_TWO[0], _SAME_NAME[1] | {"name": "b"}]
-_POD = "spec.podTemplate"
-_GPU = "nvidia.com/gpu"
+
+
+def _token_and_answer(first: str, first_target: str, whole: str, whole_target: str) -> list[dict[str, str]]:
+    return [
+        {"name": "first", "metric": "TimeToFirstToken", "threshold": first, "target": first_target},
+        {"name": "whole", "metric": "EndToEndLatency", "threshold": whole, "target": whole_target},
+    ]
+
 
 WRONG = (
     # Names.
@@ -73,6 +80,23 @@ WRONG = (
             ("file:///models/../etc/passwd", "file:///models/tiny/"),
         )
     ),
+    *(
+        Wrong(
+            f"model uri {uri}",
+            {"spec.model.uri": uri},
+            {"spec.model.uri": right, "spec.engine.args": ["--revision=main"]},
+            "spec.model.uri",
+            "may not hold a revision: write --revision=<branch, tag or commit> into spec.engine.args",
+        )
+        for uri, right in (("hf://Qwen/Qwen3-8B@main", "hf://Qwen/Qwen3-8B"), ("hf://gpt2@", "hf://gpt2"))
+    ),
+    Wrong(
+        "claim of 300 characters",
+        {"spec.model.uri": f"pvc://{'c' * 300}/m"},
+        {"spec.model.uri": f"pvc://{'c' * 253}/m"},
+        "spec.model.uri",
+        "must name a claim of at most 253 characters",
+    ),
     Wrong("no model", {"spec.model": DROP}, {}, "spec.model", "Field required", "Required value"),
     Wrong(
         "token without Hugging Face",
@@ -96,12 +120,33 @@ WRONG = (
         "must begin with a letter or digit",
     ),
     # Engine.
+    *(
+        Wrong(
+            f"image {image[:40]}",
+            {"spec.engine.image": image},
+            {"spec.engine.image": right},
+            "spec.engine.image",
+            "must be an image reference [host[:port]/]repository[:tag][@sha256:digest], such as vllm/vllm-openai",
+        )
+        for image, right in (
+            ("vllm/vllm-openai: v0.32.0", "registry.local:5000/vllm/vllm-openai@sha256:" + "0" * 64),
+            ("https://docker.io/vllm/vllm-openai", "docker.io/vllm/vllm-openai"),
+            ("a:b:c", "a:5000/b:c"),
+            ("vllm/vllm-openai@sha256:123", "vllm/vllm-openai:v1@sha256:" + "9a" * 32),
+            ("@sha256:123", "localhost/vllm"),
+            ("vllm/vllm-openai:", "vllm/vllm-openai:latest"),
+            ("vllm/VLLM-OpenAI:v1", "Registry.Example.Com/vllm/vllm-openai:V1"),
+            ("VLLM/vllm-openai:v1", "VLLM:443/vllm-openai:v1"),
+            ("vllm//vllm-openai", "[fd00::1]:5000/vllm/vllm__openai"),
+            ("vllm/vllm-openai:" + "t" * 129, "vllm/vllm-openai:" + "t" * 128),
+        )
+    ),
     Wrong(
-        "image with a space",
-        {"spec.engine.image": "vllm/vllm-openai: v0.32.0"},
-        {"spec.engine.image": "registry.local:5000/vllm/vllm-openai@sha256:" + "0" * 64},
+        "image repository of 256 characters",
+        {"spec.engine.image": f"a:5000/{'n' * 256}:v1"},
+        {"spec.engine.image": f"a:5000/{'n' * 255}:v1"},
         "spec.engine.image",
-        "must be an image reference such as vllm/vllm-openai:v0.32.0",
+        "must have a repository of at most 255 characters between the host and the tag",
     ),
     Wrong(
         "image empty",
@@ -165,23 +210,50 @@ WRONG = (
     Wrong(
         "accelerator without domain",
         {"spec.accelerator": {"resourceName": "gpu"}},
-        {"spec.accelerator": {"resourceName": _GPU}},
+        {"spec.accelerator": {"resourceName": GPU}},
         "spec.accelerator.resourceName",
         "must be an extended resource such as nvidia.com/gpu",
     ),
+    *(
+        Wrong(
+            f"accelerator {resource}",
+            {"spec.accelerator": {"resourceName": resource}},
+            {"spec.accelerator": {"resourceName": right}},
+            "spec.accelerator.resourceName",
+            "may not be under kubernetes.io, which is reserved for Kubernetes' own resources; accepted: the vendor's",
+        )
+        for resource, right in (("kubernetes.io/gpu", "amd.com/gpu"), ("gpu.kubernetes.io/a", "gpu.kubernetes.com/a"))
+    ),
+    Wrong(
+        "accelerator's name of 64 characters",
+        {"spec.accelerator": {"resourceName": "nvidia.com/" + "g" * 64}},
+        {"spec.accelerator": {"resourceName": "nvidia.com/" + "g" * 63}},
+        "spec.accelerator.resourceName",
+        "a name of at most 63 characters",
+    ),
     Wrong(
         "tensor parallel over 0 devices",
-        {"spec.parallelism.tensor": 0},
-        {"spec.parallelism.tensor": 2},
+        {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.tensor": 0},
+        {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.tensor": 2},
         "spec.parallelism.tensor",
         "greater than or equal to 1",
     ),
     Wrong(
         "a pipeline of 0 stages",
-        {"spec.parallelism.pipeline": 0},
-        {"spec.parallelism.pipeline": 2},
+        {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.pipeline": 0},
+        {"spec.accelerator": {"resourceName": GPU}, "spec.parallelism.pipeline": 2},
         "spec.parallelism.pipeline",
         "greater than or equal to 1",
+    ),
+    *(
+        Wrong(
+            f"{kind} parallel without an accelerator",
+            {f"spec.parallelism.{kind}": 8},
+            {"spec.accelerator": {"resourceName": GPU}, f"spec.parallelism.{kind}": 8},
+            "spec.parallelism",
+            "needs spec.accelerator, such as {resourceName: nvidia.com/gpu}",
+        )
+        for kind in ("tensor", "pipeline")
     ),
     Wrong(
         "replicas below 0",
@@ -193,11 +265,14 @@ WRONG = (
     # Objectives.
     _objective("threshold without unit", "threshold", "500", "500ms", "must be a duration such as 500ms, 1.5s, 250us"),
     _objective("threshold in days", "threshold", "1d", "24h", "must be a duration such as 500ms, 1.5s, 250us"),
+    _objective("threshold of two units", "threshold", "1m30s", "90s", "one number and one unit, 90s for 1m30s"),
     _objective("threshold 0", "threshold", "0ms", "100us", "must be at least 100us and at most 24h"),
     _objective("threshold of a week", "threshold", "168h", "23h", "must be at least 100us and at most 24h"),
     _objective("target 100", "target", "100", "99.999", "must be above 0 and below 100: at 100 a single late request"),
     _objective("target 0", "target", "0.0", "0.1", "must be above 0 and below 100"),
     _objective("target no decimal", "target", "99%", "99", 'must be a decimal number in quotes, such as "99"'),
+    _objective("target of 7 decimals", "target", "99.9999999", "99.999999", "with at most six decimals"),
+    _objective("target of 9 decimals", "target", "99.999999999", "99.99", "with at most six decimals"),
     _objective("target a number", "target", 99, "99", "valid string", "must be of type string"),
     _objective("metric unknown", "metric", "TTFT", "TimePerOutputToken", "'TimeToFirstToken'", '"TimeToFirstToken"'),
     _objective("objective name", "name", "First Token", "first-token", "must be a DNS label: a-z, 0-9 and '-'"),
@@ -214,6 +289,20 @@ WRONG = (
         {"spec.objectives": _APART},
         "spec.objectives",
         "two objectives have the same metric and threshold",
+    ),
+    *(
+        Wrong(
+            f"first token later than the answer, {first} and {whole}",
+            {"spec.objectives": _token_and_answer("10s", first, "1s", whole)},
+            {"spec.objectives": right},
+            "spec.objectives",
+            "a TimeToFirstToken threshold is above an EndToEndLatency threshold of the same or a higher target",
+        )
+        for first, whole, right in (
+            ("99", "99", _token_and_answer("1s", "99", "10s", "99")),
+            ("95", "99", _token_and_answer("1s", "99", "1s", "99")),
+            ("99.0", "99", _token_and_answer("10s", "99.9", "1s", "99")),
+        )
     ),
     *WRONG_BATCHING,
     # Rollout.
@@ -238,71 +327,7 @@ WRONG = (
         "spec.rollout.drainTimeout",
         "must be at least 1s and at most 1h",
     ),
-    # Pod template.
-    Wrong(
-        "our label",
-        {f"{_POD}.labels": {"serving.flyball.dev/service": "other"}},
-        {f"{_POD}.labels": {"team.example.com/name": "serving"}},
-        f"{_POD}.labels",
-        "Flyball sets them",
-    ),
-    Wrong(
-        "our annotation",
-        {f"{_POD}.annotations": {"prometheus.io/scrape": "false"}},
-        {f"{_POD}.annotations": {"example.com/note": "any text, really"}},
-        f"{_POD}.annotations",
-        "Flyball sets them",
-    ),
-    Wrong(
-        "label value",
-        {f"{_POD}.labels": {"team": "my team"}},
-        {f"{_POD}.labels": {"team": "my_team"}},
-        f"{_POD}.labels",
-        "must be a label value",
-    ),
-    Wrong(
-        "label key",
-        {f"{_POD}.nodeSelector": {"my key": "a"}},
-        {f"{_POD}.nodeSelector": {"example.com/my-key": "a"}},
-        f"{_POD}.nodeSelector",
-        "has a key that is no qualified name",
-    ),
-    Wrong(
-        "quantity",
-        {f"{_POD}.resources.requests": {"memory": "16 GB"}},
-        {f"{_POD}.resources.requests": {"memory": "16Gi", "cpu": 2}},
-        f"{_POD}.resources.requests",
-        "must be a quantity such as 500m, 2, 16Gi or 1.5",
-    ),
-    Wrong(
-        "negative quantity",
-        {f"{_POD}.resources.limits": {"cpu": -1}},
-        {f"{_POD}.resources.limits": {"cpu": 0}},
-        f"{_POD}.resources.limits",
-        "must be a quantity such as 500m, 2, 16Gi or 1.5",
-    ),
-    Wrong(
-        "accelerator in resources",
-        {"spec.accelerator": {"resourceName": _GPU}, f"{_POD}.resources": {"limits": {_GPU: 1}}},
-        {"spec.accelerator": {"resourceName": _GPU}, f"{_POD}.resources": {"limits": {"cpu": 1}}},
-        f"{_POD}.resources",
-        "may not hold the accelerator",
-    ),
-    Wrong(
-        "toleration operator",
-        {f"{_POD}.tolerations": [{"key": "a", "operator": "In"}]},
-        {f"{_POD}.tolerations": [{"key": "a", "operator": "Exists"}]},
-        f"{_POD}.tolerations[0].operator",
-        "'Exists' or 'Equal'",
-        '"Exists", "Equal"',
-    ),
-    Wrong(
-        "priority class name",
-        {f"{_POD}.priorityClassName": "High Priority"},
-        {f"{_POD}.priorityClassName": "high-priority"},
-        f"{_POD}.priorityClassName",
-        "must be the name of a Kubernetes object",
-    ),
+    *WRONG_PODS,
 )
 """Refused by the CRD's schema or CEL, and by `flyball_operator.api.parse`."""
 

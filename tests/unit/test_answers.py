@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import CellKey, Missing, StepWindow, Sums, Unobserved
-from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, step_window
+from flyball_operator.governor.signals import CellKey, Load, Missing, Signals, StepWindow, Sums, Unobserved
+from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, signals_of, step_window
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
 
 CHAT = ("team", "uid-1")
@@ -101,3 +101,24 @@ def test_limits_that_ran_are_known_where_the_least_and_the_most_are() -> None:
 def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
     asked = targets(("team", 'uid"} or up{a="\\'))
     assert asked.endswith('="uid\\"} or up{a=\\"\\\\"')
+
+
+def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
+    sums = {"running": 6, "waiting": 2, "ended": 30, "finished": 30, "prompt_tokens": 60, "generated_tokens": 90}
+    load = {**sums, "cores": 2, "series": 4, "pods": 2, "age": 1, "kv_usage": 0.5, "kv_tokens": 1000, "uneven": 1.8}
+    found = signals_of(
+        steps=[*decodes(), SEEN],
+        load=[figure(field, value) for field, value in load.items()],
+        outcomes=[figure("objective", 8, objective="ttft", outcome="met")],
+        window=15,
+        pods=2,
+    )
+    assert isinstance(found, Signals)
+    assert isinstance(found.load, Load)
+    assert isinstance(found.steps, StepWindow)
+    assert (found.cores, found.pods) == (2, 2)
+    assert (found.load.running, found.load.finished, found.load.kv_usage, found.load.kv_tokens) == (3, 15, 0.5, 1000)
+    assert found.load.uneven == 1.8
+    assert found.steps.total().steps == 5
+    assert found.outcomes["ttft"].met == 4
+    assert "several targets for one engine" in found.twice

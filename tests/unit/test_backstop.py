@@ -131,11 +131,11 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
 
 def test_what_vllm_refuses_is_counted_once_and_told_to_come_back() -> None:
     cores = GatedCores()
-    keeper = GateKeeper(cores.gate, lambda: 0.0)
+    keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5)
     keeper.overflowed()  # outside of a request for tokens nobody was refused
     passage = keeper.opened()
     keeper.overflowed()
     keeper.overflowed()
     keeper.closed(passage)
-    assert passage.retry_after == 1
+    assert passage.retry_after == 8, "spread, as those that the gate refuses"
     assert {reason: count for reason, count in cores.gate.counts.items() if count} == {Reason.QUEUE_FULL: 1}

@@ -17,10 +17,10 @@ import pytest
 from bench.interrupted import InterruptedPart
 from bench.intervals import half_width, quotients
 from bench.kept import Kept
-from bench.law import SEEDS, compare
+from bench.law import compare
 from bench.law_command import refusal, write_report
 from bench.main import run as command
-from bench.options import Options
+from bench.options import SEEDS, Options
 from bench.policies import Outcome
 from bench.report.page import page
 from bench.rows import FILE, KeptError
@@ -113,7 +113,7 @@ class TestChosenScenarios:
 
     def test_names_that_are_none_and_other_parts_are_refused(self) -> None:
         chosen = Options(scenarios=("h100 chat", "h100 chatt"))
-        assert "no scenario h100 chatt: there are h100 chat," in (refusal(chosen, ["open"]) or "")
+        assert "no scenario 'h100 chatt': there are 'h100 chat'," in (refusal(chosen, ["open"]) or "")
         assert "--part" in (refusal(replace(chosen, scenarios=("h100 chat",)), ["open", "robust"]) or "")
         assert refusal(replace(chosen, scenarios=("h100 chat",)), ["open", "gated"]) is None
 
@@ -243,6 +243,12 @@ class TestThePage:
             "Nothing was finished",
         ):
             assert said in opened.text
+
+    def test_what_is_of_one_seed_has_a_table_of_its_own(self) -> None:
+        seeds = {"seed 1: the law, requests/s": 8.75, "seed 2: the law, requests/s": 9.25}
+        opened = Opened()
+        opened.feed(page({"open": {"h100 chat": {"the law over the oracle": 0.98} | seeds}}))
+        assert opened.text.index("8.75") > opened.text.index("Seed by seed") > opened.text.index("0.98")
 
     def test_what_belongs_together_is_one_drawing(self) -> None:
         trouble = {"calm: nothing": {"the law, goodput": 9.0}}

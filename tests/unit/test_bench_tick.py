@@ -12,7 +12,7 @@ from bench import tick
 from bench.interrupted import InterruptedPart
 from bench.options import Options
 from bench.tick_copies import copied
-from bench.tick_operator import PODS, address_of, pod, service, uid_of
+from bench.tick_operator import PODS, address_of, know_pods, service, uid_of
 from flyball_operator.cluster.cache import Cache
 from flyball_operator.prometheus import answers
 from flyball_operator.prometheus.queries import UID
@@ -49,7 +49,7 @@ def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.Mon
 def test_the_fleet_is_one_that_the_operator_works_for() -> None:
     cache = Cache()
     cache.replace_services([service(number) for number in range(3)], 1)
-    cache.replace_pods([pod(number) for number in range(3 * PODS)], 1)
+    know_pods(cache, 3 * PODS)
     services = CachedServices(cache)
     assert [found.metadata.name for found in services.all()] == ["chat-0", "chat-1", "chat-2"]
     assert all(len(services.pods(found.metadata.uid)) == PODS for found in services.all())

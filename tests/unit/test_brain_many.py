@@ -112,3 +112,22 @@ async def test_a_service_whose_watch_fails_stops_no_other(
     monkeypatch.setattr(Seat, "to_be_kept", to_be_kept)
     await work(Many(services=numbered(0, 1)), 31)
     assert len(ticks["chat-0"]) == len(ticks["chat-1"]) >= 7
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("ticks")
+async def test_generations_are_remembered_of_all_services_and_of_some_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flyball_operator.shell.brain.GONE_REMEMBERED", 2, raising=False)
+    desk = Many(services=numbered(*range(6)))
+    tools = desk.tools()
+    tools.given.update({f"uid-{number}": 7 for number in range(6)})
+    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(AWAY), tools=tools).run())
+    await asyncio.sleep(11)
+    assert len(tools.given) == 6
+    desk.services = numbered(0)
+    await asyncio.sleep(11)
+    assert tools.given == {"uid-0": 7, "uid-4": 7, "uid-5": 7}
+    brain.cancel()
+    await asyncio.gather(brain, return_exceptions=True)

@@ -16,8 +16,13 @@ from flyball_engine.control.cached_blocks import (
     CachedBlocksWriter,
     cached_blocks_of,
 )
+from flyball_engine.model import StepModel
 from flyball_engine.vllm.cached_blocks import CachedBlocks, cached_blocks
 from flyball_engine.vllm.prefixes import Hashing, Prefixes, open_prefixes
+from support.engine import setpoint
+from support.plain_scheduler import GovernedCore
+from support.reflexes import a_budget
+from support.turns import to_its_end
 
 SIZE = 4
 
@@ -78,10 +83,19 @@ def core(tmp_path: Path) -> Core:
     return Core(tmp_path)
 
 
-def looked_up(folder: Path, engines: Sequence[int] = (0,)) -> Prefixes:
-    return Prefixes(
-        [CachedBlocksReader(cached_blocks_of(folder, engine)) for engine in engines], Hashing(digest, extra_keys)
-    )
+class LookedUp:
+    """What an API server sees of the caches of these cores."""
+
+    def __init__(self, folder: Path, engines: Sequence[int]) -> None:
+        readers = [CachedBlocksReader(cached_blocks_of(folder, engine)) for engine in engines]
+        self._prefixes = Prefixes(readers, Hashing(digest, extra_keys))
+
+    def cached(self, engine_input: Any, adapter: Any) -> tuple[int, ...] | None:
+        return to_its_end(self._prefixes.cached(engine_input, adapter))
+
+
+def looked_up(folder: Path, engines: Sequence[int] = (0,)) -> LookedUp:
+    return LookedUp(folder, engines)
 
 
 def prompt(tokens: Sequence[int], **more: Any) -> dict[str, Any]:
@@ -199,6 +213,22 @@ def test_the_core_looks_up_what_waits(core: Core) -> None:
     assert core.followed.cached_tokens(waiting) == 0
 
 
+def test_a_step_has_room_for_what_a_cached_prompt_costs(core: Core, tmp_path: Path) -> None:
+    folder = tmp_path / "governed"
+    folder.mkdir()
+    governed, chat = GovernedCore(folder), list(range(4000))
+    governed.governor.cached = core.followed
+    core.pool.cache(hashes(chat)[:975])
+    governed.add("chat", prompt=4000)
+    governed.scheduler.requests["chat"].block_hashes = hashes(chat)
+    # A token of a prompt takes 1 ms and reads its context at 1 µs a token.
+    model = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=1e-6, kappa=1)
+    governed.governor.apply(setpoint(1, step=a_budget(0.1, model)))
+    governed.governor.before_schedule()
+    room = governed.scheduler.max_num_scheduled_tokens
+    assert 0.9 < model.seconds(decodes=0, prefill_tokens=room, context=3900) / 0.1 <= 1.0
+
+
 def test_a_fault_of_ours_leaves_the_cache_as_it_is(
     core: Core, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,6 +285,14 @@ def test_a_cache_that_a_connector_fills_is_not_followed(tmp_path: Path, caplog: 
     with caplog.at_level("INFO"):
         assert cached_blocks(scheduler, folder=tmp_path, engine=0) is None
     assert "a connector brings what the cache does not hold" in caplog.text
+
+
+def test_a_cache_whose_hashes_look_ahead_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = SimpleNamespace(enable_caching=True)
+    with caplog.at_level("INFO"):
+        scheduler = SimpleNamespace(kv_cache_manager=manager, num_hash_lookahead_tokens=1)
+        assert cached_blocks(scheduler, folder=tmp_path, engine=0) is None
+    assert "hashes of blocks cover tokens behind them" in caplog.text
 
 
 def test_where_a_core_tells_nothing_nothing_is_looked_up(tmp_path: Path) -> None:

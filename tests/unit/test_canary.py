@@ -12,7 +12,7 @@ from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.governor.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
-from flyball_operator.governor.governor import FIRST_TOKENS
+from flyball_operator.governor.first_policy import FIRST_TOKENS
 from flyball_operator.governor.guard import ROLLBACK_HOLD
 from flyball_operator.governor.policy import Policy
 from flyball_operator.shell.vetting import Vetting
@@ -126,7 +126,7 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     await seconds(story, seat, WINDOW_SECONDS + 10)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     assert story.service.status.tuning.applied_pods == "3/3"
-    await seconds(story, seat, 60, running=100.0, waiting=30.0)
+    await seconds(story, seat, 60, slower=2.0)
     assert story.condition(TUNED) == ("True", "Applied")
     assert story.engines.limits(first) != tried, "later ones go to all pods at once"
     assert "CanaryFailed" not in story.events
@@ -141,7 +141,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     await crew.survey()
     vetting = Vetting(crew, now, vetted=False)
     left = Policy(limits=limits(128, 2048))
-    vetting.begin(None, left, live=True, trusted=False, halved=False)
+    vetting.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
     await crew.push(tried)
     for _ in range(int(WINDOW_SECONDS / 5) + 2):
@@ -149,7 +149,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
         await asyncio.sleep(5)
         await crew.survey()
     assert vetting.pod is None, "it has passed"
-    vetting.begin(tried, left, live=True, trusted=True, halved=False)
+    vetting.begin(tried, left, live=True, trusted=True)
     assert vetting.pod is not None
 
 

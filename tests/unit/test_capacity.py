@@ -11,17 +11,13 @@ from hypothesis import strategies as st
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
 from flyball_operator.governor import report
 from flyball_operator.governor.capacity import (
-    EXACT,
     FAILING_WINDOWS,
     FEWER_SECONDS,
-    FOUND_SECONDS,
     MOST_GROWTH,
-    MOVED,
     WEIGHED_SECONDS,
     Balance,
     Carried,
     carried,
-    searched,
     weighed,
 )
 from flyball_operator.governor.governor import State, decide, start
@@ -34,7 +30,6 @@ from support.tuning import E2E, GAP, TPOT, TTFT, demand, signals, situation, tun
 
 SPEC = tuning(TTFT, TPOT)
 LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}
-GATED = pytest.mark.parametrize("gated", [False, True], ids=["queue", "shed"])
 SCRAPED = Verdict("True", Reason.SCRAPED, "")
 
 
@@ -47,61 +42,54 @@ def mixed(*objectives: Objective, **lengths: float) -> Situation:
 # What one core carries.
 
 
-@GATED
-def test_looser_objectives_let_more_be_carried(gated: bool) -> None:
-    rates = [
-        carried(situation(TTFT, replace(TPOT, seconds=seconds)), gated=gated).rate for seconds in (0.04, 0.06, 0.12)
-    ]
+def test_looser_objectives_let_more_be_carried() -> None:
+    rates = [carried(situation(TTFT, replace(TPOT, seconds=seconds))).rate for seconds in (0.04, 0.06, 0.12)]
     assert 0 < rates[0] < rates[1] < rates[2]
 
 
-@GATED
-def test_longer_prompts_and_slower_devices_let_less_be_carried(gated: bool) -> None:
-    short, long = (carried(mixed(TTFT, TPOT, **lengths), gated=gated).rate for lengths in ({}, LONG))
+def test_longer_prompts_and_slower_devices_let_less_be_carried() -> None:
+    short, long = (carried(mixed(TTFT, TPOT, **lengths)).rate for lengths in ({}, LONG))
     assert long < short / 2
-    slow, fast = (carried(situation(TTFT, TPOT, model=model), gated=gated).rate for model in (A100, H100))
+    slow, fast = (carried(situation(TTFT, TPOT, model=model)).rate for model in (A100, H100))
     assert slow < fast
 
 
-@GATED
-def test_the_load_of_now_does_not_change_what_is_carried(gated: bool) -> None:
-    calm = carried(situation(TTFT, TPOT), gated=gated).rate
+def test_the_load_of_now_does_not_change_what_is_carried() -> None:
+    calm = carried(situation(TTFT, TPOT)).rate
     crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, running=100.0, decodes=90.0)
-    assert carried(crowded, gated=gated).rate == pytest.approx(calm, rel=2 * EXACT)
+    assert carried(crowded).rate == pytest.approx(calm, rel=0.01)
 
 
-@GATED
-def test_memory_bounds_what_is_carried(gated: bool) -> None:
-    roomy, short = (carried(situation(TTFT, kv_tokens=kv), gated=gated).rate for kv in (100_000.0, 1_000.0))
+def test_memory_bounds_what_is_carried() -> None:
+    roomy, short = (carried(situation(TTFT, kv_tokens=kv)).rate for kv in (100_000.0, 1_000.0))
     assert short < roomy
 
 
 def test_a_token_objective_alone_is_carried_as_far_as_the_batch_that_keeps_it() -> None:
     here = situation(TPOT)
-    found = carried(here, gated=False)
+    found = carried(here)
     assert found.binding == "tpot"
     batch = found.rate * here.demand.output * TPOT.seconds
     assert here.balanced_step(0.7 * batch) < TPOT.seconds * here.margins.token
 
 
-@GATED
-def test_an_objective_that_an_idle_engine_cannot_keep_is_named_with_what_it_can(gated: bool) -> None:
+def test_an_objective_that_an_idle_engine_cannot_keep_is_named_with_what_it_can() -> None:
     tight = replace(TTFT, seconds=0.01)
-    found = carried(situation(tight, TPOT), gated=gated)
+    found = carried(situation(tight, TPOT))
     assert found.rate == 0
     ((name, seconds),) = found.reachable
     assert name == "ttft"
-    assert carried(situation(replace(tight, seconds=1.01 * seconds), TPOT), gated=gated).rate > 0
-    assert carried(situation(replace(tight, seconds=0.9 * seconds), TPOT), gated=gated).rate == 0
+    assert carried(situation(replace(tight, seconds=1.01 * seconds), TPOT)).rate > 0
+    assert carried(situation(replace(tight, seconds=0.9 * seconds), TPOT)).rate == 0
 
 
 def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_are_named() -> None:
     first, gap = replace(TTFT, seconds=0.3), replace(GAP, seconds=0.03)
-    found = carried(mixed(first, gap, **LONG), gated=False)
+    found = carried(mixed(first, gap, **LONG))
     reachable = dict(found.reachable)
     assert reachable
     together = [replace(o, seconds=1.01 * reachable.get(o.name, o.seconds)) for o in (first, gap)]
-    assert not carried(mixed(*together, **LONG), gated=False).reachable
+    assert not carried(mixed(*together, **LONG)).reachable
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,53 +100,16 @@ def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_
     prompt=st.floats(10.0, 3000.0),
     output=st.floats(2.0, 500.0),
 )
-def test_a_looser_objective_never_lets_less_be_carried_behind_a_gate(
+def test_a_looser_objective_never_lets_less_be_carried(
     ttft: float, tpot: float, looser: float, prompt: float, output: float
 ) -> None:
     lengths = {"prompt": prompt, "uncached": prompt, "attention": prompt / 2, "output": output}
     first, token = replace(TTFT, seconds=ttft), replace(TPOT, seconds=tpot)
     tight, loose = (
-        carried(mixed(one, token, ratio=prompt / output, **lengths), gated=True).rate
+        carried(mixed(one, token, ratio=prompt / output, **lengths)).rate
         for one in (first, replace(first, seconds=looser * ttft))
     )
-    # Of less than one request in a quarter of an hour the search knows only that it is next to none.
-    assert loose >= tight * (1 - 2 * EXACT) - 1e-3
-
-
-# When it is looked for.
-
-
-@GATED
-def test_what_was_found_holds_while_little_moves_whatever_the_load(gated: bool) -> None:
-    calm = situation(TTFT, TPOT)
-    first = searched(None, calm, gated=gated, now=0.0)
-    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, running=100.0, decodes=90.0)
-    longer = replace(calm, demand=replace(calm.demand, output=calm.demand.output * (1 + MOVED / 2)))
-    for near in (calm, crowded, longer):
-        assert searched(first, near, gated=gated, now=FOUND_SECONDS / 2) is first
-
-
-@GATED
-def test_it_is_found_again_after_a_while_and_where_more_moved(gated: bool) -> None:
-    calm = situation(TTFT, TPOT)
-    first = searched(None, calm, gated=gated, now=0.0)
-    slower = replace(calm, model=replace(calm.model, t0=2 * calm.model.t0))
-    edited = situation(TTFT, replace(TPOT, seconds=2 * TPOT.seconds))
-    for moved in (mixed(TTFT, TPOT, **LONG), slower, edited):
-        found = searched(first, moved, gated=gated, now=15.0)
-        assert found.found.rate == pytest.approx(carried(moved, gated=gated).rate, rel=2 * EXACT)
-    again = searched(first, calm, gated=gated, now=FOUND_SECONDS)
-    assert again.at == FOUND_SECONDS
-    assert again.found.rate == pytest.approx(first.found.rate, rel=2 * EXACT)
-    assert searched(first, calm, gated=not gated, now=15.0) is not first
-
-
-@GATED
-def test_that_objectives_cannot_be_kept_is_found_anew_each_time(gated: bool) -> None:
-    hopeless = situation(replace(TTFT, seconds=0.001), TPOT)
-    first = searched(None, hopeless, gated=gated, now=0.0)
-    assert first.found.reachable
-    assert searched(first, hopeless, gated=gated, now=15.0) is not first
+    assert loose >= tight * 0.99 - 1e-6
 
 
 # The load against it.
@@ -255,7 +206,10 @@ def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
     lasting = windows(calm, FAILING_WINDOWS, 4.0, rate=0.0)
     said = verdict(lasting)
     assert (said.status, said.reason) == ("False", Reason.INFEASIBLE)
-    assert said.message == "even an idle engine cannot keep ttft, but 330ms"
+    assert said.message == (
+        "even an idle engine cannot keep ttft within 2s, the least that it can keep is 330ms. "
+        "Raise the threshold, or use a faster accelerator or a smaller model"
+    )
     assert lasting.advised == calm.advised, "no number of pods would do"
     assert verdict(windows(lasting, 1, 4.0)).reason == Reason.SUFFICIENT
 
@@ -337,7 +291,7 @@ def test_what_is_refused_counts_as_load() -> None:
     assert refusing is not None
     assert not calm.overloaded
     assert refusing.overloaded
-    assert refusing.carried.rate == pytest.approx(calm.carried.rate, rel=2 * EXACT)
+    assert refusing.carried.rate == pytest.approx(calm.carried.rate, rel=0.01)
 
 
 def test_nobody_asked_for_objectives_so_nothing_is_carried_at_them() -> None:

@@ -21,14 +21,12 @@ def waiting(reason: str, message: str = "") -> Object:
     }
 
 
-def ended(code: int, reason: str = "Error", message: str = "") -> Object:
-    terminated = {"exitCode": code, "reason": reason, "message": message}
+def ended(code: int, reason: str = "Error", message: str = "", *, restarts: int = 0, at: str = "") -> Object:
+    terminated = {"exitCode": code, "reason": reason, "message": message, "finishedAt": at}
     state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    return {
-        "containerStatuses": [
-            {"name": "engine", "ready": False, "state": state, "lastState": {"terminated": terminated}}
-        ]
-    }
+    last = {"terminated": terminated}
+    container = {"name": "engine", "ready": False, "state": state, "lastState": last, "restartCount": restarts}
+    return {"containerStatuses": [container]}
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -57,8 +55,20 @@ UNSCHEDULABLE: Object = {
         (waiting("ImagePullBackOff", "backing off"), CauseReason.IMAGE_PULL_FAILED, "backing off"),
         (waiting("CreateContainerConfigError", 'secret "hf" not found'), CauseReason.CONFIG_MISSING, 'secret "hf"'),
         (waiting("CreateContainerError", "no command"), CauseReason.CONTAINER_NOT_STARTED, "no command"),
+        (waiting("InvalidImageName", "no image name"), CauseReason.INVALID_IMAGE_NAME, "no image name"),
         (ended(64, message="--max-num-seqs is owned"), CauseReason.ARGUMENT_REFUSED, "--max-num-seqs is owned"),
-        (ended(137, reason="OOMKilled"), CauseReason.OUT_OF_MEMORY, "memory limit"),
+        (ended(137, reason="OOMKilled"), CauseReason.OUT_OF_MEMORY, "memory limit; 0 restarts, exit code 137"),
+        (ended(137), CauseReason.ENGINE_FAILED, "0 restarts, exit code 137 (SIGKILL): Error"),
+        (
+            ended(0, reason="Completed", restarts=1, at="10:00"),
+            CauseReason.ENGINE_FAILED,
+            "ended at 10:00, 1 restart",
+        ),
+        (
+            ended(0, reason="Completed"),
+            CauseReason.ENGINE_FAILED,
+            "exit code 0: vLLM ends so when its engine core",
+        ),
         (ended(1, message="no such\n  model"), CauseReason.ENGINE_FAILED, "exit code 1: no such model"),
         (
             ended(1, message=TRACEBACK),
@@ -97,8 +107,67 @@ def test_pods_that_may_not_be_created_are_told_of_by_the_deployment() -> None:
     assert (cause.reason, "exceeded quota" in cause.message) == (CauseReason.PODS_REFUSED, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("pods is forbidden: no PriorityClass with name x was found", "spec.podTemplate.priorityClassName"),
+        ('pods is forbidden: pod rejected: RuntimeClass "x" not found', "spec.podTemplate.runtimeClassName"),
+    ],
+)
+def test_a_class_that_is_missing_is_told_with_its_field(words: str, field: str) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": words}
+    cause = find([], {"status": {"conditions": [failure]}}, "h")
+    assert cause is not None
+    assert cause.message == f"Deployment: {words}; create it, or change {field}"
+
+
 def test_long_last_words_keep_their_end() -> None:
     cause = find([pod(**ended(1, message="x" * 5000 + " the real reason"))], None, "h")
     assert cause is not None
     assert len(cause.message) <= 1000
     assert cause.message.endswith("the real reason")
+
+
+def test_an_init_container_that_ended_well_is_no_trouble() -> None:
+    assert find([pod(initContainerStatuses=ended(0)["containerStatuses"])], None, "h") is None
+
+
+FULL: Object = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.",
+        }
+    ]
+}
+
+
+def strategy(unavailable: int) -> Object:
+    return {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": unavailable}}}}
+
+
+def holder(*, spec_hash: str = "earlier", node: str = "node-1", resource: str = "nvidia.com/gpu") -> Object:
+    requests = {"resources": {"requests": {resource: "1"}}}
+    return {**pod("chat-0", spec_hash=spec_hash), "spec": {"nodeName": node, "containers": [requests]}}
+
+
+@pytest.mark.parametrize(
+    ("other", "deployment", "advised"),
+    [
+        (holder(), strategy(0), True),
+        (holder(), strategy(1), False),
+        (holder(node=""), strategy(0), False),
+        (holder(resource="memory"), strategy(0), False),
+        (holder(spec_hash="h"), strategy(0), False),
+    ],
+)
+def test_a_pod_that_waits_for_what_an_earlier_one_holds_is_told_how_to_get_it(
+    other: Object, deployment: Object, *, advised: bool
+) -> None:
+    cause = find([other, pod(**FULL)], deployment, "h")
+    assert cause is not None
+    assert cause.reason == CauseReason.UNSCHEDULABLE
+    told = "pods of this service hold nvidia.com/gpu." in cause.message
+    assert (told, "spec.rollout: {maxSurge: 0, maxUnavailable: 1}" in cause.message) == (advised, advised)

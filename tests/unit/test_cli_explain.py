@@ -103,6 +103,50 @@ def test_a_service_that_nobody_has_looked_at_yet(explained: Any) -> None:
     assert "none set yet: pods run at the upper bounds" in said
 
 
+def test_of_a_service_that_is_not_accepted_it_says_why(explained: Any) -> None:
+    said_by_hands = "Deployment chat has no owner and is left alone: remove it or give this service another name"
+    conflict = {"type": "Accepted", "status": "False", "reason": "NameConflict", "message": said_by_hands}
+    said = explained(a_service({"conditions": [conflict]}))
+    assert f"Accepted False, NameConflict: {said_by_hands}" in " ".join(said.split())
+    assert "a service that is not accepted is not tuned" in said
+    assert "no operator has reported" not in said
+    assert "has applied what it decided" not in said
+
+
+def test_a_service_that_is_accepted_and_not_looked_at_yet(explained: Any) -> None:
+    accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "the spec can be acted upon"}
+    said = explained(a_service({"conditions": [accepted]}))
+    assert "the operator has accepted the service, and has not looked at its engines" in said
+    assert "the spec can be acted upon" not in said
+
+
+def test_a_rollback_and_what_serves_instead_are_told(explained: Any) -> None:
+    back = {"type": "Ready", "status": "False", "reason": "RolledBack", "message": "InvalidImageName: reg.example/x@"}
+    earlier = {"type": "Available", "status": "True", "reason": "EarlierRevisionServes", "message": "revision 1 serves"}
+    said = explained(a_service({**TUNED, "conditions": [*TUNED["conditions"][1:], back, earlier]}))
+    assert "Ready False, RolledBack: InvalidImageName: reg.example/x@" in said
+    assert "Available True, EarlierRevisionServes: revision 1 serves" in said
+
+
+def test_before_a_model_small_first_steps_are_not_told_as_the_upper_bounds(explained: Any) -> None:
+    first = {"maxNumActiveSeqs": 256, "maxNumScheduledTokens": 512, "queuedTokens": 8533}
+    said = explained(a_service({"tuning": {"mode": "Auto", "generation": 1, "setpoint": first}}))
+    assert "what binds: nothing yet: first steps are small until the model is known" in said
+
+
+@pytest.mark.parametrize(
+    ("remaining", "words"),
+    [
+        ("0", "0 % of the allowed violations left"),
+        ("-520", "6.2 times the allowed violations"),
+        ("-999", "at least 11 times the allowed violations"),
+    ],
+)
+def test_an_overspent_budget_is_told_as_a_multiple(explained: Any, remaining: str, words: str) -> None:
+    rows = [{"name": "ttft", "attained": "93.8", "budgetRemaining": remaining, "window": "5m"}]
+    assert f"93.8 % in the last 5m, {words}" in explained(a_service(TUNED | {"objectives": rows}))
+
+
 def test_behind_a_gate_it_tells_who_is_refused(explained: Any) -> None:
     gated = LIMITS | {"stepBudget": "27.6ms", "firstTokenDeadline": "500ms", "firstTokenMargin": "0.85"}
     decision = DECISION | {"before": LIMITS, "after": gated}
@@ -111,6 +155,15 @@ def test_behind_a_gate_it_tells_who_is_refused(explained: Any) -> None:
     assert "beside 48 decodes that is 618 tokens of a prompt" in said
     assert "who is predicted to wait longer than 425ms is refused" in said
     assert "time of a step: - to 27.6ms" in said.partition("last decisions")[2]
+
+
+def test_in_the_on_time_order_it_tells_who_is_served_first(explained: Any) -> None:
+    ordered = LIMITS | {"onTimeDeadline": "2s", "onTimeMargin": "0.70"}
+    decision = DECISION | {"before": LIMITS, "after": ordered}
+    status = TUNED | {"tuning": TUNED["tuning"] | {"setpoint": ordered, "decisions": [decision]}}
+    said = explained(a_service(status))
+    assert "who can have it within 1.4s is served first, the others behind" in said
+    assert "first token by, served first who can have it: - to 2s" in said.partition("last decisions")[2]
 
 
 def test_recommend_says_what_it_would_change(explained: Any) -> None:
@@ -146,7 +199,8 @@ def test_a_model_that_is_not_trusted_explains_no_limit(explained: Any) -> None:
     ("document", "code", "expected"),
     [
         ("{", 1, "neither YAML nor JSON"),
-        ("[1]", 1, "kind is 'list', accepted: InferenceService"),
+        ("", 1, "is empty, accepted: InferenceService"),
+        ("[1]", 1, "kind is not there, accepted: InferenceService"),
         ({"kind": "Deployment"}, 1, "kind is 'Deployment', accepted: InferenceService"),
         ({"kind": "InferenceService"}, 2, "metadata"),
         (a_service(spec__engine__image=3), 2, "spec.engine.image"),
@@ -177,3 +231,11 @@ def test_without_a_kubeconfig_it_says_so(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["explain", "chat"]) == 1
     assert f"no usable kubeconfig: there is no {tmp_path / 'none'}; accepted" in capsys.readouterr().err
+
+
+def test_what_decodes_read_is_part_of_what_a_limit_means(explained: Any) -> None:
+    reading = TUNED | {"tuning": TUNED["tuning"] | {"model": MODEL | {"d": "5e-08"}}}
+    said = explained(a_service(reading))
+    assert "50ns/token of KV cache that decodes read" in " ".join(said.split())
+    # 2.4 ms more than without.
+    assert "a step of 48 decodes with 1,000 tokens of context each takes 9.84ms" in said

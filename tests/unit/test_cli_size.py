@@ -81,7 +81,8 @@ def test_the_start_values_can_be_pasted_into_an_inference_service(
     said = json.loads(capsys.readouterr().out)
     pasted = yaml.safe_load(textwrap.dedent(text.partition("in an InferenceService:\n")[2]))["spec"]
     assert pasted == said["spec"]
-    manifest = good(metadata__namespace="team", metadata__uid="uid-1")
+    gpu = {"resourceName": "nvidia.com/gpu"}
+    manifest = good(metadata__namespace="team", metadata__uid="uid-1", spec__accelerator=gpu)
     for part, fields in pasted.items():
         manifest["spec"][part] = manifest["spec"].get(part, {}) | fields
     spec = parse_service(manifest).spec

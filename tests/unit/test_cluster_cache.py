@@ -1,4 +1,4 @@
-"""What is known of services and pods: no ghosts, nothing older over newer, nothing of strangers."""
+"""What is known of services and pods: no ghosts, nothing older over newer, and no stranger's pod among a service's."""
 
 from __future__ import annotations
 
@@ -10,21 +10,43 @@ from support.manifests import Object, good
 ACCEPTED = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted"}]}
 
 
-def service(uid: str, version: int, name: str = "chat", **status: object) -> Object:
-    found = good(name, metadata__namespace="ns")
+def service(
+    uid: str, version: int, name: str = "chat", *, namespace: str = "ns", status: Object | None = None
+) -> Object:
+    found = good(name, metadata__namespace=namespace)
     found["metadata"] |= {"uid": uid, "resourceVersion": str(version), "generation": 1}
-    return found | {"status": status or ACCEPTED}
+    return found | {"status": ACCEPTED if status is None else status}
 
 
-def pod(uid: str, version: int, *, service_uid: str = "s1", ready: bool = True, leaving: bool = False) -> Object:
-    labels = {names.LABEL_SERVICE: "chat", names.LABEL_SERVICE_UID: service_uid}
-    metadata: Object = {
-        "name": f"pod-{uid}",
-        "namespace": "ns",
-        "uid": uid,
-        "resourceVersion": str(version),
-        "labels": labels,
-    }
+def controlled(uid: str, controller: str, *, name: str = "chat", namespace: str = "ns") -> Object:
+    """An object with the labels of the service s1, as anyone may write them."""
+    labels = {names.LABEL_SERVICE: "chat", names.LABEL_SERVICE_UID: "s1"}
+    metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1", "labels": labels}
+    owners = [{"uid": controller, "controller": True}] if controller else []
+    return {"metadata": metadata | {"ownerReferences": owners}}
+
+
+def known(*services: str) -> Cache:
+    """A cache that knows services with a Deployment and a ReplicaSet each."""
+    cache = Cache()
+    for uid in services or ("s1",):
+        cache.observe_service(service(uid, 1), deleted=False)
+        cache.observe_deployment(controlled(f"deployment-{uid}", uid), deleted=False)
+        cache.observe_replica_set(controlled(f"replicas-{uid}", f"deployment-{uid}"), deleted=False)
+    return cache
+
+
+def pod(
+    uid: str,
+    version: int,
+    *,
+    controller: str = "replicas-s1",
+    namespace: str = "ns",
+    ready: bool = True,
+    leaving: bool = False,
+) -> Object:
+    metadata: Object = controlled(uid, controller, name=f"pod-{uid}", namespace=namespace)["metadata"]
+    metadata["resourceVersion"] = str(version)
     if leaving:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     engine = {"name": "engine", "containerID": f"containerd://{uid}-{version}", "restartCount": 2}
@@ -55,7 +77,7 @@ def test_a_list_keeps_what_came_after_it() -> None:
 
 
 def test_an_older_version_never_replaces_a_newer_one() -> None:
-    cache = Cache()
+    cache = known()
     cache.observe_pod(pod("p1", 9, ready=True), deleted=False)
     cache.observe_pod(pod("p1", 8, ready=False), deleted=False)
     cache.replace_pods([pod("p1", 7, ready=False)], 7)
@@ -63,24 +85,24 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 
 
 def test_what_is_deleted_is_forgotten() -> None:
-    cache = Cache()
+    cache = known()
     cache.observe_pod(pod("p1", 9), deleted=False)
     cache.observe_pod(pod("p1", 10), deleted=True)
     assert not cache.pods_of("s1")
 
 
 def test_the_brain_sees_accepted_governed_services_and_pods_that_stay() -> None:
-    cache = Cache()
+    cache = known()
     view = CachedServices(cache)
     plain = service("s3", 3, "plain")
     plain["spec"]["engine"]["governed"] = False
     leaving = service("s4", 4, "leaving")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    refused = service("s2", 2, "refused", conditions=[])
+    refused = service("s2", 2, "refused", status={"conditions": []})
     for found in (service("s1", 1), refused, plain, leaving):
         cache.observe_service(found, deleted=False)
     assert [found.metadata.uid for found in view.all()] == ["s1"]
-    for found in (pod("p1", 1), pod("p2", 2, leaving=True), pod("p3", 3, service_uid="gone")):
+    for found in (pod("p1", 1), pod("p2", 2, leaving=True), pod("p3", 3, controller="gone")):
         cache.observe_pod(found, deleted=False)
     (seen,) = view.pods("s1")
     assert (seen.name, seen.ip, seen.ready, seen.restarts, seen.container_id) == (
@@ -95,8 +117,47 @@ def test_the_brain_sees_accepted_governed_services_and_pods_that_stay() -> None:
 def test_what_is_no_service_and_no_pod_of_ours_is_passed_over() -> None:
     cache = Cache()
     cache.observe_service({"metadata": {"uid": "x"}}, deleted=False)
-    stranger = pod("p1", 1)
-    stranger["metadata"]["labels"] = {}
-    cache.observe_pod(stranger, deleted=False)
+    cache.observe_pod(pod("p1", 1, controller=""), deleted=False)
     assert not uids(cache)
     assert not list(cache.pods)
+
+
+def names_of(cache: Cache, service_uid: str = "s1") -> list[str]:
+    return sorted(found.link.name for found in cache.pods_of(service_uid))
+
+
+def test_labels_make_no_pod_a_services() -> None:
+    cache = known()
+    cache.observe_replica_set(controlled("bare-set", ""), deleted=False)
+    cache.observe_deployment(controlled("other-deployment", "s1", name="other"), deleted=False)
+    cache.observe_replica_set(controlled("other-set", "other-deployment"), deleted=False)
+    for number, controller in enumerate(("replicas-s1", "", "bare-set", "other-set", "nobody", "s1", "deployment-s1")):
+        cache.observe_pod(pod(f"p{number}", 1, controller=controller), deleted=False)
+    assert names_of(cache) == ["pod-p0"]
+
+
+def test_a_pod_in_another_namespace_is_not_a_services_whatever_it_names_as_its_controller() -> None:
+    cache = known()
+    cache.observe_pod(pod("p1", 1), deleted=False)
+    cache.observe_pod(pod("p2", 1, namespace="tenant-b"), deleted=False)
+    # A whole chain over there, up to the service's UID.
+    cache.observe_deployment(controlled("d-b", "s1", namespace="tenant-b"), deleted=False)
+    cache.observe_replica_set(controlled("r-b", "d-b", namespace="tenant-b"), deleted=False)
+    cache.observe_pod(pod("p3", 1, controller="r-b", namespace="tenant-b"), deleted=False)
+    assert names_of(cache) == ["pod-p1"]
+
+
+def test_a_pod_is_a_services_as_soon_as_its_chain_is_known_and_as_long_as_it_holds() -> None:
+    cache = Cache()
+    cache.observe_pod(pod("p1", 1), deleted=False)
+    cache.observe_replica_set(controlled("replicas-s1", "deployment-s1"), deleted=False)
+    cache.observe_service(service("s1", 1), deleted=False)
+    assert names_of(cache) == []
+    cache.observe_deployment(controlled("deployment-s1", "s1"), deleted=False)
+    assert names_of(cache) == ["pod-p1"]
+    cache.replace_replica_sets([], 5)
+    assert names_of(cache) == []
+    cache.replace_replica_sets([controlled("replicas-s1", "deployment-s1")], 6)
+    assert names_of(cache) == ["pod-p1"]
+    cache.observe_deployment(controlled("deployment-s1", "s1"), deleted=True)
+    assert names_of(cache) == []

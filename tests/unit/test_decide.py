@@ -13,7 +13,6 @@ from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, d
 from flyball_operator.governor.guard import Hold
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.signals import Load, Missing, Observation, Outcome, StepWindow, Unobserved, blind_spot
-from flyball_operator.governor.situation import Regime
 from flyball_operator.governor.spec import Envelope, Span, TuningSpec
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
@@ -40,7 +39,7 @@ def test_it_starts_where_the_pods_do() -> None:
     assert start(AUTO).limits == limits(128, 2048)
 
 
-@pytest.mark.parametrize(("envelope", "first"), [((128, 8192), 512), ((512, 8192), 1024), ((128, 256), 256)])
+@pytest.mark.parametrize(("envelope", "first"), [((128, 8192), 512), ((1024, 8192), 1024), ((128, 256), 256)])
 def test_where_a_gate_will_stand_its_first_steps_are_short(envelope: tuple[int, int], first: int) -> None:
     seqs, tokens = envelope
     spec = tuning(TTFT, TPOT, overload=Overload.SHED, envelope=Envelope(Span(4, seqs), Span(128, tokens)))
@@ -60,14 +59,6 @@ def test_figures_that_cannot_be_are_not_acted_on(absurd: float) -> None:
     ):
         after, decision = ticks(before, seen, now=500.0)
         assert (after, decision.hold) == (before, Hold.NOT_OBSERVED)
-
-
-def test_a_window_of_few_arrivals_says_little_and_one_of_many_all() -> None:
-    usual = signals(100.0, arrivals=0.4)
-    few, _ = ticks(start(AUTO), usual, signals(115.0, arrivals=0.8), now=100.0)
-    many, _ = ticks(start(AUTO), usual, signals(115.0, arrivals=8.0), now=100.0)
-    assert few.seen.arrivals == pytest.approx(0.4 + 0.4 * 12 / 60)
-    assert many.seen.arrivals == 8.0
 
 
 def test_requests_of_overlapping_windows_count_once() -> None:
@@ -146,7 +137,7 @@ def test_nothing_moves_before_the_model_is_trusted() -> None:
     state, decision = ticks(start(AUTO), signals(100.0, window=alike))
     assert state.limits == limits(128, 2048)
     assert decision.hold is Hold.LEARNING
-    assert "FewSteps" in decision.trigger
+    assert "too few engine steps were seen" in decision.trigger
 
 
 def test_at_rest_equal_signals_change_nothing() -> None:
@@ -181,54 +172,30 @@ def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:
             held.append(decision)
     assert all(sum(start <= at < start + 60.0 for at in changed) <= 6 for start in changed)
     assert held
-    assert held[-1].trigger.endswith("the next one waits")
-    assert len(state.changes) <= 6
+    assert held[-1].trigger.endswith("this change waits")
 
 
 def test_a_change_that_waits_is_weighed_anew_and_made_when_it_may_be() -> None:
-    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(128, 2048)))
+    state = replace(tuned(), changed_at=195.0, policy=Policy(limits=limits(128, 2048)))
     state, early = ticks(state, signals(200.0), now=200.0)
     assert (early.hold, early.changed) == (Hold.CHANGED_OFTEN, False)
     assert early.choice is not None
-    _, later = ticks(state, signals(225.0), now=225.0)
+    _, later = ticks(state, signals(205.0), now=205.0)
     assert later.changed
 
 
-def test_a_queue_is_drained_even_where_it_changed_often() -> None:
-    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(16, 512)))
-    _, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=300.0, running=16.0), now=200.0)
-    assert decision.changed
-    assert decision.policy.limits.max_num_active_seqs == 128
-
-
-def test_so_is_one_for_which_steps_become_smaller() -> None:
-    state = replace(tuned(), changes=(165.0, 175.0, 185.0, 195.0), policy=Policy(limits=limits(16, 2048)))
-    _, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=10.0, running=16.0), now=200.0)
-    assert decision.choice is not None
-    assert decision.choice.regime is Regime.DRAINING
-    assert decision.choice.tokens < 2048
-    assert decision.changed
-
-
-def test_what_a_queue_spoils_is_no_verdict_even_while_its_drain_has_to_wait() -> None:
-    often = (165.0, 170.0, 175.0, 180.0, 185.0, 195.0)
-    state = replace(tuned(), changes=often, policy=Policy(limits=limits(16, 512)))
-    state, decision = ticks(state, signals(200.0, arrivals=40.0, waiting=300.0, running=16.0), now=200.0)
-    assert decision.hold is Hold.CHANGED_OFTEN
-    assert (state.regime, state.trial) == (Regime.DRAINING, None)
-
-
 def test_the_moves_of_a_shadow_are_not_counted() -> None:
-    shadow, state = replace(AUTO, mode=Mode.RECOMMEND), replace(tuned(), changes=())
+    shadow, state = replace(AUTO, mode=Mode.RECOMMEND), tuned()
+    before = state.changed_at
     for number in range(40):
         at = 200.0 + 5 * number
         state, decision = ticks(state, flapping(number, at), spec=shadow, now=at)
         assert decision.hold is not Hold.CHANGED_OFTEN
-    assert state.changes == ()
+    assert state.changed_at == before
 
 
 def test_what_the_spec_asks_for_is_not_held() -> None:
-    often = replace(start(AUTO), changes=(70.0, 75.0, 80.0, 85.0, 90.0, 95.0))
+    often = replace(start(AUTO), changed_at=95.0)
     narrow = replace(AUTO, envelope=Envelope(Span(4, 16), Span(128, 256)))
     state, decision = ticks(often, signals(100.0), spec=narrow)
     assert decision.changed
@@ -243,44 +210,7 @@ def test_overlapping_windows_teach_nothing_twice() -> None:
     assert third.learner != first.learner
 
 
-def test_a_change_that_makes_things_worse_is_undone() -> None:
-    good, bad = outcome(100, 0), outcome(50, 50)
-    state = tuned(count=40)
-    state = replace(state, last_outcome=good, counted_until=295.0)
-    heavier = signals(300.0, window=step_window(start=285, end=300, slower=1.0), generated_tokens=60 * 160.0)
-    worse = replace(state, policy=Policy(limits=limits(128, 2048)))
-    state, decision = ticks(worse, replace(heavier, goodput=good), now=300.0)
-    assert decision.changed
-    at, undone = 300.0, None
-    for _ in range(40):
-        at += 5.0
-        state, decision = ticks(state, replace(signals(at), goodput=bad, at=at), now=at)
-        if state.held_until > at:
-            undone = decision
-            break
-    assert undone is not None
-    assert undone.policy.limits == limits(128, 2048)
-    _, held = ticks(state, signals(at + 5), now=at + 5)
-    assert held.hold is Hold.ROLLED_BACK
-
-
-def test_a_shadow_is_neither_tried_nor_trimmed() -> None:
-    recommend = replace(AUTO, mode=Mode.RECOMMEND)
-    bad = {TPOT.id: outcome(50, 50)}
-    observations = [replace(signals(100.0 + 5 * n), outcomes=bad, goodput=outcome(50, 50)) for n in range(20)]
-    state, _ = ticks(start(recommend), *observations, spec=recommend)
-    assert state.limits != limits(128, 2048), "it recommends"
-    assert state.trial is None
-    assert state.margins == start(recommend).margins
-
-
-def test_violations_tighten_the_margin_while_the_law_is_live() -> None:
-    bad = {TPOT.id: outcome(80, 20)}
-    observations = [replace(signals(100.0 + 5 * n), outcomes=bad) for n in range(20)]
-    state, _ = ticks(start(AUTO), *observations)
-    assert state.margins.token < start(AUTO).margins.token
-
-
 def test_every_decision_says_why_in_a_sentence() -> None:
     _, decision = ticks(start(AUTO), signals(100.0))
-    assert re.fullmatch(r"\w+ binds at 4/s per core of \d+\+40 tokens, 0 waiting", decision.trigger)
+    said = r"\w+ binds at 4/s per core of \d+\+40 tokens, 0 waiting; what can meet ttft is served first"
+    assert re.fullmatch(said, decision.trigger)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor import guard
 from flyball_operator.governor.demand import Seen
+from flyball_operator.governor.margins import MARGINS, scattered
 from flyball_operator.governor.signals import CellKey, Load, Signals, StepWindow, Sums
-from flyball_operator.governor.situation import Demand, Margins
+from flyball_operator.governor.situation import Demand
 from support.tuning import TPOT, signals
 
 
@@ -35,7 +35,7 @@ def demanded(*windows: Signals) -> Demand:
         assert isinstance(one.steps, StepWindow)
         seen = seen.after(one.load, one.steps, at=one.at, seconds=one.window_seconds)
     assert isinstance(one.load, Load)
-    found = seen.demand(one.load, at=one.at, cores=1, seconds=one.window_seconds)
+    found = seen.demand(one.load, at=one.at, cores=1)
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def test_where_drafts_cease_a_decode_makes_one_token_at_once() -> None:
     found = demanded(*drafting, plain)
     assert found.made == 1.0
     assert 1.0 < found.drafted < 4.0, "what they cost is believed as slowly as it was"
-    assert guard.scattered(Margins(), (TPOT,), found).token > 0
+    assert scattered(MARGINS, (TPOT,), found).token > 0
 
 
 def test_steps_with_prompts_do_not_tell_of_drafts() -> None:
@@ -130,3 +130,23 @@ def test_one_step_that_stands_still_is_soon_forgotten() -> None:
     assert scattering(stalled, windows=1) < 0.5
     calm = [window(15.0 * n, decodes()) for n in range(2, 9)]
     assert demanded(window(15.0, stalled), *calm).scatter < 0.25
+
+
+def seen_of(*, uneven: float, arrivals: float, cores: int = 4) -> tuple[Seen, Load]:
+    """After a window in which the fullest core had so many times the requests of the mean one."""
+    now = signals(100.0, uneven=uneven, arrivals=arrivals, running=40.0)
+    assert isinstance(now.load, Load)
+    assert isinstance(now.steps, StepWindow)
+    return Seen().after(now.load, now.steps, at=now.at, seconds=15.0, cores=cores), now.load
+
+
+def test_an_uneven_load_is_that_of_the_fullest_core() -> None:
+    seen, load = seen_of(uneven=1.6, arrivals=12.0)
+    asked = seen.demand(load, at=100.0, cores=4)
+    assert asked is not None
+    assert (asked.running, asked.arrivals) == pytest.approx((16.0, 1.6 * 12.0 / 4))
+
+
+def test_what_chance_makes_uneven_is_not_believed() -> None:
+    assert seen_of(uneven=1.6, arrivals=0.1)[0].fullest == 1.0, "of three requests each by chance one core has five"
+    assert seen_of(uneven=1.6, arrivals=12.0, cores=1)[0].fullest == 1.0

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from demo import report
+from demo.calibration import Calibration, carries
 from demo.errors import DemoError
-from demo.main import carries, example, in_force
+from demo.main import counted, example, in_force
 from demo.measure import REFUSED, Measured, Request, measure
-from demo.phases import AT_ONCE, NORMAL, phases, preparation, schedule
-from demo.watch import Pod, Snapshot, counters_of, pod_of
+from demo.phases import AT_ONCE, NORMAL, calibration, phases, schedule, warm_up
+from demo.view import Now, View
+from demo.watch import Pod, Snapshot, Watcher, counters_of, pod_of
 from flyball_engine.bench.requests import Percentiles
-from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ReadBack, Setpoint, Shed
+from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ObjectiveSpec, ReadBack, Setpoint, Shed
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,
     InferenceService,
@@ -104,15 +107,16 @@ def test_each_phase_runs_in_both_modes_with_the_same_seed() -> None:
     assert {(run.phase.name, run.mode) for run in runs} == {
         (phase.name, mode) for phase in phases(10.0) for mode in (Mode.DISABLED, Mode.AUTO)
     }
-    assert len({run.name for run in (*preparation(NORMAL), *runs)}) == len(runs) + 2
+    assert len({run.name for run in (*calibration(), warm_up(NORMAL, carried=10.0), *runs)}) == len(runs) + 4
     for phase in phases(10.0):
         assert len({run.seed for run in runs if run.phase == phase and run.round == 1}) == 1
 
 
 def test_loads_are_shares_of_what_the_engine_carries() -> None:
-    busy = preparation(NORMAL)[1].phase.streams[0]
+    busy = calibration()[-1].phase.streams[0]
     assert busy.count(0.0) == AT_ONCE
-    for slow, fast in zip(phases(5.0), phases(50.0), strict=True):
+    learnt = (warm_up(NORMAL, carried=each).phase for each in (5.0, 50.0))
+    for slow, fast in zip((*phases(5.0), next(learnt)), (*phases(50.0), next(learnt)), strict=True):
         for one, other in zip(slow.streams, fast.streams, strict=True):
             assert other.rate == pytest.approx(10 * one.rate, rel=0.1)
 
@@ -122,6 +126,63 @@ def test_what_was_not_all_answered_does_not_tell_what_the_engine_carries() -> No
     assert carries(measure(answered, [FIRST])) == pytest.approx(4 / 4.0)
     with pytest.raises(DemoError, match="of 4 requests at once 1 were not answered"):
         carries(measure([*answered[:3], request(error="broke off")], [FIRST]))
+
+
+def service(**spec: object) -> InferenceService:
+    """The demo's, with this of its spec changed."""
+    manifest = example("engine:1")
+    manifest["metadata"]["uid"] = "uid"
+    manifest["spec"] |= spec
+    return InferenceService.model_validate(manifest)
+
+
+def calibrated(*alone: float, carried: float = 10.0) -> Calibration:
+    """Of a machine that took so long for prompts sent alone, after a cold one, and 20 ms for a token of a few chats."""
+    requests = [request(first, start=100.0 + number) for number, first in enumerate((9.0, *alone))]
+    few = measure([request(0.3, (0.02,) * 9)] * 4, ())
+    busy = measure([request(1.0, (), start=number / carried) for number in range(96)], ())
+    found = Calibration.of(requests, few, busy)
+    return Calibration(first=found.first, worst=found.worst, token=found.token, carried=carried)
+
+
+def test_thresholds_are_multiples_of_what_the_machine_takes() -> None:
+    wished = service().spec.objectives
+    fast, slow = (list(calibrated(*times).objectives(wished)) for times in ((0.8, 0.8, 0.9), (1.6, 1.6, 1.8)))
+    assert [each["threshold"] for each in fast] == ["4s", "80ms", "260ms"]
+    assert [each["threshold"] for each in slow] == ["8s", "80ms", "530ms"]
+    assert [(each["name"], each["metric"], each["target"]) for each in fast] == [
+        (each.name, each.metric.value, each.target) for each in wished
+    ]
+
+
+def test_a_machine_that_cannot_compare_is_told_so_and_what_to_do() -> None:
+    assert not calibrated(0.8, 0.8, 0.9).unfair
+    for found, why, mend in (
+        (calibrated(8.0, 8.0, 8.1, carried=0.6), "too slow", "newer processors"),
+        (calibrated(0.8, 0.8, 0.8, 2.4), "too busy", "End what else runs here"),
+    ):
+        assert why in found.unfair
+        assert mend in found.unfair
+        assert "hack/demo --anyway" in found.unfair
+
+
+def test_what_was_not_answered_calibrates_nothing() -> None:
+    broken = [request(0.8, error="broke off"), request(0.8, start=1.0)]
+    with pytest.raises(DemoError, match="not all requests of the calibration were answered"):
+        Calibration.of(broken, measure([request()], ()), measure([request()], ()))
+
+
+def test_the_engine_counts_by_new_thresholds_once_it_has_them() -> None:
+    wished = list(calibrated(0.8, 0.8).objectives(service().spec.objectives))
+    patched = service(objectives=wished)
+    specs = tuple(
+        ObjectiveSpec(metric=each.metric, threshold_seconds=each.threshold_seconds) for each in patched.spec.objectives
+    )
+    before = snapshot(mode=Mode.DISABLED, accepted=Setpoint(service="uid", epoch=1, generation=1))
+    after = snapshot(mode=Mode.DISABLED, accepted=Setpoint(service="uid", epoch=1, generation=2, objectives=specs))
+    assert not counted(after, wished), "the service is as it was"
+    assert not counted(replace(before, service=patched), wished), "the engine is as it was"
+    assert counted(replace(after, service=patched), wished)
 
 
 def test_counters_are_read_from_an_exposition() -> None:
@@ -232,6 +293,89 @@ def test_the_report_names_retunes_ratios_and_the_pod() -> None:
     assert "+50.0 points" in text
     assert "0 restarts" in text
     assert "at most 2.0 points apart (long prompts, Auto, first)" in text
+
+
+def crowded() -> report.Results:
+    """As wide as it gets: the demo's objectives and phases, long latencies, all kinds of limits."""
+    objectives = tuple(Objective.model_validate(each) for each in example("engine:1")["spec"]["objectives"])
+    ends = SetpointStatus(
+        max_num_active_seqs=128,
+        max_num_scheduled_tokens=2048,
+        long_prefill_token_threshold=1024,
+        step_budget="1250ms",
+        first_token_deadline="4s",
+    )
+    slow = [request(27.79, (1.996, 1.2)), *[request(ttft=0.0, gaps=(), error=REFUSED)] * 1221]
+    fast = [request(0.01, (0.01,) * 23, start=number / 10) for number in range(1222)]
+    runs = [
+        report.RunResult(
+            phase=run.phase.title,
+            mode=run.mode,
+            round=1,
+            began=0.0,
+            measured=measure(slow if run.mode is Mode.DISABLED else fast, objectives),
+            counted={},
+            setpoint=ends,
+        )
+        for run in schedule(NORMAL, carried=10.0)
+    ]
+    trigger = "tpot binds at 5/s per core of 1280+360 tokens, 120 waiting; predicted ttft 3300ms, tpot 180ms"
+    decision = DecisionStatus(time="2026-11-21T10:00:05Z", trigger=trigger, before=ends, after=ends)
+    pod = report.PodIdentity(name="chat-1", uid="uid", restarts=0)
+    return report.Results(
+        objectives=objectives, carried=10.0, runs=runs, decisions=[decision], pod_before=pod, pod_after=pod
+    )
+
+
+class Seen(Watcher):
+    """A watcher that has read this, and reads no more."""
+
+    def __init__(self, latest: Snapshot, decisions: Sequence[DecisionStatus]) -> None:
+        self.latest = latest
+        self.decisions = {(each.time, each.trigger): each for each in decisions}
+
+
+@pytest.mark.parametrize("width", [80, 100, 150])
+def test_every_cell_is_readable_on_a_narrow_terminal(width: int) -> None:
+    out = io.StringIO()
+    results = crowded()
+    report.show(results, Console(file=out, width=width))
+    text = out.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    words = " ".join(text.replace("│", " ").split())
+    for phase in {run.phase for run in results.runs}:
+        assert sum(phase in row and "Disabled" in row for row in rows) == 4, phase
+    for cell in (
+        "first-token",
+        "4s, 95%",
+        "refused",
+        "failed",
+        "1222",
+        "1221",
+        "0.0%",
+        "100.0%",
+        "27790 / 27790",
+        "1200 / 1996",
+        "128 seqs",
+        "1250ms",
+    ):
+        assert cell in words, cell
+    for word in results.decisions[0].trigger.split():
+        assert word in words, word
+
+
+def test_what_is_shown_meanwhile_is_readable_on_a_narrow_terminal() -> None:
+    results, seen = crowded(), snapshot(mode=Mode.AUTO)
+    view = View(Console(file=io.StringIO(), width=80), Seen(seen, results.decisions))
+    view.objectives = results.objectives
+    for run in (*calibration(), warm_up(NORMAL, carried=10.0), *schedule(NORMAL, carried=10.0)):
+        view.now = Now(run=run)
+        out = io.StringIO()
+        Console(file=out, width=80).print(view.panel())
+        assert "…" not in out.getvalue()
+        assert max(map(len, out.getvalue().splitlines())) <= 80
 
 
 def test_the_report_says_when_the_pod_changed() -> None:

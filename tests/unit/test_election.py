@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_operator.cluster.election import LEASE_SECONDS, RENEW_DEADLINE, RETRY_SECONDS, LeadershipLostError
+from flyball_operator.cluster.election import (
+    LEASE_SECONDS,
+    RAISE_SECONDS,
+    RENEW_DEADLINE,
+    RETRY_SECONDS,
+    LeadershipLostError,
+)
+from flyball_operator.governor.numbering import UNTOLD_LEADERS
 from support.ballot import Ballot, Standing, Way
 from support.virtual_time import run
 
@@ -199,7 +206,7 @@ async def test_a_lease_made_anew_goes_above_leaders_that_no_status_tells_of() ->
 async def test_nobody_leads_while_epochs_cannot_be_read() -> None:
     async with Ballot("a") as ballot:
 
-        async def unreadable() -> int:
+        async def unreadable(reached: int) -> int:
             raise TimeoutError
 
         ballot.standing["a"].elector._epoch_floor = unreadable
@@ -241,3 +248,50 @@ def test_whatever_fails_whenever_no_two_may_act(troubles: list[tuple[str, Way, f
                 await ballot.check()
 
     run(story())
+
+
+@in_virtual_time
+async def test_a_leader_raises_its_epoch_by_the_lease_and_leads_on() -> None:
+    async with Ballot("a", "b") as ballot:
+        leader = await ballot.until_leader()
+        first = leader.elector.epoch
+        leader.elector.raise_epoch(first + 7)
+        assert leader.elector.epoch == first, "not before the Lease has it"
+        await asyncio.sleep(2 * RETRY_SECONDS)
+        assert leader.acts
+        assert leader.elector.epoch == ballot.server.read()["spec"]["leaseTransitions"] == first + 8
+        await leader.die()
+        second = await ballot.until_leader(other_than=leader.name)
+        assert second.elector.epoch == first + 9
+
+
+@in_virtual_time
+async def test_epochs_are_raised_seldom_and_never_far() -> None:
+    async with Ballot("a") as ballot:
+        leader = await ballot.until_leader()
+        first = leader.elector.epoch
+        leader.elector.raise_epoch(first + UNTOLD_LEADERS + 1)
+        await asyncio.sleep(60)
+        assert leader.elector.epoch == first
+        # A pod that lies at every tick of an hour moves it once.
+        for _ in range(int(RAISE_SECONDS / 5) - 20):
+            leader.elector.raise_epoch(leader.elector.epoch)
+            await asyncio.sleep(5)
+        assert leader.elector.epoch == first + 1
+        await asyncio.sleep(120)
+        leader.elector.raise_epoch(leader.elector.epoch)
+        await asyncio.sleep(2 * RETRY_SECONDS)
+        assert leader.elector.epoch == first + 2
+
+
+@in_virtual_time
+async def test_who_lost_the_lease_raises_nothing() -> None:
+    async with Ballot("a", "b") as ballot:
+        first = await ballot.until_leader()
+        first.client.way = Way.REFUSED
+        first.elector.raise_epoch(first.elector.epoch + 5)
+        second = await ballot.until_leader(other_than=first.name)
+        first.client.way = Way.OPEN
+        await asyncio.sleep(60)
+        assert isinstance(first.ended_by, LeadershipLostError)
+        assert ballot.server.read()["spec"]["leaseTransitions"] == second.elector.epoch == 2

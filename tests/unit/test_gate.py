@@ -3,19 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from flyball_engine.batching.gate import PROBE_SECONDS, RESERVATION_SECONDS, Arrival, Reason, Work, prompt_work
-from support.gates import IDLE, GatedCores, a_policy
+from support.gates import BUSY, IDLE, GatedCores, a_policy
 
 
-def test_an_idle_engine_takes_what_it_can_answer_in_time() -> None:
+def test_an_engine_takes_what_it_can_answer_in_time() -> None:
     cores = GatedCores()
     cores.expect(1700, Reason.IN_TIME)
     cores.expect(2000, Reason.LATE)
-    assert cores.ask(1000).predicted == pytest.approx(1.1)
-    assert cores.ask(50).predicted == pytest.approx(0.060)
+    idle = GatedCores(IDLE)
+    assert idle.ask(1000).predicted == pytest.approx(1.1)
+    assert idle.ask(50).predicted == pytest.approx(0.060)
+
+
+def test_an_idle_engine_serves_what_is_late_anyway() -> None:
+    cores = GatedCores(IDLE)
+    for now in range(3):
+        verdict = cores.ask(100_000, now=float(now))
+        assert (verdict.admitted, verdict.reason) == (True, Reason.IDLE)
+    # A wrong bias refuses nobody who is alone, either: what he does corrects it.
+    cores.publish(bias=3.0)
+    cores.expect(1000, Reason.IDLE)
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        {"running": 1},
+        {"running": 1, "decodes": 1},
+        {"backlog": Work(requests=1)},
+        {"places": 0},
+    ],
+    ids=str,
+)
+def test_beside_others_what_is_late_is_refused(busy: dict[str, Any]) -> None:
+    GatedCores(replace(IDLE, **busy)).expect(10_000, Reason.LATE)
+
+
+def test_behind_one_that_is_on_its_way_the_next_is_refused() -> None:
+    cores = GatedCores(IDLE)
+    cores.expect(10_000, Reason.IDLE)
+    first = cores.gate.reserve(Arrival(10_000), now=0.0)
+    cores.expect(10_000, Reason.LATE)
+    cores.gate.release(first)
+    cores.gate.sent(first.work)
+    cores.expect(10_000, Reason.LATE)
+    cores.publish(received=1, running=1)
+    cores.expect(10_000, Reason.LATE)
+    cores.publish(running=0)
+    cores.expect(10_000, Reason.IDLE)
+
+
+def test_of_several_cores_one_that_is_idle_serves() -> None:
+    GatedCores(BUSY, IDLE).expect(10_000, Reason.IDLE)
+    GatedCores(BUSY, BUSY).expect(10_000, Reason.LATE)
 
 
 def test_what_is_queued_goes_first() -> None:
@@ -68,12 +113,12 @@ def test_decodes_take_their_part_of_every_step() -> None:
 
 
 def test_a_slow_pod_says_no_earlier() -> None:
-    cores = GatedCores(replace(IDLE, bias=1.5))
+    cores = GatedCores(replace(BUSY, bias=1.5))
     cores.expect(1700, Reason.LATE)
 
 
 def test_predictions_that_refuse_everything_are_tried_now_and_then() -> None:
-    stalled = GatedCores(replace(IDLE, bias=3.0))
+    stalled = GatedCores(replace(BUSY, bias=3.0))
     stalled.expect(1000, Reason.LATE)
     stalled.expect(1000, Reason.LATE, now=PROBE_SECONDS - 1)
     stalled.expect(1000, Reason.PROBE, now=PROBE_SECONDS)
@@ -83,7 +128,7 @@ def test_predictions_that_refuse_everything_are_tried_now_and_then() -> None:
 
 
 def test_nothing_is_tried_while_a_prompt_is_processed_or_no_place_is_free() -> None:
-    busy = GatedCores(replace(IDLE, bias=3.0, places=0))
+    busy = GatedCores(replace(BUSY, bias=3.0, places=0))
     busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
     busy.publish(places=IDLE.places, backlog=Work(requests=1))
     busy.expect(1000, Reason.LATE, now=10 * PROBE_SECONDS)
@@ -101,7 +146,7 @@ def test_decodes_that_run_on_and_on_keep_nobody_out_for_ever() -> None:
 
 
 def test_a_deadline_that_is_new_is_given_its_time() -> None:
-    cores = GatedCores(replace(IDLE, bias=3.0), policy=a_policy(None))
+    cores = GatedCores(replace(BUSY, bias=3.0), policy=a_policy(None))
     cores.gate.set_policy(a_policy(), now=1000.0)
     cores.expect(1000, Reason.LATE, now=1000.0)
     cores.gate.set_policy(a_policy(), now=1000.0 + PROBE_SECONDS)
@@ -109,7 +154,7 @@ def test_a_deadline_that_is_new_is_given_its_time() -> None:
 
 
 def test_the_limit_on_tokens_may_be_less_than_the_budget() -> None:
-    cores = GatedCores(replace(IDLE, tokens=20))
+    cores = GatedCores(replace(BUSY, tokens=20))
     cores.expect(1700, Reason.LATE)
 
 
@@ -169,8 +214,8 @@ def test_warm_prefixes_are_not_refused() -> None:
 
 
 def test_what_is_cached_counts_on_the_core_that_holds_it() -> None:
-    cores = GatedCores(replace(IDLE, backlog=prompt_work(1500), running=1), IDLE)
-    # vLLM sends it to the second, which is idle, whatever is cached.
+    cores = GatedCores(replace(IDLE, backlog=prompt_work(1500), running=2), BUSY)
+    # vLLM sends it to the second, which has less to do, whatever is cached.
     cores.expect(10_000, Reason.LATE, cached=(9_900, 0))
     cores.expect(10_000, Reason.IN_TIME, cached=(0, 9_500))
 
@@ -253,9 +298,34 @@ def test_a_policy_that_nobody_renews_expires() -> None:
 def test_every_decision_is_counted_and_says_when_to_come_back() -> None:
     cores = GatedCores()
     verdict = cores.ask(10_000)
-    assert verdict.retry_after == 9
+    assert verdict.retry_after(0.0) == 10
     cores.ask(10)
     assert {reason: count for reason, count in cores.gate.counts.items() if count} == {
         Reason.LATE: 1,
         Reason.IN_TIME: 1,
     }
+
+
+def test_those_that_are_refused_together_come_back_apart_within_twice_the_time() -> None:
+    late = GatedCores().ask(5000)
+    seconds = [late.retry_after(chance / 100) for chance in range(100)]
+    assert (min(seconds), max(seconds)) == (4, 8)
+    assert set(seconds) == set(range(4, 9))
+    far = GatedCores().ask(10**6)
+    # The official client takes a longer time for none.
+    assert [far.retry_after(chance) for chance in (0.0, 0.5, 0.999)] == [30, 45, 60]
+
+
+def test_what_the_decodes_read_takes_its_part_of_the_steps() -> None:
+    policy = a_policy()
+    assert policy.step is not None
+    reading = policy.step.model_copy(update={"model": policy.step.model.model_copy(update={"d": 1e-5})})
+    chats = replace(BUSY, backlog=prompt_work(900), running=20, decodes=20)
+    short, long = (
+        GatedCores(replace(chats, kv_tokens=tokens), policy=policy.model_copy(update={"step": reading})).ask(100)
+        for tokens in (0, 5_000)
+    )
+    assert short.predicted is not None
+    assert long.predicted is not None
+    # 50 ms of each step of 110 ms go to the contexts.
+    assert long.predicted > 1.7 * short.predicted

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Reason, Verdict
+from flyball_engine.batching.gate import CoreLoad, Reason, Verdict
+from flyball_engine.contract import Setpoint
 from flyball_engine.vllm import gate as keeping
 from flyball_engine.vllm.gate import GateKeeper, Passage, install_gate
-from support.gates import GatedCores
+from flyball_engine.vllm.refusal import Mark
+from support.gates import BUSY, IDLE, GatedCores, a_policy
 
 
 class Turned(Exception):  # noqa: N818 – stands for vLLM's own
@@ -19,8 +21,8 @@ class Turned(Exception):  # noqa: N818 – stands for vLLM's own
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> GatedCores:
-    def refusal(verdict: Verdict) -> Exception:
-        return Turned(f"retry after {verdict.retry_after}")
+    def refusal(verdict: Verdict, retry_after: int) -> Exception:
+        return Turned(f"retry after {retry_after}")
 
     monkeypatch.setattr(keeping, "refusal", refusal)
     return GatedCores()
@@ -28,7 +30,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> GatedCores:
 
 @pytest.fixture
 def keeper(cores: GatedCores) -> GateKeeper:
-    return GateKeeper(cores.gate, lambda: 0.0)
+    return GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5)
 
 
 @pytest.fixture
@@ -36,6 +38,19 @@ def passage(keeper: GateKeeper) -> Iterator[Passage]:
     passage = keeper.opened()
     yield passage
     keeper.closed(passage)
+
+
+@pytest.fixture
+def marking(cores: GatedCores) -> GateKeeper:
+    """A keeper before cores that can refuse what they have."""
+    return GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, marks=True)
+
+
+@pytest.fixture
+def marked(marking: GateKeeper) -> Iterator[Passage]:
+    passage = marking.opened()
+    yield passage
+    marking.closed(passage)
 
 
 def tokens(number: int) -> dict[str, Any]:
@@ -49,7 +64,7 @@ def counted(cores: GatedCores) -> dict[Reason, int]:
 def test_what_is_late_is_turned_away_with_a_time(keeper: GateKeeper, passage: Passage) -> None:
     with pytest.raises(Turned):
         keeper.ask(tokens(10_000))
-    assert passage.retry_after == 9
+    assert passage.retry_after == 15
     assert passage.reservations == []
 
 
@@ -90,6 +105,65 @@ def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKee
     keeper.ask(tokens(10**6))
     keeper.expect(3)
     assert counted(cores) == {}
+
+
+def test_what_a_prediction_let_in_may_be_refused_later(marking: GateKeeper, marked: Passage) -> None:
+    marking.ask(tokens(600))
+    assert marking.sent(600, alone=False) == Mark(marked.number, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "load"),
+    [(a_policy(), IDLE), (a_policy(trusted=False), BUSY), (a_policy(None), BUSY)],
+    ids=["late and alone", "no model", "no deadline"],
+)
+def test_what_was_let_in_for_another_reason_is_served_however_late(
+    cores: GatedCores, marking: GateKeeper, marked: Passage, policy: Setpoint, load: CoreLoad
+) -> None:
+    cores.loads = [load]
+    cores.gate.set_policy(policy, now=0.0)
+    marking.ask(tokens(10_000))
+    assert marking.sent(10_000, alone=False) is None
+
+
+def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper, marked: Passage) -> None:
+    marking.expect(3)
+    for _ in range(2):
+        marking.ask(tokens(10))
+    assert [marking.sent(10, alone=False, siblings=3) for _ in range(6)] == [Mark(marked.number, 6)] * 6
+
+
+def test_a_version_that_does_not_say_n_beforehand_says_it_with_the_first(marking: GateKeeper, marked: Passage) -> None:
+    marking.ask(tokens(10))
+    assert marking.sent(10, alone=False, siblings=3) == Mark(marked.number, 3)
+
+
+@pytest.mark.parametrize(("sequences", "marks"), [(1, True), (2, False)])
+def test_of_several_cores_none_knows_all_sequences_of_a_request(cores: GatedCores, sequences: int, marks: bool) -> None:
+    cores.loads = [BUSY, BUSY]
+    keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, cores=lambda: 2, marks=True)
+    passage = keeper.opened()
+    keeper.expect(sequences)
+    keeper.ask(tokens(10))
+    assert (keeper.sent(10, alone=False) is not None) is marks
+    keeper.closed(passage)
+
+
+def test_what_follows_an_answer_that_has_begun_is_not_marked(marking: GateKeeper, marked: Passage) -> None:
+    marking.ask(tokens(10))
+    marked.refusable = False
+    assert marking.sent(10, alone=False) is None
+
+
+def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
+    cores: GatedCores, marking: GateKeeper, marked: Passage
+) -> None:
+    cores.gate.set_policy(a_policy(refusal_status=429), now=0.0)
+    marking.ask(tokens(10))
+    for _ in range(3):
+        marking.expired(marked, waited=3.5)
+    assert counted(cores) == {Reason.IN_TIME: 1, Reason.EXPIRED: 1}
+    assert (marked.expired, marked.status, marked.retry_after) == (True, 429, 6)
 
 
 def test_counts_that_drifted_are_put_right_when_a_sequence_is_alone(keeper: GateKeeper, cores: GatedCores) -> None:

@@ -18,12 +18,12 @@ SIZES = Sizes(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=4096)
 START = Wanted(active=16, tokens=256, threshold=0)
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 IDLE = RunningBatch(decodes=0)
-#: A long prompt is served before eight decodes.
-CROWDED = RunningBatch(decodes=8, prefills=(1000,), decodes_behind=True)
+#: A long prompt beside eight decodes.
+CROWDED = RunningBatch(decodes=8, prefills=(1000,))
 
 
-def a_governed(*, fixed: tuple[Knob, ...] = (), adaptive: bool = False) -> Governed:
-    return Governed(SIZES, START, fixed=fixed, adaptive=adaptive, watchdog=Watchdog(seconds=5, steps=1))
+def a_governed(*, fixed: tuple[Knob, ...] = ()) -> Governed:
+    return Governed(SIZES, START, fixed=fixed, watchdog=Watchdog(seconds=5, steps=1))
 
 
 def no_queue() -> Queue:
@@ -144,17 +144,3 @@ def test_a_pause_is_no_stall() -> None:
     assert not stands_still(governed, until=4)
     governed.paused()
     assert not stands_still(governed, since=5, until=9)
-
-
-@pytest.mark.parametrize(("adaptive", "threshold"), [(False, 64), (True, 72)])
-def test_a_threshold_that_the_engine_raises_bounds_nothing(adaptive: bool, threshold: int) -> None:
-    governed = a_governed(adaptive=adaptive)
-    governed.apply(setpoint(1, limits={"max_num_scheduled_tokens": 80, "long_prefill_token_threshold": 64}), 0.0)
-    batch = RunningBatch(decodes=8, prefills=(100,), decodes_behind=True)
-    assert governed.limits(batch, no_queue).threshold == threshold
-
-
-def test_decodes_behind_a_long_prompt_keep_their_share() -> None:
-    governed = a_governed()
-    governed.apply(setpoint(1, limits={"max_num_scheduled_tokens": 100}), 0.0)
-    assert governed.limits(CROWDED, no_queue) == Wanted(active=16, tokens=100, threshold=92)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_each_step_gets_the_tokens_that_fit(core: GovernedCore) -> None:
     # The limits are the frame; what a step gets within it is no clamp.
     assert report.state.effective == report.state.start
     assert report.state.clamped == ()
+
+
+def test_what_the_decodes_read_leaves_a_prompt_less(core: GovernedCore) -> None:
+    reading = replace(MODEL, d=1e-5)
+    for number in range(2):
+        core.scheduler.add(f"r{number}", prompt=1000, output=1000)
+    core.scheduler.add("long", prompt=30_000)
+    while core.scheduler.requests["r1"].num_output_tokens == 0:
+        core.step()
+    core.governor.apply(setpoint(1, step=a_budget(0.1, reading)))
+    scheduled = core.step().num_scheduled_tokens
+    # 90 ms are left, 20 of them for the contexts.
+    assert 67 <= sum(scheduled.values()) <= 70
 
 
 def test_the_limits_frame_the_budget(core: GovernedCore) -> None:

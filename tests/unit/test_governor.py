@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Clamp, Generation, Knob
+from flyball_engine.contract import Clamp, ClampReason, Generation, Knob
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.scheduler import governed_class
@@ -232,6 +232,18 @@ def test_without_the_admission_gate_the_slot_count_is_a_ratchet(core: GovernedCo
     assert core.scheduler.max_num_running_reqs == 16
 
 
+def test_a_drafter_keeps_the_slots_that_its_engine_left_for_it(tmp_path: Path) -> None:
+    scheduler = PlainScheduler(PlainConfig(max_num_seqs=16, max_num_batched_tokens=256))
+    # 0.26 with a draft model: one slot for each of 16 requests.
+    scheduler.vllm_config = SimpleNamespace(speculative_config=SimpleNamespace(max_num_new_slots_for_drafting=1))
+    scheduler.max_num_scheduled_tokens = 240
+    core = GovernedCore(tmp_path, scheduler)
+    core.governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 256}))
+    assert scheduler.max_num_scheduled_tokens == 240
+    (clamp,) = core.report().state.clamped
+    assert (clamp.effective, clamp.reason) == (240, ClampReason.CEILING)
+
+
 def test_chunked_prefill_off_makes_one_knob_unsupported(tmp_path: Path) -> None:
     scheduler = PlainScheduler(PlainConfig(max_num_batched_tokens=4096, enable_chunked_prefill=False))
     governor = Governor(scheduler, folder=tmp_path)
@@ -283,9 +295,12 @@ def test_prompts_that_wait_their_turn_are_no_stall(core: GovernedCore) -> None:
     assert core.report().state.watchdog_trips == 0
 
 
-@pytest.mark.parametrize(("ranks", "interval", "trips"), [(2, 30, 0), (2, 1, 1), (1, 30, 1)])
-def test_prompts_that_wait_for_the_step_of_all_ranks_are_no_stall(
-    tmp_path: Path, ranks: int, interval: int, trips: int
+@pytest.mark.parametrize(
+    ("ranks", "interval", "alone", "trips"),
+    [(2, 30, None, 0), (2, 1, None, 1), (1, 30, None, 1), (1, 30, 30, 0), (2, 30, 1, 0), (1, 1, 1, 1)],
+)
+def test_prompts_that_wait_for_their_step_are_no_stall(
+    tmp_path: Path, ranks: int, interval: int, alone: int | None, trips: int
 ) -> None:
     class Deferring(PlainScheduler):
         """Beside decodes, prompts get tokens in each thirtieth step alone."""
@@ -303,6 +318,8 @@ def test_prompts_that_wait_for_the_step_of_all_ranks_are_no_stall(
     scheduler = Deferring()
     scheduler.parallel_config.data_parallel_size = ranks
     setattr(scheduler.scheduler_config, "prefill_schedule_interval", interval)  # noqa: B010 – the plain one has none
+    if alone is not None:
+        setattr(scheduler, "local_prefill_interval", alone)  # noqa: B010 – since 0.33
     core = GovernedCore(tmp_path, scheduler, watchdog=None)
     core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
     fill(core, 3)

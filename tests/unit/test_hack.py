@@ -114,7 +114,8 @@ def test_what_the_tests_build_in_the_background_ends_with_them(machine: Machine,
 def test_arguments_that_choose_no_test_are_not_a_failure_of_the_level_but_of_the_run(machine: Machine) -> None:
     machine.tool("dpkg-query", "echo ii")
     machine.tool("go")
-    machine.has_environment("dev", "exit 5")  # as pytest does then
+    # As pytest does then, but not who looks for vLLM's own tests.
+    machine.has_environment("dev", 'case "$1" in *vllm_tests.py) ;; *) exit 5 ;; esac')
     machine.has_environment("vllm", "")
     ended = machine.run("test", "engine", "--", "-k", "nothing")
     assert ended.returncode == 1
@@ -134,6 +135,18 @@ def test_the_version_that_is_named_is_tested_and_nothing_else_runs(machine: Mach
     (session,) = ended.stdout.splitlines()
     assert "/venv/vllm-0.26-" in session
     assert session.endswith("-m pytest tests/engine")
+
+
+@pytest.mark.parametrize(("version", "serves"), [("newest", "no"), ("0.33", "no"), ("0.32", "yes")])
+def test_a_vllm_without_a_build_for_cpus_serves_nothing(machine: Machine, version: str, serves: str) -> None:
+    machine.tool("dpkg-query", "echo ii")
+    machine.has_environment("dev", 'echo "$FLYBALL_VLLM_PYTHON $FLYBALL_VLLM_SERVES"')
+    machine.has_environment("vllm", "", version)
+    ended = machine.run("test", "--vllm", version)
+    assert ended.returncode == 0, ended.stderr
+    python, served = ended.stdout.split()
+    assert ("/venv/vllm-newest-" in python) == (serves == "no")
+    assert served == serves
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
+from flyball_engine.contract import EXIT_REFUSED
 from flyball_operator.api import names
 from flyball_operator.cluster.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
+    EVENTS,
     INFERENCE_SERVICES,
     OWNED,
+    PODS,
     REVISIONS,
     SERVICES,
     Resource,
 )
 from flyball_operator.plan.snapshot import Config
 from support.memory_api import Object
-from support.world import World, service
+from support.world import NAMESPACE, World, service
 
 
 def image(name: str) -> Object:
@@ -130,10 +134,47 @@ def test_a_bad_image_brings_the_last_good_template_back() -> None:
         assert world.image() == "engine:good"
         assert world.condition("Progressing") == ("False", "RolledBack")
         assert "ImagePullFailed" in world.message("Progressing")
-        assert world.condition("Ready") == ("True", "Serving")
+        assert world.condition("Ready") == ("False", "RolledBack")
+        assert world.condition("Stalled") == ("True", "RolledBack")
+        assert world.condition("Available") == ("True", "EarlierRevisionServes")
         edit_image(world, "engine:better")
         assert world.image() == "engine:better"
         assert world.condition("Progressing") == ("True", "RolloutComplete")
+        assert world.condition("Ready") == ("True", "Serving")
+        assert "Stalled" not in world.conditions()
+
+
+def test_what_failed_is_tried_again_once_pods_shall_follow_one_another_otherwise() -> None:
+    world = World()
+    world.apply(service(**image("engine:good")))
+    edit_image(world, "engine:bad")
+    before = world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"]
+
+    def in_place(found: Object) -> None:
+        found["spec"]["rollout"] = {"maxSurge": 0, "maxUnavailable": 1}
+
+    world.change(in_place)
+    assert world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"] == before + 2, "there and back"
+    assert world.condition("Ready") == ("False", "RolledBack")
+
+
+def test_what_an_earlier_operator_gave_up_is_left_as_it_is() -> None:
+    world = World()
+    world.apply(service(**image("engine:good")))
+    edit_image(world, "engine:bad")
+
+    def of_earlier_operator(found: Object) -> None:
+        failed = json.loads(found["metadata"]["annotations"][names.ANNOTATION_FAILED])
+        del failed["steps"]
+        found["metadata"]["annotations"][names.ANNOTATION_FAILED] = json.dumps(failed)
+
+    before = world.image(), world.condition("Progressing")
+    world.api.edit(DEPLOYMENTS, "chat", of_earlier_operator)
+    generation = world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"]
+    world.restart()
+    world.settle()
+    assert (world.image(), world.condition("Progressing")) == before
+    assert world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"] == generation
 
 
 def test_the_same_bad_spec_is_not_tried_again_but_after_another_it_is() -> None:
@@ -228,8 +269,33 @@ def test_a_spec_that_does_not_parse_is_said_and_changes_nothing() -> None:
     world.change(break_it)
     assert world.condition("Accepted") == ("False", "InvalidSpec")
     assert "maxNumSeqs" in world.message("Accepted")
-    assert world.condition("Available") == ("True", "EndpointsReady")
+    assert world.condition("Ready") == ("False", "InvalidSpec")
+    assert world.condition("Available") == ("True", "EarlierRevisionServes")
+    assert "revision 1 serves" in world.message("Available")
     assert versions(world, DEPLOYMENTS, SERVICES) == before
+
+
+def test_a_misspelt_annotation_is_named_with_the_accepted_ones() -> None:
+    world = World()
+    world.apply(service())
+
+    def annotate(**annotations: str) -> None:
+        keys = {f"{names.GROUP}/{name}": value for name, value in annotations.items()}
+        world.change(lambda found: found["metadata"].update(annotations={"example.com/other": "1", **keys}))
+
+    annotate(tuning="Paused", adopt="1")
+    assert world.condition("Accepted") == ("True", "Accepted")
+    annotate(tunning="Paused")
+    assert world.condition("Accepted") == ("True", "UnknownAnnotation")
+    assert world.message("Accepted") == (
+        "annotation serving.flyball.dev/tunning is not known and does nothing; accepted under serving.flyball.dev/: "
+        "serving.flyball.dev/adopt, serving.flyball.dev/tuning"
+    )
+    assert world.condition("Ready") == ("True", "Serving")
+    warned = [event for event in world.api.find(EVENTS) if event["reason"] == "UnknownAnnotation"]
+    assert [event["type"] for event in warned] == ["Warning"]
+    annotate()
+    assert world.condition("Accepted") == ("True", "Accepted")
 
 
 def test_governed_engines_need_a_plugin_image_and_a_key() -> None:
@@ -251,6 +317,31 @@ def test_available_is_not_the_deployments_word() -> None:
     world = World()
     world.apply(service(spec__replicas=0))
     assert world.condition("Available") == ("False", "ScaledToZero")
+
+
+def stranger(world: World, status: Object) -> None:
+    """A bare pod in the service's namespace with all that its pods carry, but without their controller."""
+    like = world.template()["metadata"]
+    world.api.put(PODS, {"metadata": {**like, "name": "stranger", "namespace": NAMESPACE}, "status": status})
+    world.settle()
+
+
+def test_a_ready_pod_that_only_has_the_labels_makes_no_service_available() -> None:
+    world = World()
+    world.apply(service(**image("bad/engine:1")))
+    stranger(world, {"conditions": [{"type": "Ready", "status": "True"}]})
+    assert world.condition("Available") == ("False", "ImagePullFailed")
+    assert world.condition("Ready") == ("False", "ImagePullFailed")
+
+
+def test_a_pod_that_only_has_the_labels_fails_no_rollout() -> None:
+    world = World()
+    world.apply(service())
+    edit_image(world, "bad/engine:2")
+    ended = {"terminated": {"exitCode": EXIT_REFUSED, "message": "a stranger's word"}}
+    stranger(world, {"containerStatuses": [{"name": "engine", "ready": False, "state": ended}]})
+    assert world.condition("Progressing") == ("False", "RolledBack")
+    assert "ImagePullFailed" in world.message("Progressing")
 
 
 def test_a_clock_that_is_set_back_holds_no_figures_back() -> None:

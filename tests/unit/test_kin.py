@@ -62,12 +62,17 @@ def test_of_several_of_a_kind_the_one_that_saw_most_counts() -> None:
         {"spec__engine__image": "vllm/vllm-openai:v0.99.0"},
         {"spec__engine__args": ["--quantization=fp8"]},
         {"spec__accelerator": {"resourceName": "other.com/gpu"}, "spec__parallelism": {"tensor": 8}},
-        {"spec__parallelism": {"tensor": 4}},
-        {"spec__parallelism": {"pipeline": 2}},
     ],
 )
 def test_what_differs_in_what_steps_depend_on_is_of_another_kind(other: dict[str, Any]) -> None:
     assert kind_of(service("new")) not in models_of([service("a", model(), **other)])
+
+
+@pytest.mark.parametrize("devices", [{"tensor": 4}, {"pipeline": 2}])
+def test_what_spans_other_devices_is_of_another_kind(devices: dict[str, int]) -> None:
+    gpu = {"spec__accelerator": {"resourceName": "nvidia.com/gpu"}}
+    other = service("a", model(), spec__parallelism=devices, **gpu)
+    assert kind_of(service("new", **gpu)) not in models_of([other])
 
 
 def test_its_own_status_comes_first() -> None:

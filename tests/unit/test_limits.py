@@ -9,7 +9,6 @@ from flyball_engine.batching.limits import (
     RunningBatch,
     Sizes,
     active_limit,
-    step_threshold,
     threshold_limit,
     token_limit,
 )
@@ -82,24 +81,13 @@ def test_a_threshold_leaves_prefills_their_least_chunk(wanted: int, safe: Limite
     assert threshold_limit(wanted, SIZES) == safe
 
 
-def test_a_prefill_before_decodes_leaves_them_their_tokens() -> None:
-    batch = RunningBatch(decodes=9, prefills=(3000,), decodes_behind=True)
-    assert step_threshold(256, tokens=25, batch=batch, sizes=SIZES) == 16
+HYBRID = Sizes(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=32_768, indivisible=1600)
 
 
-def test_prefills_behind_all_decodes_need_no_protection() -> None:
-    batch = RunningBatch(decodes=9, prefills=(3000,))
-    assert step_threshold(256, tokens=25, batch=batch, sizes=SIZES) == 256
+def test_a_threshold_never_cuts_a_block_of_a_hybrid_model() -> None:
+    assert threshold_limit(475, HYBRID) == Limited(1600, ClampReason.FLOOR)
 
 
-def test_short_prefills_leave_their_share_to_long_ones() -> None:
-    batch = RunningBatch(decodes=10, prefills=(4, 900, 900), decodes_behind=True)
-    # 94 tokens are left: 4 for the short one, 45 each for the long ones.
-    assert step_threshold(0, tokens=104, batch=batch, sizes=SIZES) == 45
-
-
-def test_prefills_that_fit_as_they_are_keep_the_configured_threshold() -> None:
-    batch = RunningBatch(decodes=10, prefills=(900, 900), decodes_behind=True)
-    assert step_threshold(40, tokens=100, batch=batch, sizes=SIZES) == 40
-    # An adaptive threshold may be raised by vLLM: then 40 is no promise.
-    assert step_threshold(40, tokens=100, batch=batch, sizes=SIZES, adaptive=True) == 45
+def test_a_block_fits_beside_decodes_that_drain() -> None:
+    draining = RunningBatch(decodes=60, prefills=(9000,))
+    assert token_limit(64, active=4, batch=draining, sizes=HYBRID) == Limited(1660, ClampReason.DECODES)

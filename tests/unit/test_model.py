@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,13 @@ def test_the_largest_chunk_takes_the_time_exactly(kappa: int, prompts: int) -> N
     attention = 5000 + prompts * chunk * (2000 + chunk / 2)
     taken = model.step_seconds(tokens=140 + prompts * chunk, decodes=40, prefills=True, attention=attention)
     assert taken == pytest.approx(0.05)
+
+
+def test_decodes_pay_for_the_context_they_read() -> None:
+    reading = replace(MODEL, d=5e-8)
+    assert reading.seconds(decodes=10, kv_tokens=40_000) == pytest.approx(MODEL.seconds(decodes=10) + 2e-3)
+    chunk = reading.largest_chunk(seconds=0.05, tokens=140, decodes=40, kv_tokens=200_000)
+    assert chunk == pytest.approx(MODEL.largest_chunk(seconds=0.04, tokens=140, decodes=40))
 
 
 def test_nothing_fits_into_a_step_that_is_full() -> None:

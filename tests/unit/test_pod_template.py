@@ -56,6 +56,13 @@ def test_pods_pass_the_restricted_level_and_hold_no_token() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_the_init_container_names_the_control_port_so_that_no_target_of_its_own_is_found() -> None:
+    (plugin,) = template()["spec"]["initContainers"]
+    # By another protocol: the API server warns of a port that two containers name.
+    assert plugin["ports"] == [{"containerPort": 8001, "protocol": "UDP"}]
+    assert all(port["protocol"] == "TCP" for port in engine()["ports"])
+
+
 def test_a_stopping_pod_serves_until_everybody_knows_then_drains_then_has_time_to_exit() -> None:
     spec = template(spec__rollout={"drainTimeout": "90s"})["spec"]
     assert spec["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": pod.ENDPOINT_SECONDS}}

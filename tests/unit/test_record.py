@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from flyball_engine.contract import Limits
 from flyball_operator.api.v1alpha1 import (
+    ConditionType,
     Mode,
     Overload,
     SetpointStatus,
@@ -17,10 +19,11 @@ from flyball_operator.api.v1alpha1 import (
 )
 from flyball_operator.governor import record, report
 from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.policy import Policy
+from flyball_operator.governor.policy import Policy, model_spec
 from flyball_operator.governor.report import Progress, Reason
 from flyball_operator.governor.signals import Missing, Outcome, Unobserved
 from flyball_operator.governor.spec import TuningSpec
+from support.plant import CPU
 from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 
 SPEC = tuning(TTFT, TPOT, GAP)
@@ -112,6 +115,17 @@ def test_the_metrics_condition() -> None:
     assert report.metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
 
 
+def test_pods_that_are_scraped_twice_are_observed_and_named_in_one_event() -> None:
+    once = report.metrics_verdict(None, ready_pods=1)
+    found = report.metrics_verdict(None, ready_pods=1, twice="jobs `a`, `b` scrape its pods; only `a` is counted")
+    assert (found.status, found.reason) == ("True", Reason.SCRAPED_TWICE)
+    assert found.message == "Prometheus has fresh samples; jobs `a`, `b` scrape its pods; only `a` is counted"
+    observed = ConditionType.METRICS_AVAILABLE
+    assert report.event(observed, (once.status, once.reason), found) == ("Warning", "ScrapedTwice")
+    assert report.event(observed, (found.status, found.reason), found) is None
+    assert report.event(observed, (found.status, found.reason), once) is None
+
+
 @pytest.mark.parametrize(
     ("counts", "summary", "verdict"),
     [
@@ -158,13 +172,11 @@ def test_the_next_leader_goes_on_with_the_same_policy() -> None:
     status = TuningStatus(
         setpoint=record.setpoint_status(state.policy),
         model=record.model_status(state.learner),
-        margins=record.margins_status(state.margins),
     )
     again = record.resumed(reread(status), SHED)
     assert again.policy == state.policy
-    later, decision = decide(again, signals(400.0), SHED, 400.0)
+    _, decision = decide(again, signals(400.0), SHED, 400.0)
     assert not decision.changed
-    assert record.margins_status(later.margins) == status.margins
 
 
 @pytest.mark.parametrize(
@@ -174,11 +186,32 @@ def test_the_next_leader_goes_on_with_the_same_policy() -> None:
         {"first_token_deadline": "-1s"},
         {"first_token_margin": "9"},
         {"first_token_margin": "nan"},
+        {"on_time_deadline": "whenever"},
+        {"on_time_margin": "2"},
     ],
 )
 def test_a_policy_that_is_none_is_not_resumed(changed: dict[str, str]) -> None:
     setpoint = record.setpoint_status(shedding().policy).model_copy(update=changed)
     assert record.policy_of(setpoint) is None
+
+
+def test_what_was_written_before_decodes_paid_for_their_context_is_resumed() -> None:
+    setpoint = json.loads(record.setpoint_status(shedding().policy).model_dump_json())
+    del setpoint["step_model"]["d"]
+    policy = record.policy_of(SetpointStatus.model_validate(setpoint))
+    assert policy is not None
+    assert policy.step is not None
+    assert policy.step.model.d == 0.0
+
+
+def test_what_decodes_pay_for_their_context_is_resumed() -> None:
+    policy, reading = shedding().policy, model_spec(replace(CPU, d=5e-8))
+    assert policy.step is not None
+    written = record.setpoint_status(replace(policy, step=policy.step.model_copy(update={"model": reading})))
+    again = record.policy_of(written)
+    assert again is not None
+    assert again.step is not None
+    assert again.step.model == reading
 
 
 def test_a_budget_without_its_model_is_not_resumed() -> None:

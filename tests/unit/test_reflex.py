@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from flyball_engine.batching.reflex import BIAS_RANGE, Prompt, Queue, Reflex, Room
+from flyball_engine.batching.reflex import BIAS_RANGE, Prompt, Queue, Reflex
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
 MODEL = StepModel(t0=5e-3, h=1e-3, c1=1e-5, c2=4e-5, beta=2e-5, g=1e-9, kappa=256)
-LIMITS = Room(tokens=8192, threshold=0)
+LIMIT = 8192
+#: Tokens of a prompt that a step has where none fit.
+LEAST = 16
 DECODES = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
 
 
@@ -22,17 +25,17 @@ def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = 
     return reflex
 
 
-def room(reflex: Reflex, queue: Queue, *, most: Room = LIMITS) -> Room:
+def room(reflex: Reflex, queue: Queue, *, most: int = LIMIT) -> int:
     return reflex.room(queue, least_chunk=16, most=most)
 
 
 def test_without_a_budget_the_limits_alone_hold() -> None:
-    assert room(Reflex(), Queue(decodes=8, more=True)) == LIMITS
+    assert room(Reflex(), Queue(decodes=8, more=True)) == LIMIT
 
 
 def test_a_model_nobody_trusts_bounds_nothing_but_is_compared() -> None:
     reflex = a_reflex(trusted=False)
-    assert room(reflex, Queue(decodes=8, more=True)) == LIMITS
+    assert room(reflex, Queue(decodes=8, more=True)) == LIMIT
     assert reflex.seconds == 0.0
     reflex.observe(DECODES, 0.05)
     assert reflex.bias > 1
@@ -49,9 +52,26 @@ def test_a_long_prompt_gets_what_time_the_decodes_leave() -> None:
 def test_a_long_context_leaves_less() -> None:
     late = Queue(decodes=100, prefilling=[Prompt(remaining=5_000, context=25_000)])
     early = Queue(decodes=100, prefilling=[Prompt(remaining=5_000, context=0)])
-    assert room(a_reflex(), late).tokens < room(a_reflex(), early).tokens * 0.75
+    assert room(a_reflex(), late) < room(a_reflex(), early) * 0.75
     step, _, _ = served(late, room(a_reflex(), late))
     assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
+
+
+@pytest.mark.parametrize("begun", [1, 3])
+def test_long_contexts_of_the_decodes_leave_a_prompt_less(begun: int) -> None:
+    model = replace(MODEL, d=5e-8)
+    queue = Queue(decodes=64, prefilling=[Prompt(remaining=30_000, context=0)] * begun, kv_tokens=64 * 4000)
+    step, chunks, _ = served(queue, room(a_reflex(model=model), queue))
+    assert seconds(model, step) == pytest.approx(0.030, rel=0.01)
+    assert chunks[0] > LEAST
+
+
+def test_a_bias_is_no_matter_of_context() -> None:
+    reflex = a_reflex(model=replace(MODEL, d=5e-8))
+    for context in (1_000, 100_000):
+        step = replace(DECODES, kv_tokens=8 * context)
+        reflex.observe(step, seconds(replace(MODEL, d=5e-8), step))
+    assert reflex.bias == pytest.approx(1.0)
 
 
 def test_short_prompts_are_taken_whole_one_after_the_other() -> None:
@@ -64,13 +84,13 @@ def test_short_prompts_are_taken_whole_one_after_the_other() -> None:
 
 def test_a_queue_longer_than_was_looked_at_gets_the_whole_budget() -> None:
     queue = Queue(decodes=10, waiting=[Prompt(remaining=5, context=0)] * 8, more=True)
-    assert room(a_reflex(), queue).tokens > 500
+    assert room(a_reflex(), queue) > 500
 
 
 def test_decodes_that_fill_the_budget_still_let_a_prompt_advance() -> None:
     queue = Queue(decodes=2000, prefilling=[Prompt(remaining=30_000, context=0)])
-    assert room(a_reflex(), queue) == Room(tokens=2016, threshold=0)
-    assert a_reflex().room(queue, least_chunk=64, most=LIMITS).tokens == 2064
+    assert room(a_reflex(), queue) == 2016
+    assert a_reflex().room(queue, least_chunk=64, most=LIMIT) == 2064
 
 
 def test_speculating_decodes_take_all_their_tokens() -> None:
@@ -80,34 +100,32 @@ def test_speculating_decodes_take_all_their_tokens() -> None:
     assert seconds(MODEL, step) <= 0.030
 
 
-def test_decodes_behind_a_long_prompt_get_their_tokens() -> None:
-    queue = Queue(
-        decodes=9,
-        prefilling=[Prompt(remaining=30_000, context=2_000), Prompt(remaining=40, context=0)],
-        decodes_behind=True,
-    )
-    given = room(a_reflex(), queue)
-    step, chunks, fed = served(queue, given, decodes_first=2)
-    assert fed == 9
-    assert chunks[1] == 40
-    assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.02)
-
-
-def test_prompts_behind_a_long_one_advance_too() -> None:
+def test_of_prompts_that_have_begun_the_first_is_served_first() -> None:
     queue = Queue(decodes=9, prefilling=[Prompt(remaining=30_000, context=0)] * 3)
-    step, chunks, _ = served(queue, room(a_reflex(), queue))
-    assert chunks == [chunks[0]] * 3
+    step, chunks, fed = served(queue, room(a_reflex(), queue))
+    assert fed == 9
+    assert chunks[1:] == [0, 0]
     assert seconds(MODEL, step) == pytest.approx(0.030, rel=0.01)
 
 
-def test_the_limits_hold_over_the_budget() -> None:
+def test_the_limit_holds_over_the_budget() -> None:
     queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
-    assert room(a_reflex(1.0), queue, most=Room(tokens=256, threshold=64)) == Room(tokens=256, threshold=64)
+    assert room(a_reflex(1.0), queue, most=256) == 256
 
 
 def test_what_cannot_be_split_fits_beside_the_decodes() -> None:
     queue = Queue(decodes=10, waiting=[Prompt(remaining=4000, context=0)], indivisible=4096)
-    assert room(a_reflex(), queue).tokens == 4106
+    assert room(a_reflex(), queue) == 4106
+
+
+@pytest.mark.parametrize("decodes", [0, 50, 900])
+@pytest.mark.parametrize("budget", [0.01, 0.08, 0.15, 0.4])
+def test_prompts_of_a_hybrid_model_advance_by_whole_blocks(budget: float, decodes: int) -> None:
+    queue = Queue(decodes=decodes, prefilling=[Prompt(remaining=9000, context=0)] * 2, indivisible=1600)
+    step, chunks, fed = served(queue, room(a_reflex(budget), queue))
+    assert chunks[0] >= 1600, "the first of them is served, whatever fits"
+    assert fed == decodes
+    assert step.prefill_tokens == 1600 or seconds(MODEL, step) <= budget
 
 
 @pytest.mark.parametrize("slowdown", [0.7, 1.0, 1.4])
@@ -175,4 +193,4 @@ def test_a_model_that_says_nothing_teaches_nothing() -> None:
     reflex.observe(DECODES, 0.05)
     assert math.isnan(reflex.bias)
     queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
-    assert room(reflex, queue).tokens == LIMITS.tokens
+    assert room(reflex, queue) == LIMIT

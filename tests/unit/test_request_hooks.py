@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.outcomes import RequestLedger
+from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.vllm import requests as counting
-from support.gates import no_gate
+from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.refusal import LATE, mark_of
+from support.gates import GatedCores, no_gate
 
 
 class Processor:
@@ -73,6 +75,31 @@ def test_tokens_reach_the_ledger_and_what_is_wrapped_answers_as_before(
     counted = getattr(sequence, counting._MARK)
     assert (counted.tokens, counted.first, counted.done) == (2, 1.0, True)
     assert (counted.request.prompt_tokens, counted.request.cached_prompt_tokens) == (4, 1)
+
+
+def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
+    processor: type[Processor], ledger: RequestLedger
+) -> None:
+    cores = GatedCores()
+    keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, marks=True)
+    counting._wrap(processor, counting._Feed(ledger, keeper, lambda: 2.0))
+    request, passage = ledger.opened(0.0), keeper.opened()
+    token = counting._current.set(request)
+    keeper.ask({"prompt_token_ids": [1] * 10})
+    params = SimpleNamespace(extra_args=None)
+    made, waiting = processor(), state()
+    made.add_request(SimpleNamespace(request_id="a", state=waiting, sampling_params=params), None)
+    mark = mark_of(SimpleNamespace(sampling_params=params))
+    assert mark is not None
+    assert (mark.number, mark.sequences, mark.waited) == (passage.number, 1, 2.0)
+    made._update_stats_from_output(waiting, SimpleNamespace(new_token_ids=[], stop_reason=LATE), 1.0, None)
+    made._update_stats_from_finished(waiting, SimpleNamespace(name="ERROR"), None)
+    assert (passage.expired, passage.retry_after) == (True, 3)
+    ledger.ended(request, End.REFUSED, 2.0)
+    assert {name: count for name, count in ledger.collect().requests.items() if count} == {"refused": 1}
+    assert cores.gate._finished == 0, "an answer of no tokens says nothing of others"
+    counting._current.reset(token)
+    keeper.closed(passage)
 
 
 @pytest.mark.usefixtures("in_a_request")

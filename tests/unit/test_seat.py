@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from flyball_operator.engines.errors import UnreachableError
 from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
 from flyball_operator.shell.brain import Brain
 from flyball_operator.shell.crew import VERIFY_SECONDS
+from flyball_operator.shell.seat import Seat
 from support.brains import ScriptedReader
 from support.seats import AWAY, Desk, Engines
 from support.tuning import signals
@@ -52,6 +54,20 @@ async def test_an_operator_that_starts_in_an_outage_says_nothing_new() -> None:
         await desk.tick(again, AWAY, AWAY)
     assert [s["conditions"] for s in desk.written[before:]] == []
     assert desk.events.count("MetricsLost") == 1
+
+
+@in_virtual_time
+async def test_pods_that_two_jobs_scrape_are_tuned_and_the_jobs_named_once() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    for _ in range(20):
+        await desk.tick(seat, replace(busy(), twice="jobs `a`, `b` scrape its pods; only `a` is counted"), COUNTS)
+    assert desk.condition(OBSERVED) == ("True", "ScrapedTwice")
+    assert "jobs `a`, `b` scrape its pods" in desk.message(OBSERVED)
+    assert desk.condition(TUNED) == ("True", "Applied")
+    assert desk.events.count("ScrapedTwice") == 1
+    await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(OBSERVED) == ("True", "Scraped")
 
 
 @in_virtual_time
@@ -220,6 +236,24 @@ async def test_between_ticks_only_a_seat_with_something_to_do_is_woken() -> None
 
 
 @in_virtual_time
+async def test_a_service_that_is_taken_up_again_counts_on_though_its_status_is_seen_late() -> None:
+    desk = Desk()
+    tools, late = desk.tools(), desk.service
+    seat = Seat(desk.service, tools)
+    for _ in range(5):
+        await desk.tick(seat, busy(), COUNTS)
+    given = desk.held()
+    await seat.close()
+    again = Seat(late, tools)
+    await desk.tick(again, busy(), COUNTS)
+    assert desk.held() == given
+    desk.edit(tuning={"mode": "Disabled"})
+    await desk.tick(again, busy(), COUNTS)
+    assert desk.held().order() > given.order()
+    assert desk.raised == [], "what this process gave is no stranger's"
+
+
+@in_virtual_time
 async def test_an_outage_that_goes_on_is_told_once() -> None:
     desk = Desk()
     seat = await settled(desk)
@@ -244,3 +278,13 @@ async def test_an_api_server_that_is_away_is_no_bug(caplog: pytest.LogCaptureFix
     assert desk.written
     brain.cancel()
     await asyncio.gather(brain, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_a_lease_that_was_lost_is_no_newer_leader() -> None:
+    desk = Desk()
+    seat = await settled(desk)
+    desk.leading, desk.epoch = False, 0
+    await desk.tick(seat, busy(), COUNTS)
+    assert desk.condition(TUNED) != ("False", "NewerLeader")
+    assert "NewerLeader" not in desk.events

@@ -79,7 +79,7 @@ async def test_a_model_that_does_not_come_is_said_with_what_is_wrong_with_it() -
     assert desk.condition(TUNED) == ("False", "Learning")
     await minutes(desk, seat, 2, alike)
     assert desk.condition(TUNED) == ("False", "NotDeciding")
-    assert "the step-time model is not trusted: AlikeSteps" in desk.message(TUNED)
+    assert "the step-time model is not trusted: all engine steps seen are of like size" in desk.message(TUNED)
 
 
 @in_virtual_time

@@ -49,6 +49,7 @@ async def test_after_a_minute_status_says_what_the_pods_carry() -> None:
     await minutes(desk, seat, 0.5)
     assert desk.condition(CAPACITY) == ("Unknown", "Learning")
     assert desk.service.status.tuning.capacity == ""
+    assert desk.service.status.desired_replicas is None, "no advice while nothing is known"
     await minutes(desk, seat, 3)
     assert desk.condition(CAPACITY) == ("True", "Sufficient")
     capacity = desk.service.status.tuning.capacity
@@ -82,7 +83,9 @@ async def test_objectives_that_no_engine_keeps_are_named() -> None:
     desk = serving(objectives=[first | {"threshold": "5ms"}, token])
     await minutes(desk, desk.seat(), 3)
     assert desk.condition(CAPACITY) == ("False", "Infeasible")
-    assert desk.message(CAPACITY).startswith("even an idle engine cannot keep ttft, but ")
+    assert desk.message(CAPACITY).startswith(
+        "even an idle engine cannot keep ttft within 5ms, the least that it can keep is "
+    )
     assert desk.events.count("CapacityInfeasible") == 1
     assert desk.service.status.tuning.capacity == "0"
 

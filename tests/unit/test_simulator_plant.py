@@ -65,6 +65,32 @@ def test_scatter_leaves_the_mean_and_stalls_come_as_often_as_said() -> None:
     assert pstdev(calm) == pytest.approx(0.05 * expected, rel=0.03)
 
 
+def test_a_step_takes_as_long_as_the_graph_that_it_is_padded_to() -> None:
+    law = replace(H100, graphs=(256, 512))
+    plant, bare = a_plant(law), a_plant()
+    stairs = [plant.step(a_step(decodes=0, kv=0, prefill=tokens)) for tokens in (300, 400, 512)]
+    assert stairs == 3 * [bare.step(a_step(decodes=0, kv=0, prefill=512))]
+    assert plant.step(a_step(prefill=600)) == bare.step(a_step(prefill=600))
+
+
+def test_the_first_step_of_a_size_without_a_graph_waits_for_its_kernels() -> None:
+    law = replace(H100, graphs=(256,))
+    plant = a_plant(law, replace(CALM, compile_seconds=2.0))
+    assert plant.step(a_step(decodes=200)) < 1.0
+    assert plant.step(a_step(prefill=500)) > 2.0
+    assert plant.step(a_step(prefill=510)) < 1.0
+    assert plant.step(a_step(prefill=900)) > 2.0
+
+
+def test_a_stretch_waits_for_its_kernels_once_and_not_where_there_is_no_time() -> None:
+    plant = a_plant(disturbances=replace(CALM, compile_seconds=2.0))
+    assert plant.stretch(a_step(), growth=0.0, most=100, seconds=1.0).steps == 0
+    made = plant.stretch(a_step(), growth=0.0, most=100, seconds=1e9)
+    assert made.steps == 100
+    assert made.longest > 2.0
+    assert made.seconds == pytest.approx(2.0 + 100 * H100.seconds(a_step()))
+
+
 def stretches(*, jumped: bool, runs: int = 600) -> list[Stretch]:
     """The same 200 steps over and over; a threshold among the step times makes the plant step through them."""
     plant = a_plant(disturbances=Disturbances(stall_chance=0.0), seed=2 if jumped else 3)

@@ -1,72 +1,158 @@
-"""The sweeper: it lists until it is let, and says how long it has stood still."""
+"""The sweeps of namespaces: one that fails delays no other, what one lists says nothing of another."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, cast
+
+import pytest
 
 from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.errors import UnavailableError
+from flyball_operator.cluster.election import LeadershipLostError
+from flyball_operator.cluster.epochs import highest_epoch
+from flyball_operator.cluster.errors import (
+    ClusterError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
 from flyball_operator.cluster.reader import Key
+from flyball_operator.cluster.resources import INFERENCE_SERVICES, Resource
+from flyball_operator.governor.numbering import LARGEST_EPOCH
 from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.sweep import Sweeper
+from flyball_operator.shell.sweep import Shared, Sweeper
 from flyball_operator.shell.telemetry import Metrics
 from support import virtual_time
+from support.manifests import Object, good
 
 
 @dataclass
 class Lister:
-    """An API server with nothing on it, away until it is back."""
+    """An API server that lists the services of some namespaces, and answers for others with an error."""
 
-    away: bool = True
-    asked: int = 0
+    services: dict[str, list[Object]] = field(default_factory=dict)
+    errors: dict[str, ClusterError] = field(default_factory=dict)
 
-    async def list(self, *_: Any, **__: Any) -> tuple[list[Any], str]:
-        self.asked += 1
-        if self.away:
-            raise UnavailableError("connection refused")
-        return [], "1"
+    def put(self, namespace: str, *, epoch: int = 0) -> None:
+        found = good(metadata__namespace=namespace) | {"status": {"epoch": epoch}}
+        found["metadata"] |= {"uid": f"uid-{namespace}", "resourceVersion": "1", "generation": 1}
+        self.services[namespace] = [found]
+
+    async def list(self, resource: Resource, namespace: str, **_: Any) -> tuple[list[Any], str]:
+        if namespace in self.errors:
+            raise self.errors[namespace]
+        return self.services.get(namespace, []) if resource is INFERENCE_SERVICES else [], "1"
 
 
-def sweeper(api: Lister) -> Sweeper:
+def shared(*, epoch: Callable[[], int] = lambda: 0) -> Shared:
     clock = asyncio.get_running_loop().time
     queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
-    return Sweeper(
-        cast("KubeApi", api),
-        watched=("team",),
-        cache=Cache(),
-        queue=queue,
-        metrics=Metrics(),
-        clock=clock,
-        jitter=lambda: 0.5,
-    )
+    return Shared(cache=Cache(), queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5, epoch=epoch)
+
+
+def sweeper(api: Lister, what: Shared, namespace: str = "team") -> Sweeper:
+    return Sweeper(cast("KubeApi", api), namespace, what)
+
+
+def known(what: Shared) -> set[str]:
+    return {desire.meta.namespace for desire in what.cache.services}
 
 
 def test_an_api_server_that_is_away_is_asked_again_and_is_no_standing_still() -> None:
     async def story() -> None:
-        made = sweeper(server := Lister())
+        server = Lister(errors={"team": UnavailableError("connection refused")})
+        made = sweeper(server, what := shared())
         running = asyncio.create_task(made.run(300.0))
         await asyncio.sleep(3600)
         assert made.idle() < 10
-        assert not made.synced.is_set()
-        server.away = False
+        server.errors.clear()
+        server.put("team")
         await asyncio.sleep(10)
-        assert made.synced.is_set()
+        assert known(what) == {"team"}
         running.cancel()
 
     virtual_time.run(story())
 
 
-def test_until_swept_returns_with_the_first_list_that_succeeds() -> None:
+@pytest.mark.parametrize("error", [ForbiddenError("no"), NotFoundError("no")])
+def test_a_refusal_ends_the_sweeps_of_that_namespace(error: ClusterError) -> None:
     async def story() -> None:
-        made = sweeper(server := Lister())
-        swept = asyncio.create_task(made.until_swept())
-        await asyncio.sleep(60)
-        assert not swept.done()
-        server.away = False
-        await swept
-        assert made.age() == 0
+        made = sweeper(Lister(errors={"team": error}), shared())
+        with pytest.raises(type(error)):
+            await made.run(300.0)
+
+    virtual_time.run(story())
+
+
+def test_an_expired_token_says_nothing_of_a_namespace() -> None:
+    async def story() -> None:
+        made = sweeper(Lister(errors={"team": UnauthorizedError("who?")}), shared())
+        running = asyncio.create_task(made.run(300.0))
+        await asyncio.sleep(1000)
+        assert not running.done()
+        running.cancel()
+
+    virtual_time.run(story())
+
+
+def test_what_one_namespace_lists_or_forgets_leaves_the_others() -> None:
+    async def story() -> None:
+        server, what = Lister(), shared()
+        one, other = sweeper(server, what, "one"), sweeper(server, what, "other")
+        server.put("one")
+        server.put("other")
+        await one.sweep()
+        await other.sweep()
+        assert known(what) == {"one", "other"}
+        server.services["one"] = []
+        await one.sweep()
+        assert known(what) == {"other"}
+        server.put("one")
+        await one.sweep()
+        other.forget()
+        assert known(what) == {"one"}
+
+    virtual_time.run(story())
+
+
+def test_a_status_of_a_later_leader_ends_the_leadership() -> None:
+    async def story() -> None:
+        server = Lister()
+        server.put("team", epoch=8)
+        await sweeper(server, shared(epoch=lambda: 8)).sweep()
+        await sweeper(server, shared(epoch=lambda: 0)).sweep()
+        with pytest.raises(LeadershipLostError, match="epoch 8, ours is 7"):
+            await sweeper(server, shared(epoch=lambda: 7)).sweep()
+
+    virtual_time.run(story())
+
+
+def test_an_epoch_that_only_a_forged_status_led_to_keeps_nobody_from_leading() -> None:
+    async def story() -> None:
+        server = Lister()
+        server.put("team", epoch=LARGEST_EPOCH)
+        first = 1 + await highest_epoch(cast("KubeApi", server), ["team"], 0)
+        server.put("team", epoch=first)
+        second = 1 + await highest_epoch(cast("KubeApi", server), ["team"], first)
+        assert second == first + 1, "what the leader wrote is believed"
+        await sweeper(server, shared(epoch=lambda: first)).sweep()
+
+    virtual_time.run(story())
+
+
+def test_a_namespace_that_may_not_be_read_hides_leaders_but_keeps_nobody_from_leading() -> None:
+    async def story() -> None:
+        server = Lister(errors={"gone": ForbiddenError("no")})
+        assert await highest_epoch(cast("KubeApi", server), ["team"], 0) == 0
+        assert await highest_epoch(cast("KubeApi", server), ["gone", "team"], 0) == 1, "not 0: nobody knows"
+        server.put("team", epoch=5)
+        assert await highest_epoch(cast("KubeApi", server), ["gone", "team"], 0) == 5
+        server.errors["gone"] = UnavailableError("later")
+        with pytest.raises(UnavailableError):
+            await highest_epoch(cast("KubeApi", server), ["gone", "team"], 0)
 
     virtual_time.run(story())

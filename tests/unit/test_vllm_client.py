@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import BatchingKnob, Knob, QueueKnob, Setpoint
+from flyball_engine.batching.gate import Arrival, Gate, prompt_work
+from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Setpoint, ShedKnob
 from flyball_engine.control.engine import UnansweredError
+from flyball_engine.control.state_file import find_state_files
 from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
 from support.engine import setpoint
+from support.gates import a_policy
 from support.plain_scheduler import GovernedCore
 
 
@@ -99,7 +102,7 @@ async def test_without_a_way_to_the_cores_every_knob_says_so(tmp_path: Path) -> 
     await engine.apply(setpoint(1, limits={"max_num_active_seqs": 5}))
     assert not engine.governed
     reason = "this vLLM's AsyncMPClient has no call to engine cores by name"
-    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob), reason)
+    assert engine.unsupported == dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), reason)
 
 
 async def test_touching_makes_idle_cores_notice_an_expiry(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
 ) -> None:
     engine = an_engine(tmp_path, Cores(), failure=failure)
     assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob}
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
     assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
     await engine.apply(Setpoint(service="s", epoch=1, generation=1))
     assert engine.reports().cores == ()
@@ -149,7 +152,7 @@ async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None
     assert engine.governed
     core.governor.give_up()
     assert not engine.governed
-    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob}
+    assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
 
 
 async def test_the_gate_sees_nothing_of_a_core_that_gave_up(tmp_path: Path) -> None:
@@ -159,6 +162,47 @@ async def test_the_gate_sees_nothing_of_a_core_that_gave_up(tmp_path: Path) -> N
     # What it published last would stand for ever, and the more were sent since, the more would be refused.
     second.governor.give_up()
     assert engine.loads() is None
+
+
+async def test_a_core_that_is_not_seen_is_named_and_nothing_is_refused_because_of_it(tmp_path: Path) -> None:
+    first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
+    # Where ranks are on other nodes, or in actors of Ray's, their files are elsewhere.
+    find_state_files(tmp_path)[1].unlink()
+    engine = an_engine(tmp_path, Cores(first, second))
+    gate = Gate(engine.loads)
+    gate.set_policy(a_policy(2.0), now=0.0)
+    let_in = 0
+    for number in range(2000):
+        let_in += gate.decide(Arrival(100), now=0.0).admitted
+        gate.sent(prompt_work(100))
+        core = (first, second)[number % 2]
+        core.add(f"r{number}", prompt=100, output=1)
+        while core.scheduler.requests:
+            core.step()
+    assert let_in == 2000
+    assert engine.ungated == "engine core 1 cannot be seen from here: its state file is missing"
+
+
+async def test_a_core_that_comes_later_is_seen_from_then_on(tmp_path: Path) -> None:
+    first = GovernedCore(tmp_path)
+    cores = Cores(first)
+    engine = an_engine(tmp_path, cores)
+    second = GovernedCore(tmp_path, engine=1)
+    cores.core_engines.append(SimpleNamespace(scheduler=SimpleNamespace(flyball=second.governor)))
+    assert engine.loads() is None
+    assert [report.state.engine for report in engine.reports().cores] == [0, 1]
+    assert engine.ungated is None
+    assert len(engine.loads() or ()) == 2
+
+
+async def test_the_file_of_a_core_that_was_started_anew_is_opened_anew(tmp_path: Path) -> None:
+    first = GovernedCore(tmp_path)
+    engine = an_engine(tmp_path, Cores(first))
+    first.governor.apply(setpoint(7))
+    GovernedCore(tmp_path).governor.apply(setpoint(8))
+    applied = engine.reports().cores[0].state.applied
+    assert applied is not None
+    assert applied.generation == 8
 
 
 async def test_a_broken_state_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

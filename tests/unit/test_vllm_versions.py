@@ -192,7 +192,10 @@ def test_what_could_not_be_looked_at_is_neither_there_nor_absent() -> None:
 def test_the_page_says_of_each_version_what_it_does_and_why_not() -> None:
     older = report(SchedulerConfig=["long_prefill_token_threshold"]).model_copy(update={"vllm": "1.2.0"})
     newer = report(Request=None).model_copy(update={"vllm": "1.10.0", "dropped": ()})
-    lines = versions.page([newer, older]).splitlines()
+    page = versions.page([newer, older], image="1.2.0", newest="1.10.0")
+    assert "Without it, 1.2.0 is tested" in page
+    assert "`hack/test --vllm newest` runs them on 1.10.0, which" in page
+    lines = page.splitlines()
     assert "|  | 1.2.0 | 1.10.0 |" in lines
     assert "| `long_prefill_token_threshold` | **no** (4) | not known (2) |" in lines
     assert "4. this vLLM has no long-prefill threshold" in lines

@@ -71,8 +71,30 @@ def test_after_a_reset_all_have_their_patience_anew() -> None:
     assert not core.steps(20, running=["a"], served=[])
 
 
+def test_where_all_that_run_are_served_nobody_is_asked_who_runs() -> None:
+    running, asked = {f"r{number}" for number in range(512)}, 0
+
+    def names() -> set[str]:
+        nonlocal asked
+        asked += 1
+        return running
+
+    watchdog = Watchdog(seconds=20, steps=5)
+    for second in range(100):
+        assert watchdog.stepped(running=512, waiting=0, scheduled=512, names=names, now=float(second)) is None
+        watchdog.served(running, now=second + 0.5, all_running=True)
+    assert asked == 1, "before the first step was served"
+
+
+def test_short_steps_are_not_kept_beyond_a_bound() -> None:
+    core = Core()
+    for _ in range(1000):
+        core.step(running=["a", "b"], served=["a"], seconds=0.001)
+        assert len(core.watchdog._kept) <= 2 + 64
+
+
 def test_finished_requests_are_forgotten() -> None:
     core = Core()
     for number in range(1000):
         core.step(running=[f"r{number}"], served=[f"r{number}"])
-    assert len(core.watchdog._served) <= 2
+    assert len(core.watchdog._kept) <= 2

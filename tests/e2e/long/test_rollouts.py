@@ -63,7 +63,8 @@ def test_a_bad_spec_is_named_while_the_good_one_serves(
         found = served.expect_condition("Progressing", "False", reason="RolledBack", within=900)
         note_figure(found["message"])
         assert cause in found["message"]
-        assert served.condition("Ready")["status"] == "True"
+        assert served.condition("Ready")["reason"] == "RolledBack"
+        assert served.condition("Available")["status"] == "True"
         assert ready & ready_uids(served), "the earlier good pods were replaced"
         patch(RESOURCE, served.name, {"spec": good | {"rollout": before["rollout"]}}, namespace=served.namespace)
         served.expect_condition("Progressing", "True", within=420)

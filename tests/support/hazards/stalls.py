@@ -14,6 +14,8 @@ from support.hazards.core import Core
 
 #: Seconds of a step, by the scheduler's clock.
 STEP = 0.05
+#: Steps from one chunk of a prompt to the next: three times the watchdog's patience.
+SELDOM = 200
 
 
 def force(core: Core, change: Callable[[Wanted], Wanted]) -> None:
@@ -89,6 +91,24 @@ def a_strategy_that_never_lets_go(model: str) -> dict[str, Any]:
         vars(admission)["decide"] = decide
 
 
+def prompts_that_wait_for_their_step(model: str) -> dict[str, Any]:
+    """Beside eight decodes, a prompt gets a chunk in every two hundredth step, as vLLM was configured."""
+
+    def seldom(config: Any) -> None:
+        config.scheduler_config.prefill_schedule_interval = SELDOM
+
+    core = Core(model, governed=True, configure=seldom)
+    if not hasattr(core.scheduler, "local_prefill_interval"):
+        return {"lacking": "this vLLM keeps such a pace among data-parallel ranks alone"}
+    core.retune(long_prefill_token_threshold=16)
+    core.fill(8)
+    request, steps = core.requests[core.add(prompt=40)], 0
+    while not request.num_output_tokens:
+        core.step(seconds=STEP)
+        steps += 1
+    return {"steps": steps, "trips": core.report().state.watchdog_trips}
+
+
 def _until_restored(core: Core) -> dict[str, Any]:
     """Step until the watchdog acts, at most for a minute; then to the end."""
     began, idle = core.now, False
@@ -113,4 +133,5 @@ STALLS = (
     a_queue_that_nobody_serves,
     a_prompt_too_long_for_a_step,
     a_strategy_that_never_lets_go,
+    prompts_that_wait_for_their_step,
 )

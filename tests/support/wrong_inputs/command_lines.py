@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-#: Spellings of owned arguments, and what sets each instead.
+#: Spellings of owned arguments, and what sets each instead; of those that no pod is Ready with, and why.
 REFUSED: Mapping[tuple[str, ...], str] = {
     ("--max-num-seqs=7",): "spec.batching.maxNumSeqs",
     ("--max-num-seqs", "7"): "spec.batching.maxNumSeqs",
@@ -37,6 +37,14 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("--uds=/tmp/s",): "listens on port 8000",
     ("--disable-log-s",): "tuning needs the engine's statistics",
     ("--dtype", "auto", "--shutdown_time", "3"): "spec.rollout.drainTimeout",
+    ("--headless",): "argument --headless cannot be used: it starts no API server, so that no probe is answered",
+    ("--grpc",): "it serves gRPC in place of HTTP, so that no probe is answered",
+    ("--ssl_keyfile=/k.pem",): "cannot be used: probes and the operator speak plain HTTP to a pod",
+    ("--ssl-certfile", "/c.pem"): "probes and the operator speak plain HTTP to a pod",
+    ("--nnodes=2",): "each pod is an engine of its own, and would wait for other nodes for ever",
+    ("--data-parallel-size=2", "-dpn", "1"): "argument -dpn means --data-parallel-rank, which cannot be used: each pod",
+    ("--data-parallel-size-l=1",): "argument --data-parallel-size-l=1 means --data-parallel-size-local, which cannot",
+    ("--data-parallel-external-lb",): "would wait for other nodes for ever",
 }
 #: What vLLM would not take itself, and what is said about it.
 WRONG: Mapping[tuple[str, ...], str] = {
@@ -76,11 +84,11 @@ SCRIPTS: Final = [
     ("demo --fast", 2, "unknown option '--fast'"),
     ("gen --all", 1, "unknown option '--all'"),
     ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
-    ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
-    ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32"),
+    ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
+    ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
     ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
     ("fuzz --steps many", 2, "--steps is 'many'; accepted: a whole number"),
-    ("fuzz --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32"),
+    ("fuzz --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
     ("fuzz --forever", 2, "unknown option '--forever'"),
 ]
 #: Of the simulated engine's command line.
@@ -160,7 +168,7 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: name",)),
     ("motor", ("invalid choice: 'motor'", "engine")),
     ("engine --fast", ("unrecognized arguments: --fast",)),
-    ("law --part calm", ("no part calm", "accepted: open, gated, robust, trace")),
+    ("law --part calm", ("no part calm", "accepted: open, gated, order, robust, trace")),
     ("law --part trace", ("the part trace needs --trace FILE",)),
     ("law --minutes 5", ("--rate and --minutes are of a trace", "--trace FILE")),
     ("law --trace /nowhere.csv", ("cannot read /nowhere.csv",)),

@@ -35,6 +35,10 @@ def _step(**changes: Any) -> bytes:
     return _body(step={"seconds": 0.05, "model": _MODEL, **changes})
 
 
+def _on_time(**changes: Any) -> bytes:
+    return _body(on_time={"first_token_deadline_seconds": 2, **changes})
+
+
 def _model(**changes: Any) -> bytes:
     return _step(model={**_MODEL, **changes})
 
@@ -78,6 +82,9 @@ BODIES: Final[list[tuple[bytes, tuple[str, ...]]]] = [
     (_body(shed={}), ("shed.ttft_deadline_seconds", "required")),
     (_body(shed={"ttft_deadline_seconds": 0}), ("shed.ttft_deadline_seconds", "greater than 0")),
     (_body(shed={"ttft_deadline_seconds": 1, "margin": 2}), ("shed.margin", "less than or equal to 1")),
+    (_body(on_time={}), ("on_time.first_token_deadline_seconds", "required")),
+    (_on_time(late_share=0.9), ("on_time.late_share", "less than or equal to 0.5")),
+    (_on_time(weights={}), ("on_time.weights", "accepted: first_token_deadline_seconds, margin, late_share")),
     (_body(step={"seconds": 0.1}), ("step.model", "required")),
     (_step(seconds=0), ("step.seconds", "greater than 0")),
     (_step(seconds=61), ("step.seconds", "less than or equal to 60")),

@@ -1,0 +1,199 @@
+"""Several namespaces under the chart's own rights: what happens to one is that one's alone, and passes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flyball_operator.api import names
+from flyball_operator.cluster.api import load_configuration
+from flyball_operator.cluster.cache import Cache
+from flyball_operator.cluster.reader import Key
+from flyball_operator.shell.kopf_glue import WATCHED_KINDS, Watcher
+from flyball_operator.shell.main import Exit
+from flyball_operator.shell.queue import KeyQueue
+from flyball_operator.shell.watch import Watch
+from support.cluster import apply, get, kubectl
+from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
+from support.tenants import Tenants, tenants
+from support.waiting import eventually
+
+RESOURCE = "inferenceservices.serving.flyball.dev"
+#: Two tenants that go on beside the one that something happens to.
+TENANTS = 3
+
+
+@pytest.fixture
+def three(crd: Path) -> Iterator[Tenants]:
+    """Three tenants of the test's own."""
+    with tenants(TENANTS) as made:
+        yield made
+
+
+def start(
+    three: Tenants, folder: Path, *, kubeconfig: str = "", name: str = "one", resync_seconds: int = 300
+) -> OperatorProcess:
+    """An operator for all of them, with the rights of the chart's account."""
+    account = three.kubeconfig(kubeconfig or os.environ["KUBECONFIG"], folder)
+    watched, every = ",".join(three.names), str(resync_seconds)
+    return OperatorProcess(three.own, folder, name=name, kubeconfig=account, namespaces=watched, resync_seconds=every)
+
+
+def serve(*places: str) -> None:
+    for place in places:
+        apply(idle_service(), namespace=place)
+        expect_condition(place, "Accepted", "True", "Accepted")
+
+
+def expect_watched(operator: OperatorProcess, place: str, *, so: bool) -> None:
+    eventually(lambda: operator.watches(place) is so, expecting=f"{place} watched: {so}", within=180)
+
+
+def expect_edits_to_be_seen(place: str) -> None:
+    """Sooner than any list would show them."""
+    spec = (get(RESOURCE, "chat", namespace=place) or {})["spec"]
+    change = json.dumps({"spec": {"replicas": 1 + spec.get("replicas", 0) % 3}})
+    kubectl("patch", RESOURCE, "chat", "-n", place, "--type=merge", "-p", change)
+    generation = (get(RESOURCE, "chat", namespace=place) or {})["metadata"]["generation"]
+
+    def seen() -> bool:
+        found = get(RESOURCE, "chat", namespace=place) or {}
+        return bool(found["status"].get("observedGeneration") == generation)
+
+    eventually(seen, expecting=f"the edit in {place} to be seen", within=60)
+
+
+def expect_tuning_to_pause(place: str) -> None:
+    kubectl("annotate", RESOURCE, "chat", "-n", place, f"{names.ANNOTATION_TUNING}=Paused")
+    expect_condition(place, "Tuned", "False", "Paused")
+    kubectl("annotate", RESOURCE, "chat", "-n", place, f"{names.ANNOTATION_TUNING}-")
+
+
+def expect_well(operator: OperatorProcess) -> None:
+    assert operator.healthz() == (200, "ok\n")
+    assert operator.readyz() == (200, "ok\n")
+    assert not operator.trouble()
+
+
+def said(operator: OperatorProcess, words: str) -> list[str]:
+    """What it logged with these words in it."""
+    lines = [json.loads(line) for line in operator.log.read_text().splitlines() if line.startswith("{")]
+    return [line["message"] for line in lines if words in line["message"]]
+
+
+def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tenants, tmp_path: Path) -> None:
+    first, second, _ = three.names
+    with proxy(tmp_path) as (kubeconfig, way):
+        operator = start(three, tmp_path, kubeconfig=kubeconfig)
+        try:
+            operator.expect_ready()
+            serve(first, second)
+            three.revoke(first)
+            # A stream that is open goes on without rights; each asks anew.
+            way.send_signal(signal.SIGUSR1)
+            expect_watched(operator, first, so=False)
+            assert len(said(operator, f"namespace {first} is not watched: not granted")) == 1
+            expect_edits_to_be_seen(second)
+            expect_tuning_to_pause(second)
+            expect_well(operator)
+            three.grant(first)
+            expect_watched(operator, first, so=True)
+            expect_edits_to_be_seen(first)
+            expect_well(operator)
+            operator.send(signal.SIGTERM)
+            assert operator.expect_exit(within=20) == Exit.OK
+        finally:
+            operator.stop()
+
+
+def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three: Tenants, tmp_path: Path) -> None:
+    first, second, gone = three.names
+    leader = start(three, tmp_path, name="first", resync_seconds=5)
+    other: OperatorProcess | None = None
+    try:
+        leader.expect_ready()
+        serve(first, second, gone)
+        kubectl("delete", "namespace", gone, timeout=180)
+        expect_watched(leader, gone, so=False)
+        expect_edits_to_be_seen(second)
+        expect_well(leader)
+        # One that starts is Ready, and leads, while the namespace is missing.
+        other = start(three, tmp_path, name="second", resync_seconds=5)
+        other.expect_ready()
+        leader.send(signal.SIGTERM)
+        assert leader.expect_exit(within=20) == Exit.OK
+        expect_edits_to_be_seen(first)
+        assert not other.watches(gone)
+        three.make_again(gone)
+        serve(gone)
+        assert other.watches(gone)
+        expect_well(other)
+    finally:
+        leader.stop()
+        if other is not None:
+            other.stop()
+
+
+def test_where_pods_may_not_be_read_the_services_say_so(three: Tenants, tmp_path: Path) -> None:
+    first, second, _ = three.names
+    operator = start(three, tmp_path, resync_seconds=5)
+    try:
+        operator.expect_ready()
+        serve(first, second)
+        three.hide(first, "pods")
+        message = expect_condition(first, "Ready", "Unknown", "NamespaceNotWatched")
+        assert f"not granted: get pods.core in namespace {first}" in message
+        expect_condition(first, "Tuned", "Unknown", "NotTuned")
+        assert condition(second, "Accepted")[0] == "True"
+        three.grant(first)
+        expect_condition(first, "Accepted", "True", "Accepted", within=180)
+        expect_condition(first, "Tuned", "Unknown", "NoReadyPods")
+        expect_well(operator)
+    finally:
+        operator.stop()
+
+
+def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: Tenants, tmp_path: Path) -> None:
+    for place in three.names:
+        three.revoke(place)
+    operator = start(three, tmp_path)
+    try:
+        eventually(lambda: "not granted" in operator.readyz()[1], expecting="what is missing", within=60)
+        three.grant(three.names[0])
+        operator.expect_ready()
+        for place in three.names[1:]:
+            assert not operator.watches(place)
+        operator.send(signal.SIGTERM)
+        assert operator.expect_exit(within=20) == Exit.OK
+    finally:
+        operator.stop()
+
+
+async def test_a_watch_lives_by_its_requests_and_leaves_nothing_behind(crd: Path) -> None:
+    moment = 0.0
+    queue: KeyQueue[Key] = KeyQueue(clock=time.monotonic, jitter=lambda: 0.5)
+    watch = Watch(
+        "default",
+        configuration=await load_configuration(),
+        instance="test",
+        clock=lambda: moment,
+        listen=lambda: None,
+    )
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(watch.run(Watcher(Cache(), queue)))
+    await asyncio.sleep(0)
+    moment = 1000.0
+    assert len(watch.silent()) == len(WATCHED_KINDS), "it has begun, and no request was made"
+    async with asyncio.timeout(60):
+        while watch.silent():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,223 @@
+"""What `Ready` and `Available` say of a rollout, as kubectl's own `wait` and people read them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from support.cluster import KubectlError, apply, items, kubectl, patch
+from support.kubelet import play_kubelet, play_trouble
+from support.manifests import Object
+from support.operators import (
+    IMAGE,
+    RESOURCE,
+    OperatorProcess,
+    condition,
+    expect_condition,
+    idle_service,
+    made,
+    one,
+    serve,
+)
+from support.waiting import eventually
+
+BAD, NEXT = "flyball.test/none:1", "vllm/next:1"
+UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
+#: Extended resource of which the node of this test has one.
+DEVICE = "flyball.test/gpu"
+
+
+def edit(place: str, **spec: Any) -> int:
+    """Change the spec; returns the generation that asks for it."""
+    patch(RESOURCE, "chat", {"spec": spec}, namespace=place)
+    return int(one(RESOURCE, place)["metadata"]["generation"])
+
+
+def ready_now(place: str) -> bool:
+    """Whether `kubectl wait` finds the service Ready without waiting."""
+    try:
+        kubectl("wait", RESOURCE, "chat", "-n", place, "--for=condition=Ready", "--timeout=0s")
+    except KubectlError:
+        return False
+    return True
+
+
+@contextmanager
+def waiting(place: str, what: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A `kubectl wait` that goes on beside the test."""
+    command = ["kubectl", "wait", RESOURCE, "chat", "-n", place, f"--for=condition={what}", "--timeout=600s"]
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def expect_observed(place: str, generation: int) -> None:
+    """What status says is about this generation, each condition of the hands, too."""
+
+    def seen() -> bool:
+        status = one(RESOURCE, place).get("status") or {}
+        about = {item["observedGeneration"] for item in status["conditions"] if item["type"] in ("Ready", "Available")}
+        return {status["observedGeneration"]} == about == {generation}
+
+    eventually(seen, expecting=f"generation {generation} to be seen", within=60)
+
+
+@pytest.fixture
+def serving(place: str, running: OperatorProcess) -> str:
+    """The namespace of a service that serves, with the kubelet played."""
+    apply(idle_service(), namespace=place)
+    made(place)
+    serve(place)
+    return place
+
+
+def test_kubectl_wait_takes_a_new_service_for_ready_once_all_of_it_serves(place: str, running: OperatorProcess) -> None:
+    apply(idle_service(spec__replicas=2), namespace=place)
+    with waiting(place, "Ready") as wait:
+        made(place)
+        expect_condition(place, "Ready", "False", "RollingOut")
+        assert wait.poll() is None
+        serve(place, replicas=2)
+        assert wait.wait(timeout=60) == 0
+
+
+def test_kubectl_wait_never_takes_a_bad_edit_for_ready_and_the_good_one_after_it_is(serving: str) -> None:
+    generation = edit(serving, engine={"image": BAD})
+    with waiting(serving, "Ready") as wait, waiting(serving, "Stalled") as stalled:
+        made(serving, BAD)
+        expect_condition(serving, "Ready", "False", "RollingOut")
+        expect_observed(serving, generation)
+        message = expect_condition(serving, "Available", "True", "EarlierRevisionServes")
+        assert f"revision 1 serves, not what generation {generation} asks for" in message
+        assert stalled.poll() is None
+        # What kubelet cannot read will never be there: nobody waits for startupTimeout.
+        play_trouble(serving, image=BAD, serving=IMAGE, state=UNREADABLE)
+        expect_condition(serving, "Ready", "False", "RolledBack")
+        assert "InvalidImageName" in condition(serving, "Progressing")[2]
+        assert stalled.wait(timeout=60) == 0
+        expect_condition(serving, "Available", "True", "EarlierRevisionServes")
+        made(serving)
+
+        generation = edit(serving, tuning={"mode": "Recommend"})
+        expect_observed(serving, generation)
+        assert condition(serving, "Ready")[:2] == ("False", "RolledBack")
+        assert wait.poll() is None
+
+        edit(serving, engine={"image": NEXT})
+        made(serving, NEXT)
+        serve(serving, image=NEXT)
+        assert wait.wait(timeout=60) == 0
+    assert condition(serving, "Available")[:2] == ("True", "EndpointsReady")
+    assert condition(serving, "Stalled") == ("", "", "")
+
+
+def test_what_rolls_no_pod_is_ready_at_once(serving: str) -> None:
+    changes: list[Object] = [{"tuning": {"mode": "Recommend"}}, {"objectives": []}, {"replicas": 1}]
+    for change in changes:
+        generation = edit(serving, **change)
+        kubectl("wait", RESOURCE, "chat", "-n", serving, "--for=condition=Ready", "--timeout=50s")
+        expect_observed(serving, generation)
+
+
+def test_another_size_is_ready_once_it_is_reached_zero_too(serving: str) -> None:
+    edit(serving, replicas=2)
+    expect_condition(serving, "Ready", "False", "ReplicasNotReady")
+    assert condition(serving, "Available")[:2] == ("True", "EndpointsReady")
+    assert not ready_now(serving)
+    serve(serving, replicas=2)
+    edit(serving, replicas=0)
+    kubectl("wait", RESOURCE, "chat", "-n", serving, "--for=condition=Ready", "--timeout=50s")
+    play_kubelet(serving, image=IMAGE)
+    expect_condition(serving, "Available", "False", "ScaledToZero")
+    expect_condition(serving, "Ready", "True", "ScaledToZero")
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        # vLLM's API server ends well when its engine core was killed.
+        ({"exitCode": 0, "reason": "Completed"}, "exit code 0"),
+        ({"exitCode": 137, "reason": "Error"}, "exit code 137 (SIGKILL)"),
+    ],
+)
+def test_an_engine_that_ended_is_named_while_nothing_serves(serving: str, ended: Object, told: str) -> None:
+    last = {"terminated": {**ended, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T10:00:00Z"}}
+    state = {"running": {"startedAt": "2026-01-01T10:00:01Z"}}
+    play_trouble(serving, image=IMAGE, state=state, lastState=last, restartCount=3)
+    message = expect_condition(serving, "Available", "False", "EngineFailed")
+    assert told in message
+    assert "ended at 2026-01-01T10:00:00Z" in message
+    assert "3 restarts" in message
+    assert condition(serving, "Ready") == ("False", "EngineFailed", message)
+    play_kubelet(serving, image=IMAGE)
+    expect_condition(serving, "Ready", "True", "Serving")
+
+
+@pytest.fixture
+def device_node() -> Iterator[str]:
+    """A node with one device and no kubelet. Returns the name that pods select it by."""
+    name = f"device-{uuid.uuid4().hex[:6]}"
+    resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "1"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"flyball.test/node": name}},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(node))
+    try:
+        yield name
+    finally:
+        kubectl("delete", "node", name, "--ignore-not-found")
+
+
+def end_deleted_pods(place: str) -> None:
+    """Play the kubelet's last part, on a node that has none."""
+    for pod in items("pods", namespace=place):
+        if pod["metadata"].get("deletionTimestamp"):
+            kubectl("delete", "pod", pod["metadata"]["name"], "-n", place, "--force", "--ignore-not-found")
+
+
+def test_a_full_node_is_told_with_what_makes_room_on_it_and_that_is_tried(
+    place: str, running: OperatorProcess, device_node: str
+) -> None:
+    advice = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
+    where: dict[str, Any] = {
+        "spec__podTemplate__nodeSelector": {"flyball.test/node": device_node},
+        "spec__podTemplate__tolerations": [{"operator": "Exists"}],
+        "spec__accelerator": {"resourceName": DEVICE},
+    }
+    apply(idle_service(spec__replicas=1, **where), namespace=place)
+    # Only a pod that the scheduler gave the node has the device.
+    made(place)
+    eventually(
+        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
+        expecting="a pod on the node",
+    )
+    serve(place)
+    edit(place, engine={"image": NEXT}, rollout={"startupTimeout": "30m"})
+    # Long before the rollout is given up.
+    eventually(lambda: advice in condition(place, "Ready")[2], expecting="advice")
+    ready = condition(place, "Ready")
+    assert ready[:2] == ("False", "RollingOut")
+    assert f"Earlier pods of this service hold {DEVICE}" in ready[2]
+    edit(place, rollout={"startupTimeout": "10s"})
+    assert advice in expect_condition(place, "Progressing", "False", "RolledBack", within=180)
+    edit(place, rollout={"startupTimeout": "10s", "maxSurge": 0, "maxUnavailable": 1})
+
+    def replaced() -> bool:
+        end_deleted_pods(place)
+        play_kubelet(place, image=NEXT)
+        return condition(place, "Ready")[:2] == ("True", "Serving")
+
+    eventually(replaced, expecting="the new pod in the earlier one's place", within=120, every=0.5)
+    assert one("deployment", place)["spec"]["template"]["spec"]["containers"][0]["image"] == NEXT

@@ -1,0 +1,242 @@
+"""The reader against a real Prometheus with the scrape jobs that clusters have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, start_http_server
+
+from flyball_operator.governor.signals import Load, Missing, Observation, Signals, Unobserved
+from flyball_operator.prometheus.answers import Identity
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.shell.brain_metrics import BrainMetrics
+from support.brains import PATIENCE, World, until
+from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
+from support.engines import ServedEngine, serving
+from support.plant import Phase
+from support.prometheus import Job, Prometheus, prometheus
+
+CHAT: Identity = ("team", "uid-1")
+WINDOW = 3
+STEADY = [Phase(3600, 8, 100, 16)]
+#: A window that holds all of a short load.
+WIDE = 60
+
+
+@asynccontextmanager
+async def scraped_by(
+    folder: Path, *jobs: Job, window: int = WINDOW
+) -> AsyncIterator[tuple[Prometheus, PrometheusReader]]:
+    """Prometheus with these jobs, and a reader of it."""
+    with ExitStack() as stack:
+        running = stack.enter_context(prometheus(folder, jobs=jobs))
+        client = PrometheusClient(running.url, timeout=2.0)
+        yield running, stack.enter_context(closing(PrometheusReader(client, timeout=2.0, least_window=window)))
+
+
+async def read_until(reader: PrometheusReader, holds: Callable[[Observation], bool]) -> Observation:
+    """Read until what is seen of the service is as wanted; else say what was seen last."""
+    found: Observation | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = (await reader.read({CHAT: 1}))[CHAT]
+                if holds(found):
+                    return found
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"last seen: {found}") from None
+
+
+PAUSED = "flyball_operator_tuning_paused"
+
+
+def busy(found: Observation) -> bool:
+    return isinstance(found, Signals) and isinstance(found.load, Load) and found.load.finished > 3
+
+
+@asynccontextmanager
+async def chat() -> AsyncIterator[ServedEngine]:
+    """A pod."""
+    engine = World().engine()
+    async with serving(engine):
+        yield engine
+
+
+async def test_the_annotation_job_of_the_community_chart_is_enough(tmp_path: Path) -> None:
+    async with chat() as engine, scraped_by(tmp_path, annotation_job(discovered(engine))) as (running, reader):
+        engine.load(STEADY)
+        found = await read_until(reader, busy)
+        assert isinstance(found, Signals)
+        assert (found.cores, found.pods) == (1, 1)
+        # One target for each port of the engine; none for the init container, which serves nothing.
+        urls = [target["url"] for target in running.targets()]
+        assert len(urls) == len(set(urls)) == 2, urls
+        assert f"http://{engine.ip}:{engine.port}/metrics" in urls
+        assert all(target["pod"] == engine.name for target in running.targets())
+
+
+async def test_the_chart_s_pod_monitor_is_enough(tmp_path: Path) -> None:
+    async with chat() as engine, scraped_by(tmp_path, *pod_monitor_jobs(discovered(engine))) as (running, reader):
+        engine.load(STEADY)
+        found = await read_until(reader, busy)
+        assert isinstance(found, Signals)
+        assert (found.cores, found.pods) == (1, 1)
+        assert sorted(target["container"] for target in running.targets()) == ["engine", "engine"]
+
+
+async def times_counted(engine: ServedEngine, reader: PrometheusReader) -> float:
+    """How many times the requests of a load are counted, that begins now and ends."""
+    plant = engine.engine.plant
+
+    def counted(seen: Observation) -> bool:
+        ended = plant.counts.finished > 20 and not plant.running and not plant.waiting
+        return (
+            ended
+            and isinstance(seen, Signals)
+            and isinstance(seen.load, Load)
+            and seen.load.finished > 0.8 * plant.counts.finished
+        )
+
+    engine.load([Phase(3, 16, 100, 16)])
+    found = await read_until(reader, counted)
+    assert isinstance(found, Signals)
+    assert isinstance(found.load, Load)
+    return found.load.finished / plant.counts.finished
+
+
+def labelled(job: Job) -> Job:
+    """A job that says container and port, too."""
+    named = {"container": "name", "port": "port_name"}
+    more = [
+        {"source_labels": [f"__meta_kubernetes_pod_container_{known}"], "target_label": label}
+        for label, known in named.items()
+    ]
+    return replace(job, relabelings=[*job.relabelings, *more])
+
+
+def twice(found: Observation) -> bool:
+    return isinstance(found, Signals) and found.twice != ""
+
+
+async def test_a_pod_that_two_jobs_scrape_counts_once_and_both_are_named(tmp_path: Path) -> None:
+    async with chat() as engine:
+        containers = [target for target in discovered(engine) if target[INIT] == "false"]
+        jobs = labelled(annotation_job(containers)), *pod_monitor_jobs(containers)
+        async with scraped_by(tmp_path, *jobs, window=WIDE) as (_, reader):
+            found = await read_until(reader, twice)
+            assert isinstance(found, Signals)
+            assert (found.cores, found.pods) == (1, 1)
+            assert found.twice.startswith("jobs `flyball-system/flyball-engines`, `kubernetes-pods` scrape its pods")
+            assert await times_counted(engine, reader) < 1.5
+
+
+async def test_of_two_jobs_the_faster_one_is_believed(tmp_path: Path) -> None:
+    async with chat() as engine:
+        jobs = annotation_job(discovered(engine), scrape="7s"), *pod_monitor_jobs(discovered(engine))
+        async with scraped_by(tmp_path, *jobs) as (_, reader):
+            believed = "only `flyball-system/flyball-engines` is counted"
+            await read_until(reader, lambda seen: isinstance(seen, Signals) and believed in seen.twice)
+            # Three scrapes of the slower one would span 21 s.
+            assert reader.window < 21
+
+
+async def test_targets_that_lead_to_one_engine_count_once_and_their_job_is_named(tmp_path: Path) -> None:
+    async with chat() as engine:
+        # Each container and each port becomes a target of the one port.
+        annotated = [
+            target | {"__meta_kubernetes_pod_annotation_prometheus_io_port": str(engine.port)}
+            for target in discovered(engine)
+        ]
+        async with scraped_by(tmp_path, labelled(annotation_job(annotated)), window=WIDE) as (running, reader):
+            found = await read_until(reader, twice)
+            assert len(running.targets()) == 3
+            assert isinstance(found, Signals)
+            assert (found.cores, found.pods) == (1, 1)
+            assert found.twice.startswith("job `kubernetes-pods` has several targets for one engine")
+            assert await times_counted(engine, reader) < 1.5
+
+
+async def test_a_pod_elsewhere_that_carries_the_uid_counts_for_nobody(tmp_path: Path) -> None:
+    world = World()
+    ours, foreign = world.engine("chat-0"), world.engine("chat-9")
+    async with serving(ours, foreign):
+        targets = [*discovered(ours), *discovered(foreign, namespace="elsewhere")]
+        async with scraped_by(tmp_path, annotation_job(targets)) as (running, reader):
+            await read_until(
+                reader,
+                lambda seen: (
+                    isinstance(seen, Signals) and sum(target["health"] == "up" for target in running.targets()) == 2
+                ),
+            )
+            found = await read_until(reader, lambda seen: isinstance(seen, Signals))
+            assert isinstance(found, Signals)
+            assert (found.cores, found.pods) == (1, 1)
+
+
+async def test_a_service_s_series_of_the_operator_keep_its_namespace(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    BrainMetrics(registry).paused("team", "chat", True)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        target = operator_target(f"127.0.0.1:{server.server_port}")
+        async with scraped_by(tmp_path, *pod_monitor_jobs([target], "flyball")) as (running, _):
+            with closing(PrometheusClient(running.url, timeout=2.0)) as client:
+                await until("it is scraped", lambda: bool(client.query(PAUSED)))
+                found = client.query(PAUSED)
+        assert [(one["metric"]["namespace"], one["metric"]["service"]) for one in found] == [("team", "chat")]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def without(job: Job, *labels: str) -> Job:
+    """The job without what sets these labels."""
+    return replace(job, relabelings=[*job.relabelings, *({"action": "labeldrop", "regex": label} for label in labels)])
+
+
+UID_LABEL = "serving_flyball_dev_service_uid"
+LACKING: list[tuple[str, Callable[[ServedEngine], list[Job]], str]] = [
+    ("nothing is scraped", lambda _: [], "Prometheus has no series flyball_running: no job scrapes port 8001"),
+    (
+        "no UID",
+        lambda pod: [without(annotation_job(discovered(pod)), UID_LABEL)],
+        f"job `kubernetes-pods` scrapes flyball_running without the target label {UID_LABEL}",
+    ),
+    (
+        "no pod",
+        lambda pod: [without(annotation_job(discovered(pod)), "pod")],
+        "job `kubernetes-pods` scrapes flyball_running without the target label pod",
+    ),
+    (
+        "no namespace",
+        lambda pod: [without(annotation_job(discovered(pod)), "namespace")],
+        "job `kubernetes-pods` scrapes flyball_running without the target label namespace",
+    ),
+    (
+        "another namespace",
+        lambda pod: [annotation_job(discovered(pod, namespace="elsewhere"))],
+        "has the label namespace=elsewhere only",
+    ),
+    (
+        "another service",
+        lambda pod: [annotation_job(discovered(pod, uid="uid-9"))],
+        "flyball_running is found for other services, not for UID uid-1 in team",
+    ),
+]
+
+
+@pytest.mark.parametrize(("jobs", "said"), [case[1:] for case in LACKING], ids=[case[0] for case in LACKING])
+async def test_what_a_job_lacks_is_said(tmp_path: Path, jobs: Callable[[ServedEngine], list[Job]], said: str) -> None:
+    async with chat() as engine, scraped_by(tmp_path, *jobs(engine)) as (_, reader):
+        found = await read_until(reader, lambda seen: isinstance(seen, Unobserved) and said in seen.detail)
+        assert isinstance(found, Unobserved)
+        assert found.reason is Missing.NOT_SCRAPED
+        assert "docs/scraping.md" in found.detail

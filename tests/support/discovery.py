@@ -1,0 +1,163 @@
+"""Scrape jobs as clusters have them, over targets as Prometheus' discovery of pods finds them.
+
+Discovery gives a target for each port of each container, init containers too, and one at the bare address of the pod
+for a container without ports. What it knows of them stands in labels `__meta_kubernetes_*`, which a real Prometheus
+takes from a file as well, so that the relabelling here is Prometheus' own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from flyball_engine.contract import CONTROL_PORT
+from flyball_operator.plan import pod as pods
+from flyball_operator.plan.snapshot import Config
+from support.brains import inference_service
+from support.engines import ServedEngine
+from support.helm import ROOT
+from support.ports import free_port
+from support.prometheus import ADDRESS, Job
+
+_META = "__meta_kubernetes_"
+#: Whether a target is an init container's.
+INIT = f"{_META}pod_container_init"
+
+
+def discovered(engine: ServedEngine, *, namespace: str = "team", uid: str | None = None) -> list[dict[str, str]]:
+    """The targets of an engine's pod, which has the template that the operator renders for its service."""
+    service = inference_service(uid or engine.service)
+    template = pods.render(service, Config(plugin_image="plugin:1", public_key="PEM"), "hash")
+    # On loopback the control port is another one, and nobody serves the API.
+    ports = {CONTROL_PORT: engine.port}
+    metadata, spec = template["metadata"], template["spec"]
+    common = {
+        f"{_META}namespace": namespace,
+        f"{_META}pod_name": engine.name,
+        f"{_META}pod_ip": engine.ip,
+        f"{_META}pod_phase": "Running",
+        f"{_META}pod_node_name": "node-1",
+    }
+    for kind in ("labels", "annotations"):
+        for key, value in metadata[kind].items():
+            common[f"{_META}pod_{kind[:-1]}_{spelled(key)}"] = value
+            common[f"{_META}pod_{kind[:-1]}present_{spelled(key)}"] = "true"
+    targets = []
+    for of, containers in (("false", spec["containers"]), ("true", spec.get("initContainers", []))):
+        for container in containers:
+            own = common | {f"{_META}pod_container_name": container["name"], INIT: of}
+            if not container.get("ports"):
+                targets.append(own | {ADDRESS: engine.ip})
+            for port in container.get("ports", ()):
+                number = ports.setdefault(port["containerPort"], free_port())
+                targets.append(
+                    own
+                    | {
+                        ADDRESS: f"{engine.ip}:{number}",
+                        f"{_META}pod_container_port_name": port.get("name", ""),
+                        f"{_META}pod_container_port_number": str(number),
+                    }
+                )
+    return targets
+
+
+def annotation_job(targets: Sequence[Mapping[str, str]], *, scrape: str | None = None) -> Job:
+    """The job `kubernetes-pods` of the community's chart `prometheus`, as of its version 29.27."""
+    annotation = f"{_META}pod_annotation_prometheus_io_"
+    port = [f"{annotation}port", f"{_META}pod_ip"]
+    relabelings: list[Mapping[str, Any]] = [
+        {"source_labels": [f"{annotation}scrape"], "action": "keep", "regex": "true"},
+        {"source_labels": [f"{annotation}scrape_slow"], "action": "drop", "regex": "true"},
+        {"source_labels": [f"{annotation}scheme"], "regex": "(https?)", "target_label": "__scheme__"},
+        {"source_labels": [f"{annotation}path"], "regex": "(.+)", "target_label": "__metrics_path__"},
+        {
+            "source_labels": port,
+            "regex": r"(\d+);(([A-Fa-f0-9]{1,4}::?){1,7}[A-Fa-f0-9]{1,4})",
+            "replacement": "[$2]:$1",
+            "target_label": ADDRESS,
+        },
+        {
+            "source_labels": port,
+            "regex": r"(\d+);((([0-9]+?)(\.|$)){4})",
+            "replacement": "$2:$1",
+            "target_label": ADDRESS,
+        },
+        {"action": "labelmap", "regex": f"{annotation}param_(.+)", "replacement": "__param_$1"},
+        {"action": "labelmap", "regex": f"{_META}pod_label_(.+)"},
+        {"source_labels": [f"{_META}namespace"], "target_label": "namespace"},
+        {"source_labels": [f"{_META}pod_name"], "target_label": "pod"},
+        {
+            "source_labels": [f"{_META}pod_phase"],
+            "action": "drop",
+            "regex": "Pending|Succeeded|Failed|Completed",
+        },
+        {"source_labels": [f"{_META}pod_node_name"], "target_label": "node"},
+    ]
+    return Job("kubernetes-pods", targets, relabelings, honor_labels=True, scrape=scrape)
+
+
+def operator_target(address: str) -> dict[str, str]:
+    """The target of the operator's own metrics, with the labels that its pod has by the chart."""
+    (deployment,) = (one for one in _chart() if one["kind"] == "Deployment")
+    metadata = deployment["spec"]["template"]["metadata"]
+    named = {f"{_META}pod_label_{spelled(key)}": value for key, value in metadata["labels"].items()}
+    return {
+        ADDRESS: address,
+        f"{_META}namespace": deployment["metadata"]["namespace"],
+        f"{_META}pod_name": "flyball-0",
+        f"{_META}pod_container_name": "operator",
+        f"{_META}pod_container_port_name": "metrics",
+        **named,
+    }
+
+
+def _chart() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "tests/golden/chart/cluster.yaml").read_text()))
+
+
+def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-engines") -> list[Job]:
+    """The jobs that the Prometheus operator makes of a PodMonitor of the chart: one for each port."""
+    (monitor,) = (one for one in _chart() if one["kind"] == "PodMonitor" and one["metadata"]["name"] == name)
+    spec, meta = monitor["spec"], monitor["metadata"]
+    selected = [
+        {"source_labels": [f"{_META}pod_label_{spelled(key)}"], "action": "keep", "regex": re.escape(value)}
+        for key, value in spec["selector"]["matchLabels"].items()
+    ]
+    job = f"{meta['namespace']}/{meta['name']}"
+    return [
+        Job(
+            f"podMonitor/{job}/{number}",
+            targets,
+            [
+                *selected,
+                {
+                    "source_labels": [f"{_META}pod_container_port_name"],
+                    "action": "keep",
+                    "regex": endpoint["port"],
+                },
+                {"source_labels": [f"{_META}namespace"], "target_label": "namespace"},
+                {"source_labels": [f"{_META}pod_container_name"], "target_label": "container"},
+                {"source_labels": [f"{_META}pod_name"], "target_label": "pod"},
+                {"target_label": "job", "replacement": job},
+                *(
+                    {"source_labels": [f"{_META}pod_label_{spelled(key)}"], "target_label": spelled(key)}
+                    for key in spec.get("podTargetLabels", ())
+                ),
+                {"target_label": "endpoint", "replacement": endpoint["port"]},
+                *(
+                    {"source_labels": one["sourceLabels"], "target_label": one["targetLabel"]}
+                    for one in endpoint.get("relabelings", ())
+                ),
+            ],
+            honor_labels=endpoint.get("honorLabels", False),
+        )
+        for number, endpoint in enumerate(spec["podMetricsEndpoints"])
+    ]
+
+
+def spelled(name: str) -> str:
+    """A label or annotation as Prometheus spells it."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)

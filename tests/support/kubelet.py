@@ -1,0 +1,113 @@
+"""Plays the kubelet for pods that no node runs: what it would say of them, and the endpoints that would follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from flyball_operator.api import names
+from support.cluster import KubectlError, apply, get, items, kubectl
+from support.manifests import Object
+from support.waiting import eventually
+
+
+def play_kubelet(namespace: str, *, image: str) -> int:
+    """Make the pods with this engine image Ready. Returns how many of them there are."""
+    mine = _engine_pods(namespace, image)
+    for number, pod in enumerate(mine):
+        try:
+            make_ready(namespace, pod["metadata"]["name"], f"10.255.0.{number + 1}")
+        except KubectlError as error:
+            _pass_over_gone(error)
+    play_endpoints(namespace, mine)
+    return len(mine)
+
+
+def play_trouble(namespace: str, *, image: str, serving: str = "", **container: Any) -> None:
+    """Make the pods with this engine image not Ready, with this status of the engine's container.
+
+    Those with the image `serving` go on, as endpoints have it.
+    """
+    status = {"name": "engine", "image": image, "imageID": "", "ready": False, "restartCount": 0, **container}
+
+    def told() -> bool:
+        mine = _engine_pods(namespace, image)
+        for pod in mine:
+            unready = _conditions(("Ready", "ContainersReady"), "False")
+            played = {"phase": "Pending", "containerStatuses": [status], "conditions": unready}
+            try:
+                _play_status(namespace, pod["metadata"]["name"], played)
+            except KubectlError as error:
+                _pass_over_gone(error)
+        return bool(mine)
+
+    eventually(told, expecting=f"a pod of {image}")
+    play_endpoints(namespace, _engine_pods(namespace, serving) if serving else [])
+
+
+def make_ready(namespace: str, pod: str, address: str) -> None:
+    """Say of a pod what a kubelet says of one that is Ready at this address."""
+    ready = _conditions(("Ready", "ContainersReady", "PodScheduled"), "True")
+    played = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready}
+    _play_status(namespace, pod, played)
+
+
+def _engine_pods(namespace: str, image: str) -> list[Object]:
+    return [
+        pod
+        for pod in items("pods", namespace=namespace, selector="app.kubernetes.io/managed-by=flyball")
+        if pod["spec"]["containers"][0]["image"] == image and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def _conditions(kinds: Sequence[str], status: str) -> list[Object]:
+    return [{"type": kind, "status": status} for kind in kinds]
+
+
+def _play_status(namespace: str, pod: str, status: Object) -> None:
+    kubectl(
+        "patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge",
+        "-p", json.dumps({"status": status}),
+    )  # fmt: skip
+
+
+def _pass_over_gone(error: KubectlError) -> None:
+    if "not found" not in str(error):
+        raise error
+
+
+def play_endpoints(namespace: str, ready: list[Object]) -> None:
+    """Kubernetes lists no endpoint of a pod without a node, so these are added to our Service beside its own."""
+    service = get("service", "chat", namespace=namespace)
+    if service is None:
+        return
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "name": "chat",
+        "uid": service["metadata"]["uid"],
+        "controller": True,
+    }
+    labels = {
+        "kubernetes.io/service-name": "chat",
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_SERVICE: "chat",
+    }
+    apply(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "chat-played", "labels": labels, "ownerReferences": [owner]},
+            "addressType": "IPv4",
+            "endpoints": [
+                {
+                    "addresses": [f"10.255.0.{number + 1}"],
+                    "conditions": {"ready": True},
+                    "targetRef": {"kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+                }
+                for number, (name, uid) in enumerate((pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in ready)
+            ],
+        },
+        namespace=namespace,
+    )

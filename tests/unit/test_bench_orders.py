@@ -1,0 +1,102 @@
+"""`hack/bench law --part order`: who is served first, and who is refused, under setpoints that never move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench import law_order
+from bench.options import Options
+from bench.orders import FIRST_COME, LATE_LAST, QUEUE, SHED, WRONGLY, Crowd, Rule, crowds, gates, perfect
+from bench.policies import Outcome
+
+BY_NAME = {crowd.name: crowd for crowd in crowds()}
+#: A minute of chats beyond what the engine carries.
+OVERLOAD = replace(BY_NAME["chat, Poisson, 2 × capacity"], phases=BY_NAME["chat, Poisson, 2 × capacity"].phases[:1])
+
+
+def test_every_kind_of_load_comes_evenly_and_in_bursts_below_and_beyond_what_is_carried() -> None:
+    assert len([crowd for crowd in BY_NAME.values() if not crowd.rough]) == 3 * 2 * 4
+    assert {crowd.load for crowd in BY_NAME.values()} == {0.7, 1.0, 1.3, 2.0}
+    quick = crowds(quick=True)
+    assert {crowd.name for crowd in quick} < BY_NAME.keys()
+    assert {crowd.name.split(",")[0] for crowd in quick if crowd.load == 1.3 and crowd.bursts} == {
+        "chat",
+        "code",
+        "long",
+    }
+
+
+def test_beyond_what_is_carried_the_order_serves_what_first_come_first_served_loses() -> None:
+    first_come, queue = FIRST_COME.play(OVERLOAD, 1), QUEUE.play(OVERLOAD, 1)
+    assert queue.goodput > 10 * first_come.goodput
+    assert queue.kept > 0.5
+
+
+def test_late_ones_last_keeps_less_than_who_gives_up_the_longest() -> None:
+    late_last = LATE_LAST.play(OVERLOAD, 1)
+    assert FIRST_COME.play(OVERLOAD, 1).goodput < late_last.goodput < QUEUE.play(OVERLOAD, 1).goodput
+
+
+def test_of_those_let_in_nearly_all_keep_everything_where_the_others_are_refused() -> None:
+    shed = SHED.play(OVERLOAD, 1)
+    assert shed.first > 0.985
+    assert shed.tokens > 0.985
+    assert shed.goodput >= QUEUE.play(OVERLOAD, 1).goodput
+
+
+@pytest.mark.parametrize("rule", WRONGLY, ids=lambda rule: rule.name)
+def test_a_wrong_model_costs_little(rule: Rule) -> None:
+    right = SHED if rule.sheds else QUEUE
+    assert rule.play(OVERLOAD, 1).goodput > 0.95 * right.play(OVERLOAD, 1).goodput
+
+
+def test_on_a_plant_that_no_model_describes_the_order_still_keeps_what_the_engine_carries() -> None:
+    rough = BY_NAME["chat, Poisson, 1.3 × capacity, rough plant"]
+    assert QUEUE.play(rough, 1).goodput > 15.0
+    assert SHED.play(rough, 1).first > 0.985
+
+
+def an_outcome(goodput: float, *, first: float = 1.0, kept: float = 1.0) -> Outcome:
+    return Outcome(goodput=goodput, kept=kept, changes=0, first=first)
+
+
+def test_the_worst_of_all_seeds_and_scenarios_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made of outcomes alone: these were never played."""
+    goodput = {FIRST_COME: 2.0, QUEUE: 9.5, SHED: 9.8, WRONGLY[0]: 9.0} | {perfect(quick=True)[0]: 10.0}
+
+    def finish(jobs: list[law_order._Job], _: object) -> tuple[dict[str, Outcome], bool]:
+        worse = {job.key: 0.9 if job.seed == 2 and job.rule == SHED else 1.0 for job in jobs}
+        return {job.key: an_outcome(goodput.get(job.rule, 9.8) * worse[job.key], first=0.99) for job in jobs}, True
+
+    monkeypatch.setattr(law_order, "finish", finish)
+    worst = law_order.measure(Options(quick=True, seeds=2))["worst"]
+    assert worst["queue_over_perfect_worst"] == pytest.approx(0.95)
+    assert worst["shed_over_perfect_worst"] == pytest.approx(0.98 * 0.9)
+    assert worst["shed_over_fixed_worst"] == pytest.approx(0.9)
+    assert worst["queue_over_fcfs_overload"] == pytest.approx(9.5 / 2.0)
+    assert worst["admitted_ok_worst"] == 0.99
+    assert worst["model_error_loss_worst"] == pytest.approx(1 - 9.0 / 9.5)
+
+
+def test_a_gate_and_a_perfect_scheduler_may_choose_of_the_same_limits() -> None:
+    for quick in (False, True):
+        assert [(one.seqs, one.budget) for one in perfect(quick=quick)] == [
+            (one.seqs, one.budget) for one in gates(quick=quick)
+        ]
+
+
+def a_crowd() -> Crowd:
+    return BY_NAME["code, bursts, 1.3 × capacity"]
+
+
+def test_a_setpoint_says_what_the_rule_is() -> None:
+    shed, queue, gate = (rule.setpoint(a_crowd()) for rule in (SHED, QUEUE, gates(quick=True)[0]))
+    assert shed.on_time is not None
+    assert shed.shed is not None
+    assert shed.on_time.late_share == 0.0, "who is refused needs no share"
+    assert queue.on_time is not None
+    assert queue.shed is None
+    assert gate.on_time is None
+    assert gate.shed is not None

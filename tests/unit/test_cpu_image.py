@@ -1,0 +1,35 @@
+"""The CPU engine image and the manifests that use its model say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support import cpu_image
+
+ROOT = Path(__file__).resolve().parents[2]
+(DTYPE,) = (each for each in cpu_image.arguments() if each.startswith("--dtype="))
+
+
+@pytest.mark.parametrize("manifest", ["hack/lib/demo/chat.yaml", "docs/examples/cpu.yaml"])
+def test_an_engine_on_a_cpu_computes_in_the_numbers_of_the_image(manifest: str) -> None:
+    arguments = yaml.safe_load((ROOT / manifest).read_text())["spec"]["engine"]["args"]
+    assert DTYPE in arguments
+
+
+def test_every_processor_has_these_numbers() -> None:
+    assert DTYPE == "--dtype=float32"
+
+
+def test_commands_without_compilers_are_those_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+        for command in ("lscpu", "gcc", "x86_64-linux-gnu-g++-12", "cc", "ld.bfd", "clang", "acc", "gcc-ranlib"):
+            (place / command).touch()
+    monkeypatch.setenv("PATH", f"{first}:{tmp_path / 'none'}:{second}")
+    found = Path(cpu_image.without_compilers(tmp_path / "found"))
+    assert {command.name for command in found.iterdir()} == {"lscpu", "acc", "gcc-ranlib"}
+    assert (found / "lscpu").readlink() == first / "lscpu"

@@ -1,0 +1,445 @@
+"""A governed scheduler that serves prompts in the on-time order, step by step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import OnTime, OrderKnob
+from flyball_engine.knobs import Batching, NoEvict, Policy, Static
+from flyball_engine.model import StepModel
+from flyball_engine.vllm.queue import WaitingQueues
+from flyball_engine.vllm.scheduler import governed_class
+from support.engine import setpoint
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, SchedulingPolicy
+from support.reflexes import a_budget
+
+#: A step of so long has 100 tokens.
+MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
+STEP_SECONDS = 0.1101
+
+
+def ordered(generation: int = 1, *, seconds: float = 5.0, late_share: float = 0.0, **fields: Any) -> Any:
+    """Prompts have so many seconds; a step has 100 tokens."""
+    on_time = OnTime(first_token_deadline_seconds=seconds, margin=1.0, late_share=late_share)
+    return setpoint(generation, step=a_budget(STEP_SECONDS, MODEL), on_time=on_time, **fields)
+
+
+def a_core(folder: Path, **config: Any) -> GovernedCore:
+    return GovernedCore(folder, PlainScheduler(PlainConfig(max_num_seqs=64, max_num_batched_tokens=512, **config)))
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> GovernedCore:
+    core = a_core(tmp_path)
+    core.governor.apply(ordered())
+    return core
+
+
+def step(core: GovernedCore) -> dict[str, int]:
+    """One step that takes what the model says; the tokens of each request."""
+    core.governor.before_schedule()
+    output = core.scheduler.schedule()
+    core.governor.after_schedule(output)
+    core.now += MODEL.t0 + MODEL.c1 * output.total_num_scheduled_tokens
+    core.scheduler.update_from_output(output)
+    core.governor.after_update(output)
+    return output.num_scheduled_tokens
+
+
+def running(core: GovernedCore) -> list[str]:
+    return [request.request_id for request in core.scheduler.running]
+
+
+def test_who_cannot_be_on_time_is_served_behind(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    core.add("short", prompt=60)
+    core.add("other", prompt=60)
+    assert step(core) == {"short": 60, "other": 40}
+    assert step(core) == {"short": 1, "other": 20, "long": 79}
+    order = core.report().state.order
+    assert (order.moved_behind, order.behind) == (1, 1)
+    assert order.longest_wait_seconds == pytest.approx(2 * STEP_SECONDS, abs=0.12)
+
+
+def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: Path) -> None:
+    core = a_core(tmp_path)
+    # Sixty decodes leave a step 40 of its 100 tokens.
+    core.governor.apply(ordered())
+    for number in range(60):
+        core.add(f"decode{number}", prompt=1, output=50)
+    for _ in range(4):
+        step(core)
+    for name in ("late", "later"):
+        core.add(name, prompt=6000)
+    core.add("short", prompt=20)
+    served = [step(core) for _ in range(3)]
+    assert "short" in served[0]
+    assert not any(name in tokens for tokens in served for name in ("late", "later")), "their decodes would slow others"
+    assert len(core.scheduler.waiting) == 2
+    core.scheduler.finish_requests(*(f"decode{number}" for number in range(50)))
+    assert {"late", "later"} & step(core).keys(), "beside a small one they join"
+
+
+def test_without_an_order_prompts_are_served_as_they_came(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
+    core.add("long", prompt=6000)
+    core.add("short", prompt=60)
+    assert step(core) == {"long": 100}
+    assert core.report().state.order.moved_behind == 0
+
+
+def test_a_model_nobody_trusts_orders_nothing(core: GovernedCore) -> None:
+    on_time = OnTime(first_token_deadline_seconds=5.0)
+    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL, trusted=False), on_time=on_time))
+    core.add("long", prompt=6000)
+    core.add("short", prompt=60)
+    assert step(core) == {"long": 512}
+
+
+def test_one_that_has_begun_waits_for_those_before_it_and_keeps_what_it_has(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    assert step(core) == {"long": 100}
+    core.add("short", prompt=100)
+    assert step(core) == {"short": 100}
+    assert core.governor.parks
+    assert running(core) == ["short", "long"], "nobody else knows that it waited"
+    assert core.scheduler.requests["long"].num_computed_tokens == 100
+    assert step(core) == {"short": 1, "long": 99}
+    assert not core.governor.parks
+
+
+def test_what_those_before_leave_goes_to_the_one_that_has_begun(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=30)
+    assert step(core) == {"long": 70, "short": 30}
+    assert core.scheduler.scheduler_config.long_prefill_token_threshold == 70
+    assert step(core) == {"short": 1, "long": 99}
+    assert core.scheduler.scheduler_config.long_prefill_token_threshold == 0
+
+
+def test_a_slot_of_one_that_waits_is_nobodys(tmp_path: Path) -> None:
+    core = a_core(tmp_path)
+    core.governor.apply(ordered(limits={"max_num_active_seqs": 2}))
+    core.add("long", prompt=6000)
+    step(core)
+    for number in range(3):
+        core.add(f"short {number}", prompt=100)
+    assert step(core) == {"short 0": 100}
+    assert len(core.scheduler.running) == 2
+
+
+def test_decodes_come_before_all_prompts(core: GovernedCore) -> None:
+    core.add("short", prompt=60, output=50)
+    step(core)
+    core.add("long", prompt=6000)
+    core.add("next", prompt=100)
+    for _ in range(5):
+        assert next(iter(step(core))) == "short"
+
+
+def test_who_was_preempted_after_its_first_token_comes_before_all(core: GovernedCore) -> None:
+    core.add("victim", prompt=150, output=50)
+    step(core)
+    step(core)
+    core.add("long", prompt=6000)
+    step(core)
+    core.scheduler.preempt("victim")
+    core.add("short", prompt=20)
+    assert step(core) == {"victim": 100}, "and its first tokens again"
+    tokens = step(core)
+    assert tokens["victim"] == 52
+    assert tokens["short"] == 20
+
+
+def test_who_was_preempted_before_its_first_token_is_ordered_as_it_was(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.scheduler.preempt("long")
+    core.add("short", prompt=100)
+    assert step(core) == {"short": 100}
+    assert step(core) == {"short": 1, "long": 99}
+
+
+def test_the_oldest_of_those_behind_gets_its_share(core: GovernedCore) -> None:
+    core.governor.apply(ordered(2, late_share=0.1))
+    core.add("long", prompt=6000)
+    served = 0
+    for number in range(100):
+        core.add(f"short {number}", prompt=100, output=1)
+        served += step(core).get("long", 0)
+    assert served == pytest.approx(0.1 * 100 * 100, rel=0.15)
+
+
+def test_who_was_moved_behind_and_is_in_time_after_all_is_counted(core: GovernedCore) -> None:
+    core.add("long", prompt=3000)
+    for number in range(30):
+        core.add(f"short {number}", prompt=100, output=1)
+    step(core)
+    for number in range(1, 30):
+        core.scheduler.finish_requests(f"short {number}")
+    for _ in range(31):
+        step(core)
+    order = core.report().state.order
+    assert (order.moved_behind, order.in_time_after_all, order.behind) == (1, 1, 0)
+
+
+def test_a_request_waits_since_the_api_server_had_it(core: GovernedCore) -> None:
+    core.add("old", prompt=300)
+    core.add("new", prompt=300)
+    core.scheduler.finish_requests("new")
+    core.scheduler.add("newer", prompt=300)
+    request = core.scheduler.requests["newer"]
+    request.arrival_time = time.time() - 3.0
+    core.governor.received(request)
+    assert step(core) == {"newer": 100}, "its deadline is before that of the other"
+
+
+def test_another_deadline_moves_those_that_wait(core: GovernedCore) -> None:
+    core.add("long", prompt=3000)
+    core.add("short", prompt=60)
+    assert step(core) == {"long": 100}, "both are in time"
+    core.governor.apply(ordered(2, seconds=1.0))
+    assert step(core)["short"] == 60
+    assert core.report().state.order.behind == 1
+
+
+def test_those_that_wait_when_the_order_begins_are_in_it(core: GovernedCore) -> None:
+    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
+    core.add("long", prompt=6000)
+    core.add("longer", prompt=9000)
+    core.add("short", prompt=60)
+    step(core)
+    core.governor.apply(ordered(3))
+    assert step(core)["short"] == 60
+    assert core.report().state.order.behind == 2
+
+
+@pytest.mark.parametrize("ends", ["a setpoint without it", "an expiry"])
+def test_where_the_order_ends_the_queue_is_as_they_came(core: GovernedCore, ends: str) -> None:
+    for name in ("a", "b", "c"):
+        core.add(name, prompt=6000)
+    core.add("short", prompt=250)
+    core.add("other", prompt=250)
+    step(core)
+    core.scheduler.preempt("short")
+    if ends == "an expiry":
+        core.now += 10 * 3600
+    else:
+        core.governor.apply(setpoint(2))
+    core.governor.touch()
+    assert [request.request_id for request in core.scheduler.waiting] == ["short", "a", "b", "c", "other"]
+    assert core.report().state.order.behind == 0
+
+
+def test_a_step_that_fails_puts_back_who_was_taken_out(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        assert running(core) == [], "it waits"
+        raise RuntimeError("no step")
+
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=100)
+    scheduler: Any = core.scheduler
+    monkeypatch.setattr(PlainScheduler, "schedule", fails)
+    scheduler.flyball = core.governor
+    with pytest.raises(RuntimeError, match="no step"):
+        governed_class(PlainScheduler).schedule(scheduler)
+    assert running(core) == ["long"]
+
+
+def test_a_fault_of_ours_leaves_vllm_its_lists(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=100)
+
+    write = core.governor._surface.write
+
+    def fault(*limits: Any, **more: Any) -> None:
+        monkeypatch.setattr(core.governor._surface, "write", write)
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(core.governor._surface, "write", fault)
+    step(core)
+    assert not core.governor.governing
+    assert running(core) == ["long"]
+    assert [request.request_id for request in core.scheduler.waiting] == ["short"]
+
+
+def test_one_that_could_not_join_keeps_nobody_waiting(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.add("long", prompt=6000)
+    core.add("decode", prompt=8, output=500)
+    step(core)
+    core.add("adapted", prompt=100)
+    stuck = core.scheduler.requests["adapted"]
+    schedule = core.scheduler.schedule
+
+    def passes_over() -> Any:
+        core.scheduler.waiting.remove(stuck)
+        output = schedule()
+        core.scheduler.waiting.appendleft(stuck)
+        return output
+
+    monkeypatch.setattr(core.scheduler, "schedule", passes_over)
+    served = [step(core).get("long", 0) for _ in range(34)]
+    assert served.count(0) == 2, "a step of each try"
+
+
+def test_what_might_not_join_parks_nobody_where_nothing_else_runs(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("adapted", prompt=100)
+    core.scheduler.requests["adapted"].lora_request = object()
+    assert step(core) == {"long": 100}
+
+
+def test_one_that_waits_for_others_is_not_taken_to_stand_still(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=300, output=5)
+    waited = 0
+    while core.scheduler.requests["short"].num_output_tokens < 2:
+        served, due = step(core), core.governor._due()
+        waited += "long" not in served
+        assert ("long" in due) <= ("long" in served)
+    assert waited >= 2
+
+
+def test_nobody_is_parked_while_the_engine_is_paused(core: GovernedCore) -> None:
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=100)
+    vars(core.scheduler)["_pause_state"] = 1
+    assert step(core) == {"long": 100}
+
+
+def test_who_waits_for_a_grammar_is_passed_over(core: GovernedCore) -> None:
+    core.add("grammar", prompt=60)
+    core.scheduler.requests["grammar"].ready = False
+    core.scheduler.deferred_waiting.add(core.scheduler.requests["grammar"])
+    core.add("long", prompt=3000)
+    step(core)
+    core.scheduler.finish_requests("grammar")
+    assert step(core) == {"long": 100}
+
+
+def test_what_does_not_fit_into_the_memory_left_is_passed_over(core: GovernedCore) -> None:
+    core.scheduler.kv_cache_manager.usage = 0.95
+    core.governor.apply(ordered(2, seconds=50.0))
+    core.add("large", prompt=600)
+    core.add("small", prompt=90)
+    assert next(iter(step(core))) == "small"
+
+
+def test_what_was_passed_over_for_its_share_comes_first_in_the_end(core: GovernedCore) -> None:
+    core.governor.apply(ordered(2, seconds=2.0, late_share=0.5))
+    core.scheduler.kv_cache_manager.usage = 0.9
+    core.add("large", prompt=4000)
+    firsts = []
+    for number in range(6):
+        core.add(f"small {number}", prompt=90, output=1)
+        core.add(f"other {number}", prompt=10, output=1)
+        firsts.append(next(iter(step(core))))
+    assert firsts[:2] == ["small 0", "small 1"]
+    assert "large" in firsts, "nobody else is put before it"
+
+
+def test_a_session_that_goes_on_is_no_new_prompt(core: GovernedCore) -> None:
+    core.add("session", prompt=60, output=50)
+    step(core)
+    core.governor.received(PlainRequest("session", num_tokens=60, left=4, max_tokens=4, arrival_time=0))
+    assert step(core) == {"session": 1}
+    assert core.governor.governing
+
+
+def test_nothing_is_kept_of_those_that_left(core: GovernedCore) -> None:
+    for number in range(20):
+        core.add(f"r{number}", prompt=600)
+    step(core)
+    for number in range(20):
+        core.scheduler.finish_requests(f"r{number}")
+    core.add("last", prompt=10, output=1)
+    step(core)
+    step(core)
+    order = core.governor._order
+    assert (len(order._order), order._resuming, order._passed_over, order._starting) == (0, {}, {}, {})
+
+
+def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:
+    core = a_core(tmp_path, long_prefill_token_threshold=64)
+    core.add("long", prompt=3000)
+    core.add("short", prompt=8, output=50)
+    step(core)
+    core.add("next", prompt=8)
+    assert list(step(core)) == ["short", "long", "next"]
+    assert running(core) == ["short", "long", "next"]
+    step(core)
+    assert running(core) == ["short", "next", "long"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [
+        ("connector", object(), "KV connector"),
+        ("ec_connector", object(), "encoder cache connector"),
+        ("policy", SchedulingPolicy.PRIORITY, "--scheduling-policy=priority"),
+        ("parallel_config", SimpleNamespace(distributed_executor_backend="external_launcher"), "external launcher"),
+        ("waiting", [], "cannot be put in another order"),
+    ],
+)
+def test_what_cannot_be_ordered_is_refused_by_name(tmp_path: Path, attribute: str, value: Any, reason: str) -> None:
+    scheduler = PlainScheduler()
+    core = GovernedCore(tmp_path, scheduler)
+    vars(scheduler)[attribute] = value
+    core.governor = type(core.governor)(scheduler, folder=tmp_path, clock=lambda: core.now)
+    unsupported = type(core._reader)(next(tmp_path.glob("core-*.state"))).unsupported
+    assert reason in unsupported[OrderKnob.ON_TIME]
+
+
+def test_a_scheduler_that_can_be_ordered_refuses_nothing(core: GovernedCore) -> None:
+    assert OrderKnob.ON_TIME not in core._reader.unsupported
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        Batching(strategy=Static(batch_size=4)),
+        Batching(admission_delay_seconds=1.0),
+        Batching(no_evict=NoEvict()),
+        Batching(policy=Policy.PRIORITY),
+    ],
+)
+def test_two_who_choose_who_is_next_are_refused(batching: Batching) -> None:
+    with pytest.raises(ValueError, match=r"on_time: accepted beside it.*got batching\."):
+        ordered(batching=batching)
+
+
+def test_a_limit_on_prompts_lives_with_the_order(tmp_path: Path) -> None:
+    core = a_core(tmp_path)
+    core.governor.apply(ordered(batching=Batching(max_concurrent_prefills=1)))
+    core.add("long", prompt=6000)
+    step(core)
+    core.add("short", prompt=60)
+    core.add("other", prompt=60)
+    while core.scheduler.requests["short"].num_output_tokens == 0:
+        step(core)
+        assert sum(request.is_prefill_chunk for request in core.scheduler.running) <= 1
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(["d", "b"], "dbace"), (["a", "b"], "abcde"), (["x", "c"], "cabde"), (["x"], "abcde"), ([], "abcde")],
+)
+def test_who_is_put_first_passes_the_others_in_their_order(first: list[str], then: str) -> None:
+    scheduler = PlainScheduler()
+    for name in "abcdex":
+        scheduler.add(name, prompt=8)
+    elsewhere = scheduler.waiting.pop()
+    by_name = {request.request_id: request for request in (*scheduler.waiting, elsewhere)}
+    WaitingQueues(scheduler).put_first([by_name[name] for name in first])
+    assert "".join(request.request_id for request in scheduler.waiting) == then

@@ -1,0 +1,98 @@
+"""What /healthz says: which part of the operator stands still, and nothing while all parts do their work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from kubernetes.aio import client
+
+from flyball_operator.shell.brain import Brain
+from flyball_operator.shell.main import Operator
+from flyball_operator.shell.settings import Settings
+from flyball_operator.shell.watch import Watch
+
+RESYNC = 300.0
+FINE = (200, "ok\n")
+
+
+class Probed:
+    """An operator that talks to nobody, on a clock that is set by hand."""
+
+    def __init__(self, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("flyball_operator.shell.main.boot_clock", lambda: self.now)
+        settings = Settings(namespaces="team", pod_namespace="home", resync_seconds=RESYNC, tick_seconds=5.0)
+        self.operator = Operator(settings, client.Configuration(host="http://127.0.0.1:9"), stack)
+
+    async def answer(self) -> tuple[int, str | None]:
+        answer = await self.operator.health.healthz(cast("web.Request", None))
+        return answer.status, answer.text
+
+    def follow(self, **changes: Any) -> None:
+        """The namespace is watched, and its sweep begins now."""
+        (informer,) = self.operator.informers
+        vars(informer).update(_following=True)
+        vars(informer.sweeper).update(_tried=self.now, **changes)
+
+
+@asynccontextmanager
+async def probed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Probed]:
+    async with AsyncExitStack() as stack:
+        made = Probed(stack, monkeypatch)
+        await made.operator.assemble()
+        assert await made.answer() == FINE
+        yield made
+
+
+async def test_a_namespace_that_is_not_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch) as scene:
+        scene.now += 240
+        assert await scene.answer() == FINE
+        scene.now += 60
+        assert await scene.answer() == (500, "namespace team: it has not been tried for 300 s\n")
+
+
+async def test_a_sweep_that_is_not_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch) as scene:
+        scene.follow()
+        scene.now += 3 * RESYNC
+        assert await scene.answer() == FINE
+        scene.now += 100
+        assert await scene.answer() == (500, "namespace team: nothing has been tried to list for 1000 s\n")
+
+
+async def test_a_silent_watch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch) as scene:
+        scene.follow()
+        monkeypatch.setattr(Watch, "silent", lambda _: ("pods for 500 s",))
+        assert await scene.answer() == (500, "namespace team: the watch of pods for 500 s\n")
+
+
+async def test_a_tick_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch) as scene:
+        scene.operator.brain = cast("Brain", SimpleNamespace(idle=lambda: scene.now - 1000.0))
+        scene.now += 120
+        assert await scene.answer() == FINE
+        scene.now += 1
+        assert await scene.answer() == (500, "the brain's loop has not turned for 121 s\n")
+
+
+async def test_a_leader_that_lists_for_ever_and_never_tunes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch) as scene:
+        scene.operator.elector.leading.set()
+        leading = asyncio.create_task(scene.operator._lead())
+        await asyncio.sleep(0)
+        scene.now += 400
+        scene.follow()
+        assert await scene.answer() == FINE, "both rounds of requests may time out"
+        scene.now += 100
+        said = "this leader has not begun to tune: it lists the namespaces for 500 s\n"
+        assert await scene.answer() == (500, said)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)

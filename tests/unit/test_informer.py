@@ -1,0 +1,244 @@
+"""One namespace's informer, second by second: when it is out, when it is tried again, and what ends more than it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+
+from flyball_operator.cluster.api import KubeApi
+from flyball_operator.cluster.cache import Cache
+from flyball_operator.cluster.errors import (
+    ClusterError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from flyball_operator.cluster.reader import Key
+from flyball_operator.cluster.resources import INFERENCE_SERVICES, Resource
+from flyball_operator.shell.endless import EndedError
+from flyball_operator.shell.informer import LONGEST_RETRY_SECONDS, Informer, Informers
+from flyball_operator.shell.kopf_glue import Watcher
+from flyball_operator.shell.queue import KeyQueue
+from flyball_operator.shell.sweep import Shared
+from flyball_operator.shell.telemetry import Metrics
+from flyball_operator.shell.watch import Watch
+from support.manifests import Object, good
+from support.virtual_time import in_virtual_time
+
+RESYNC = 300.0
+
+
+@dataclass
+class Server:
+    """An API server with one service in one namespace; `error`: what it answers instead."""
+
+    error: ClusterError | None = None
+    asked_at: list[float] = field(default_factory=list)
+
+    async def get(self, *_: Any) -> Object:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        self._fail()
+        return {}
+
+    async def ask(self, *_: Any) -> Object:
+        self._fail()
+        return {"status": {"allowed": True}}
+
+    async def list(self, resource: Resource, *_: Any, **__: Any) -> tuple[list[Object], str]:
+        found = good(metadata__namespace="team")
+        found["metadata"] |= {"uid": "s1", "resourceVersion": "1", "generation": 1}
+        self._fail()
+        return [found] if resource is INFERENCE_SERVICES else [], "1"
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Stream:
+    """A watch that goes on until it is told what ends it."""
+
+    def __init__(self) -> None:
+        self.ends: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        self.runs = 0
+        self.silence: tuple[str, ...] = ()
+
+    async def run(self, _: Watcher) -> NoReturn:
+        self.runs += 1
+        self.ends = asyncio.get_running_loop().create_future()
+        await self.ends
+        raise AssertionError
+
+    def silent(self) -> tuple[str, ...]:
+        return self.silence
+
+
+class Story:
+    """An informer at work, its API server and its watch."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
+        self.cache, self.server, self.stream = Cache(), Server(), Stream()
+        shared = Shared(cache=self.cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
+        api, watch, gate = cast("KubeApi", self.server), cast("Watch", self.stream), asyncio.Semaphore(1)
+        self.informer = Informer(api, "team", shared=shared, watch=watch, gate=gate)
+        self.all = Informers([self.informer])
+        self.running = asyncio.create_task(self.informer.run(RESYNC))
+
+    @property
+    def known(self) -> int:
+        return len(list(self.cache.services))
+
+
+@asynccontextmanager
+async def following() -> AsyncIterator[Story]:
+    """A namespace that is followed."""
+    scene = Story()
+    await asyncio.sleep(1)
+    assert (scene.known, scene.informer.out, scene.stream.runs) == (1, None, 1)
+    yield scene
+    scene.running.cancel()
+    await asyncio.gather(scene.running, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_a_refused_watch_puts_the_namespace_out_and_is_tried_again() -> None:
+    async with following() as scene:
+        scene.server.error = ForbiddenError("no")
+        scene.stream.ends.set_exception(ForbiddenError("no"))
+        await asyncio.sleep(1)
+        assert (scene.known, scene.informer.out) == (0, "no")
+        assert list(scene.all.missing) == ["no"]
+        asked = len(scene.server.asked_at)
+        await asyncio.sleep(3600)
+        waits = [b - a for a, b in zip(scene.server.asked_at[asked:], scene.server.asked_at[asked + 1 :], strict=False)]
+        assert max(waits) <= 1.1 * LONGEST_RETRY_SECONDS, "bounded"
+        assert len(waits) < 70, "and not often"
+        assert scene.all.standing_still(RESYNC) == ()
+        scene.server.error = None
+        await asyncio.sleep(1.2 * LONGEST_RETRY_SECONDS)
+        assert (scene.known, scene.informer.out, scene.stream.runs) == (1, None, 2)
+        assert not scene.all.missing
+
+
+@in_virtual_time
+async def test_a_refused_list_puts_it_out_though_its_streams_go_on() -> None:
+    async with following() as scene:
+        scene.server.error = NotFoundError("gone")
+        await asyncio.sleep(1.2 * RESYNC)
+        assert (scene.known, scene.informer.out) == (0, "namespace team does not exist")
+
+
+@pytest.mark.parametrize("error", [UnavailableError("later"), UnauthorizedError("who?")])
+@in_virtual_time
+async def test_a_server_that_cannot_answer_leaves_it_as_it_is(error: ClusterError) -> None:
+    async with following() as scene:
+        scene.server.error = error
+        scene.stream.ends.set_exception(error)
+        await asyncio.sleep(600)
+        assert (scene.known, scene.informer.out) == (1, None)
+        assert scene.all.standing_still(RESYNC) == ()
+        scene.server.error = None
+        await asyncio.sleep(1.2 * LONGEST_RETRY_SECONDS)
+        assert scene.stream.runs == 2
+
+
+@in_virtual_time
+async def test_a_new_leader_knows_nothing_of_what_cannot_be_listed() -> None:
+    async with following() as scene:
+        scene.server.error = UnavailableError("later")
+        refreshing = asyncio.create_task(scene.all.refresh())
+        await asyncio.sleep(60)
+        assert scene.known == 0
+        assert not refreshing.done()
+        scene.server.error = None
+        await asyncio.wait_for(refreshing, 10)
+        assert scene.known == 1
+
+
+@in_virtual_time
+async def test_a_watch_that_ends_by_anything_else_ends_more() -> None:
+    async with following() as scene:
+        scene.stream.ends.set_exception(RuntimeError("a bug"))
+        with pytest.raises(RuntimeError, match="a bug"):
+            await scene.running
+
+
+@in_virtual_time
+async def test_a_watch_that_is_cancelled_by_a_stranger_ends_more() -> None:
+    async with following() as scene:
+        scene.stream.ends.cancel()
+        with pytest.raises(EndedError, match="namespace team: ended unasked: watch"):
+            await scene.running
+
+
+@in_virtual_time
+async def test_a_silent_watch_is_named() -> None:
+    async with following() as scene:
+        scene.stream.silence = ("pods for 500 s",)
+        assert scene.all.standing_still(RESYNC) == ("namespace team: the watch of pods for 500 s",)
+
+
+def watch(server: TestServer) -> Watch:
+    """kopf itself, with a token that stays the same."""
+    configuration = client.Configuration(host=str(server.make_url("")).rstrip("/"))
+    configuration.api_key["BearerToken"] = "Bearer token"
+    return Watch("team", configuration=configuration, instance="one", clock=lambda: 0.0, listen=lambda: None)
+
+
+def watcher() -> Watcher:
+    return Watcher(Cache(), KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5))
+
+
+@asynccontextmanager
+async def doubting() -> AsyncIterator[TestServer]:
+    """An API server that serves and lists pods, and does not know who watches them."""
+    kind = {"singularName": "", "namespaced": True, "verbs": ["list", "watch"]}
+    kinds = [kind | {"name": "pods", "kind": "Pod"}, kind | {"name": "namespaces", "kind": "Namespace"}]
+    answers: dict[str, Object] = {
+        "/api": {"versions": ["v1"]},
+        "/apis": {"groups": []},
+        "/api/v1": {"resources": kinds},
+        "/api/v1/namespaces/team/pods": {"metadata": {"resourceVersion": "1"}, "items": []},
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return web.json_response({"kind": "Status", "message": "Unauthorized"}, status=401)
+        return web.json_response(answers[request.path])
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    server = TestServer(application)
+    async with server:
+        yield server
+
+
+async def test_a_watch_that_the_api_server_does_not_know_is_no_bug() -> None:
+    async with doubting() as server:
+        with pytest.raises(UnauthorizedError, match="Unauthorized"):
+            await asyncio.wait_for(watch(server).run(watcher()), 60)
+
+
+async def test_a_watch_that_is_cancelled_as_it_begins_leaves_nothing_running() -> None:
+    def begun() -> set[str]:
+        return {task.get_name() for task in asyncio.all_tasks()} & {"stop-flag checker", "resource observer"}
+
+    async with doubting() as server:
+        running = asyncio.create_task(watch(server).run(watcher()))
+        while not begun():  # noqa: ASYNC110 - cancelled in the very turn of the loop in which they begin
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running}, timeout=60)
+        assert running.cancelled()
+        assert begun() == set()

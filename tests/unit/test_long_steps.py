@@ -1,0 +1,64 @@
+"""Steps longer than the mean that a token may take, where few of them carry a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.plays import known_model
+from flyball_engine.simulator.presets import PRESETS
+from flyball_operator.governor.law import choose
+from flyball_operator.governor.long_steps import LONGER
+from flyball_operator.governor.margins import MARGINS
+from flyball_operator.governor.situation import Situation
+from flyball_operator.governor.spec import Envelope, Objective, Span
+from support.tuning import E2E, GAP, TPOT, TTFT, situation
+
+FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
+MEAN = MARGINS.token * TOKEN.seconds
+
+
+def documents(*objectives: Objective, **load: float) -> Situation:
+    """An H100 that is asked for long answers about long documents, 1.8 a second unless told otherwise."""
+    base = {"arrivals": 1.8, "prompt": 6500.0, "uncached": 6500.0, "output": 300.0, "ratio": 21.7, "attention": 3250.0}
+    held = {"decodes": 5.0, "running": 6.0, "kv_tokens": 430_000.0, "held": 6800.0}
+    here = situation(*(objectives or (FIRST, TOKEN)), model=known_model(PRESETS["h100-8b"], 6700))
+    envelope, asked = Envelope(Span(4, 256), Span(128, 8192)), replace(here.demand, **base | held | load)
+    return replace(here, demand=asked, envelope=envelope, margins=MARGINS)
+
+
+def test_long_prompts_at_light_load_take_longer_steps_than_a_token_in_the_mean() -> None:
+    choice = choose(documents())
+    assert choice.budget == pytest.approx(LONGER[0] * MEAN)
+    assert choice.predicted.tpot <= TOKEN.seconds
+
+
+def test_at_full_load_each_step_is_held_to_the_mean() -> None:
+    assert choose(documents(arrivals=5.0)).budget == pytest.approx(MEAN)
+
+
+def test_a_load_that_grows_ends_longer_steps_later_than_one_that_is_new_begins_them() -> None:
+    budgets = [choose(documents(arrivals=rate / 10)).budget or 0.0 for rate in range(5, 60)]
+    assert budgets == sorted(budgets, reverse=True)
+    rate = next(rate / 10 for rate, budget in enumerate(budgets, 5) if budget < LONGER[0] * MEAN)
+    there = replace(documents(arrivals=rate), budget=LONGER[0] * MEAN)
+    assert choose(there).budget == pytest.approx(LONGER[0] * MEAN)
+
+
+def test_short_answers_and_short_prompts_have_no_longer_steps() -> None:
+    assert choose(documents(output=30.0, ratio=217.0)).budget == pytest.approx(MEAN)
+    short = documents(prompt=500.0, uncached=500.0, attention=250.0, ratio=1.7)
+    assert choose(short).budget == pytest.approx(MEAN)
+
+
+def test_a_gap_objective_bounds_longer_steps() -> None:
+    gap = replace(GAP, seconds=0.06)
+    budget = choose(documents(FIRST, TOKEN, gap)).budget
+    assert budget is not None
+    assert MEAN < budget < gap.seconds
+
+
+def test_an_end_to_end_objective_bounds_no_step() -> None:
+    whole = replace(E2E, seconds=8.0)
+    assert choose(documents(FIRST, whole)).budget is None

@@ -1,0 +1,51 @@
+"""How much of a threshold the law aims at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_operator.api.v1alpha1 import Overload
+from flyball_operator.governor.governor import decide, start
+from flyball_operator.governor.margins import LEAST_TOKEN_MARGIN, MARGINS, scattered
+from flyball_operator.governor.policy import Policy
+from support.tuning import E2E, GAP, TPOT, TTFT, demand, outcome, signals, tuning
+
+
+def policies_after(*, met: float, violated: float) -> list[Policy]:
+    """What a service with a deadline and an end-to-end objective is told in five minutes."""
+    spec, found = tuning(TTFT, TPOT, E2E, overload=Overload.SHED), []
+    state = start(spec)
+    for at in (100.0 + 5 * tick for tick in range(60)):
+        counts = {objective.id: outcome(met, violated) for objective in spec.objectives}
+        state, decision = decide(state, replace(signals(at), outcomes=counts), spec, at)
+        found.append(decision.policy)
+    return found
+
+
+def test_answers_that_can_never_be_in_time_move_neither_margin_nor_budget() -> None:
+    assert policies_after(met=60, violated=40) == policies_after(met=100, violated=0)
+    shed = policies_after(met=60, violated=40)[-1].shed
+    assert shed is not None
+    assert shed.margin == MARGINS.first_token
+
+
+def test_short_answers_of_steps_that_scatter_need_more_room() -> None:
+    short, long = (scattered(MARGINS, (TPOT,), demand(output=output, scatter=0.4)).token for output in (16.0, 400.0))
+    assert short == pytest.approx(1 / (1 + 2.326 * 0.4 / 4), abs=1e-3), "99 of 100 by the normal distribution"
+    assert long == 0.92, "the other margin is the narrower one"
+
+
+def test_tokens_of_a_step_scatter_with_speculation() -> None:
+    def margin(made: float) -> float:
+        return scattered(MARGINS, (TPOT,), demand(drafted=4.0, made=made)).token
+
+    assert margin(2.5) < 0.92
+    assert margin(1.0) == margin(4.0) == 0.92, "where none or all are accepted nothing is left to chance"
+
+
+def test_scatter_narrows_a_margin_so_far_and_that_of_gaps_not_at_all() -> None:
+    noisy = demand(output=1.0, scatter=3.0)
+    assert scattered(MARGINS, (TPOT,), noisy).token == LEAST_TOKEN_MARGIN
+    assert scattered(MARGINS, (TTFT, GAP), noisy) == MARGINS

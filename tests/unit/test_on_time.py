@@ -1,0 +1,295 @@
+"""Who of a queue can be on time, and who is served first."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.reflex import prefill_rate
+from flyball_engine.model import StepModel
+
+#: A millisecond per token.
+RATE = PrefillRate(per_token=0.001)
+
+
+def an_order(*, late_share: float = 0.1) -> OnTimeOrder[str]:
+    return OnTimeOrder(late_share=late_share)
+
+
+def queued(order: OnTimeOrder[str], **requests: tuple[float, float]) -> OnTimeOrder[str]:
+    """Requests with their deadlines and tokens, that came one after the other."""
+    for number, (name, (deadline, tokens)) in enumerate(requests.items()):
+        order.add(name, arrived=float(number), deadline=deadline, tokens=tokens)
+    return order
+
+
+def judged(order: OnTimeOrder[str], *, now: float = 0.0, rate: PrefillRate = RATE) -> list[str]:
+    """Look at all of them; their order then."""
+    order.judge(rate, now, most=1000)
+    return names(order)
+
+
+def names(order: OnTimeOrder[str]) -> list[str]:
+    return [pending.request for pending in order.in_order()]
+
+
+def test_who_has_the_first_deadline_is_served_first() -> None:
+    assert judged(queued(an_order(), late=(9.0, 10), soon=(1.0, 10), then=(5.0, 10))) == ["soon", "then", "late"]
+
+
+def test_equal_deadlines_are_served_as_they_came() -> None:
+    order = queued(an_order(), first=(9.0, 10), second=(9.0, 10), third=(9.0, 10))
+    assert judged(order) == ["first", "second", "third"]
+
+
+def test_where_not_all_can_be_on_time_the_longest_is_given_up() -> None:
+    order = queued(an_order(), long=(1.0, 900), short=(1.1, 300), shorter=(1.2, 200))
+    assert judged(order) == ["short", "shorter", "long"]
+    assert (order.behind(), order.moved_behind) == (1, 1)
+
+
+def test_what_cannot_be_on_time_alone_costs_nobody_else_its_place() -> None:
+    order = queued(an_order(), hopeless=(0.5, 600), good=(0.6, 500))
+    assert judged(order) == ["good", "hopeless"]
+
+
+def test_the_least_weight_per_second_is_given_up() -> None:
+    order = an_order()
+    order.add("dear", arrived=0.0, deadline=1.0, tokens=900, weight=10.0)
+    order.add("cheap", arrived=0.0, deadline=1.1, tokens=300)
+    assert judged(order) == ["dear", "cheap"]
+    assert order.behind() == 1
+
+
+def test_who_was_given_up_comes_back_when_there_is_time() -> None:
+    order = queued(an_order(), long=(1.0, 900), short=(1.0, 300))
+    assert judged(order) == ["short", "long"]
+    order.discard("short")
+    assert judged(order) == ["long"]
+    assert (order.behind(), order.moved_behind) == (0, 1)
+
+
+def test_who_was_given_up_and_is_in_time_after_all_is_counted() -> None:
+    order = queued(an_order(), long=(1.0, 900), short=(1.0, 300), other=(1.0, 800))
+    judged(order)
+    order.started("short", now=0.3)
+    order.started("long", now=0.99)
+    order.started("other", now=1.01)
+    assert (order.moved_behind, order.in_time_after_all) == (2, 1)
+
+
+def test_whose_deadline_has_passed_stays_behind() -> None:
+    order = queued(an_order(), late=(1.0, 10), good=(9.0, 10))
+    assert judged(order, now=2.0) == ["good", "late"]
+    assert judged(order, now=3.0) == ["good", "late"]
+
+
+def test_work_without_a_deadline_is_served_behind_and_counts_as_nobody_late() -> None:
+    order = queued(an_order(), batch=(math.inf, 10), good=(9.0, 10))
+    assert judged(order) == ["good", "batch"]
+    assert order.moved_behind == 0
+
+
+def test_those_behind_are_served_as_they_came() -> None:
+    order = queued(an_order(), b=(0.2, 900), a=(0.1, 900), good=(9.0, 10))
+    assert judged(order) == ["good", "b", "a"]
+
+
+def test_a_queue_is_judged_in_parts_and_the_set_is_made_when_all_were_looked_at() -> None:
+    order = queued(an_order(), **{f"r{number}": (1.0, 400.0) for number in range(10)})
+    for _ in range(2):
+        order.judge(RATE, 0.0, most=4)
+        assert order.behind() == 0
+    order.judge(RATE, 0.0, most=4)
+    assert order.behind() == 8
+
+
+def test_who_leaves_while_the_queue_is_judged_is_not_moved() -> None:
+    order = queued(an_order(), **{f"r{number}": (1.0, 400.0) for number in range(10)})
+    order.judge(RATE, 0.0, most=8)
+    order.discard("r9")
+    order.discard("r5")
+    judged(order)
+    assert len(names(order)) == 8
+    assert order.behind() == 6
+
+
+def test_who_comes_while_the_queue_is_judged_counts_as_on_time() -> None:
+    order = queued(an_order(), **{f"r{number}": (1.0, 400.0) for number in range(10)})
+    order.judge(RATE, 0.0, most=8)
+    order.add("new", arrived=9.0, deadline=9.0, tokens=10)
+    assert judged(order)[:3] == ["r0", "r1", "new"]
+
+
+def test_who_finds_no_slot_in_time_is_given_up_and_who_has_one_is_not() -> None:
+    order = queued(an_order(), begun=(1.0, 10), first=(1.0, 10), second=(1.0, 10))
+    order.progressed("begun", tokens=10, attention=0.0)
+    full = PrefillRate(per_token=0.001, free_slots=0, per_slot=0.6)
+    assert judged(order, rate=full) == ["begun", "first", "second"]
+    assert order.behind() == 1
+
+
+def test_the_memory_of_free_slots_is_spent_once() -> None:
+    order = queued(an_order(), **{f"r{number}": (1.0, 10.0) for number in range(4)})
+    judged(order, rate=PrefillRate(per_token=0.001, free_slots=2, per_slot=0.9))
+    assert order.behind() == 1, "the third gets the slot that comes free in time"
+
+
+def test_attention_counts() -> None:
+    order = an_order()
+    order.add("deep", arrived=0.0, deadline=1.0, tokens=100, attention=1e6)
+    judged(order, rate=PrefillRate(per_token=0.001, per_attention=1e-6))
+    assert order.behind() == 1
+
+
+def test_all_deadlines_are_moved_together() -> None:
+    order = queued(an_order(), long=(1.0, 900), short=(1.1, 300))
+    judged(order)
+    order.postpone(0.5)
+    assert judged(order) == ["long", "short"]
+    assert order.behind() == 0
+    order.postpone(-0.5)
+    assert judged(order) == ["short", "long"]
+
+
+def test_the_oldest_of_those_behind_gets_its_share() -> None:
+    order = queued(an_order(), old=(0.1, 5_000), young=(0.1, 5_000), good=(99.0, 100))
+    judged(order)
+    seen = []
+    for _ in range(100):
+        first = names(order)[0]
+        seen.append(first)
+        order.served(tokens=100, behind=100 * (first != "good"), most=100)
+    assert seen.count("old") == pytest.approx(10, abs=1)
+    assert "young" not in seen
+
+
+def test_what_those_behind_get_while_nobody_else_wants_it_is_not_held_against_them() -> None:
+    order = queued(an_order(), old=(0.1, 5_000), good=(99.0, 100))
+    judged(order)
+    for _ in range(1000):
+        order.served(tokens=100, behind=90, most=100)
+    steps = 0
+    while order.owed is None:
+        steps += 1
+        order.served(tokens=100, behind=0, most=100)
+    assert steps <= 11, "a step's tokens at a tenth of each"
+
+
+def test_with_no_share_nobody_behind_comes_first() -> None:
+    order = queued(an_order(late_share=0.0), old=(0.1, 5_000), good=(99.0, 100))
+    judged(order)
+    for _ in range(100):
+        order.served(tokens=100, behind=0, most=100)
+    assert names(order) == ["good", "old"]
+    assert not order.owes_all
+
+
+def test_the_longest_wait_is_that_of_the_oldest_behind() -> None:
+    order = queued(an_order(), good=(99.0, 10), old=(0.1, 500), young=(0.1, 500))
+    judged(order)
+    assert order.longest_wait(11.0) == 10.0
+    assert an_order().longest_wait(11.0) == 0.0
+
+
+def test_nothing_is_kept_of_those_that_are_gone() -> None:
+    order = queued(an_order(), late=(0.1, 500), good=(9.0, 10), batch=(math.inf, 10))
+    judged(order)
+    for name in ("late", "good", "batch", "stranger"):
+        order.discard(name)
+    assert (len(order), names(order), order.behind()) == (0, [], 0)
+
+
+def test_a_cleared_order_keeps_its_counts() -> None:
+    order = queued(an_order(), late=(0.1, 500), good=(9.0, 10))
+    judged(order)
+    order.clear()
+    assert (len(order), judged(order), order.moved_behind) == (0, [], 1)
+
+
+def step(order: OnTimeOrder[str], *begun: str, tokens: int, slots: int = 99, **least: int) -> StepOrder[str]:
+    return step_order(order.in_order(), begun, tokens=tokens, slots=slots, most=8, **least)
+
+
+def test_prompts_join_until_the_tokens_are_spoken_for() -> None:
+    order = queued(an_order(), a=(1.0, 60), b=(2.0, 60), c=(3.0, 60))
+    assert step(order, tokens=100) == StepOrder(joining=("a", "b"))
+
+
+def test_no_more_join_than_there_are_slots() -> None:
+    order = queued(an_order(), a=(1.0, 10), b=(2.0, 10), c=(3.0, 10))
+    assert step(order, tokens=100, slots=1).joining == ("a",)
+    assert step(order, tokens=100, slots=0).joining == ()
+
+
+def test_who_has_begun_and_comes_first_goes_on() -> None:
+    order = queued(an_order(), begun=(1.0, 60), new=(2.0, 60))
+    assert step(order, "begun", tokens=100) == StepOrder(running=("begun",), joining=("new",))
+
+
+def test_who_has_begun_and_comes_after_one_that_joins_is_parked() -> None:
+    order = queued(an_order(), new=(1.0, 60), begun=(2.0, 600))
+    assert step(order, "begun", tokens=60) == StepOrder(parked=("begun",), joining=("new",))
+
+
+def test_where_tokens_are_left_it_runs_behind_a_cap_that_leaves_others_theirs() -> None:
+    order = queued(an_order(), new=(1.0, 60), begun=(2.0, 600), last=(3.0, 500))
+    told = step(order, "begun", "last", tokens=160)
+    assert told == StepOrder(running=("begun",), parked=("last",), joining=("new",), threshold=100)
+
+
+def test_a_cap_below_what_an_engine_can_run_with_is_none() -> None:
+    order = queued(an_order(), new=(1.0, 60), begun=(2.0, 600))
+    assert step(order, "begun", tokens=130, least_cap=71) == StepOrder(parked=("begun",), joining=("new",))
+    assert step(order, "begun", tokens=130, least_cap=70).threshold == 70
+
+
+def test_a_cap_that_would_cut_others_is_none() -> None:
+    order = queued(an_order(), new=(1.0, 90), begun=(2.0, 600))
+    assert step(order, "begun", tokens=100) == StepOrder(parked=("begun",), joining=("new",))
+
+
+def test_where_nobody_joins_nobody_is_parked() -> None:
+    order = queued(an_order(), a=(1.0, 60), b=(2.0, 600))
+    assert step(order, "a", "b", tokens=50) == StepOrder(running=("a", "b"))
+
+
+def test_who_has_begun_and_is_far_behind_is_not_looked_for() -> None:
+    order = queued(an_order(), begun=(500.0, 1e6), **{f"r{number}": (1.0 + number, 1.0) for number in range(100)})
+    told = step(order, "begun", tokens=1000)
+    assert told.joining == tuple(f"r{number}" for number in range(8))
+    assert told.running + told.parked == ("begun",)
+
+
+def test_slots_that_come_free_are_counted_over_the_last_seconds() -> None:
+    turnover = SlotTurnover()
+    assert turnover.per_slot == 0.0
+    for _ in range(1000):
+        turnover.observe(0.1, 1)
+    assert turnover.per_slot == pytest.approx(0.1)
+    for _ in range(1000):
+        turnover.observe(0.1, 0)
+        turnover.observe(0.1, 1)
+    assert turnover.per_slot == pytest.approx(0.2, rel=0.01)
+
+
+def test_what_a_step_costs_anyway_is_spread_over_the_tokens_that_fit_into_it() -> None:
+    model = StepModel(t0=0.01, h=0.002, c1=1e-4, c2=1e-4, beta=1e-5, g=1e-9, kappa=1)
+    asked = {"bias": 1.0, "decodes": 10, "decode_tokens": 10, "tokens": 8192, "least_chunk": 16}
+    rate = prefill_rate(model, budget=0.05, **asked)  # type: ignore[arg-type] # numbers
+    chunk = model.largest_chunk(seconds=0.05, tokens=10, decodes=10)
+    assert chunk * rate.per_token + rate.per_attention * chunk**2 / 2 == pytest.approx(0.05, rel=0.01)
+    slow = prefill_rate(model, budget=0.05, **asked | {"bias": 2.0})  # type: ignore[arg-type]
+    assert slow.per_token > 2 * rate.per_token, "smaller chunks beside it"
+    capped = prefill_rate(model, budget=60.0, **asked | {"tokens": 110})  # type: ignore[arg-type]
+    assert capped.per_token == pytest.approx(
+        model.step_seconds(tokens=110, decodes=10, prefills=True, attention=0) / 100
+    )
+
+
+def test_a_model_that_charges_nothing_knows_of_no_batch_that_slows_prompts_down() -> None:
+    free = StepModel(t0=0.0, h=0.0, c1=0.0, c2=0.0, beta=0.0, g=0.0, kappa=1)
+    rate = prefill_rate(free, budget=0.05, bias=1.0, decodes=10, decode_tokens=10, tokens=8192, least_chunk=16)
+    assert (rate.per_token, rate.of_idle) == (0.0, 1.0)

@@ -1,0 +1,49 @@
+"""Who has the prompt tokens of a step, where prompts have an order of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, StepOrder, step_order
+
+
+def test_nobody_is_parked_for_one_that_has_no_room_in_the_cache() -> None:
+    order: OnTimeOrder[str] = OnTimeOrder(late_share=0.0)
+    order.add("joins", arrived=1.0, deadline=2.0, tokens=500)
+    order.add("begun", arrived=0.0, deadline=3.0, tokens=400)
+    assert step_order(order.in_order(), ["begun"], tokens=100, slots=4, most=8, memory=499) == StepOrder(("begun",))
+    parked = StepOrder(parked=("begun",), joining=("joins",))
+    assert step_order(order.in_order(), ["begun"], tokens=100, slots=4, most=8, memory=500) == parked
+
+
+def late(requests: int) -> OnTimeOrder[str]:
+    """One that can be on time, and some whose deadline has passed."""
+    order: OnTimeOrder[str] = OnTimeOrder(late_share=0.1)
+    for number in range(requests):
+        order.add(f"late {number}", arrived=float(number), deadline=number + 1.0, tokens=100)
+    order.add("on time", arrived=9.0, deadline=10.0, tokens=100)
+    order.judge(RATE, 9.0)
+    return order
+
+
+RATE = PrefillRate(per_token=1e-3)
+BUSY = replace(RATE, of_idle=0.5)
+
+
+def joining(order: OnTimeOrder[str], rate: PrefillRate) -> tuple[str, ...]:
+    behind = order.slots_behind(rate)
+    return step_order(order.in_order(), [], tokens=400, slots=8, most=8, slots_behind=behind).joining
+
+
+def test_beside_a_small_batch_late_ones_take_what_is_left() -> None:
+    assert joining(late(2), RATE) == ("on time", "late 0", "late 1")
+
+
+def test_late_ones_do_not_join_a_batch_that_slows_prompts_down() -> None:
+    assert joining(late(2), BUSY) == ("on time",)
+
+
+def test_the_oldest_late_one_joins_any_batch_once_its_share_is_owed() -> None:
+    order = late(2)
+    order.served(tokens=400, behind=0, most=400)
+    assert joining(order, BUSY) == ("late 0", "on time")

@@ -1,0 +1,110 @@
+"""What is said where no series of a service are found; tests/contract/test_scrape_jobs.py has it with a Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from flyball_operator.governor.signals import Missing, Unobserved
+from flyball_operator.prometheus.answers import BadAnswerError, Figure, attained_of, scrapes_of
+from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMESPACE, UID, UP, found
+from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.prometheus.unseen import Found, rows_of, why
+
+CHAT = ("team", "uid-1")
+
+
+def engines(namespace: str = "team", uid: str = "uid-1", *, job: str = "pods", field: str = ENGINES) -> Found:
+    return Found(field, job, namespace, uid)
+
+
+def test_an_answer_is_read_by_its_labels_and_another_form_is_refused() -> None:
+    sample = {"metric": {FIELD: ENGINES, JOB: "pods", UID: "uid-1"}, "value": [1.0, "2"]}
+    assert rows_of([sample]) == [engines(namespace="")]
+    with pytest.raises(BadAnswerError):
+        rows_of({"metric": {}})
+
+
+def test_pods_that_answer_without_an_engine_s_family_are_scraped_at_another_port() -> None:
+    said = why(CHAT, [engines(field=UP), engines(uid="uid-2")])
+    assert said == (
+        "job `pods` scrapes pods of this service, but flyball_running is not among what it finds. "
+        "Let it scrape port 8001 (`control`) of the pods, path /metrics; see docs/scraping.md"
+    )
+
+
+def test_what_concerns_the_service_comes_before_what_concerns_others() -> None:
+    assert "without the target label namespace" in why(CHAT, [engines(namespace=""), engines(uid="")])
+    assert "namespace=elsewhere only" in why(CHAT, [engines("elsewhere"), engines("elsewhere", "uid-2")])
+
+
+def test_another_namespace_s_series_without_a_uid_say_nothing_of_this_one() -> None:
+    said = why(CHAT, [engines("elsewhere", "")])
+    assert said.startswith("flyball_running is found for other services, not for UID uid-1 in team.")
+
+
+def test_of_many_jobs_a_few_are_named() -> None:
+    said = why(CHAT, [engines(uid="", job=f"job-{number}") for number in range(7)])
+    assert said.startswith("job `job-0`, `job-1`, `job-2`, `job-3`, `job-4` and 2 more scrapes flyball_running without")
+
+
+def figure(job: str, field: str, value: float) -> Figure:
+    return Figure({JOB: job, FIELD: field}, value, 100.0)
+
+
+class TestJobs:
+    def test_the_job_that_sees_the_most_pods_is_believed_then_the_faster_one(self) -> None:
+        one = [figure("slow", "pods", 2), figure("slow", "interval", 60)]
+        other = [figure("fast", "pods", 2), figure("fast", "interval", 5)]
+        found = scrapes_of([*one, *other], 2)
+        assert (found.job, found.interval) == ("fast", 5)
+        assert found.twice == "jobs `fast`, `slow` scrape its pods; only `fast` is counted, remove the others"
+        assert scrapes_of([*one, figure("fast", "pods", 1), figure("fast", "interval", 5)], 2).job == "slow"
+
+    def test_a_job_with_more_pods_than_there_are_is_not_believed_over_one_that_sees_all(self) -> None:
+        honest = [figure("podmonitor", "pods", 2), figure("podmonitor", "interval", 5)]
+        claimed = [figure("annotations", "pods", 12), figure("annotations", "interval", 1)]
+        assert scrapes_of([*honest, *claimed], 2).job == "podmonitor"
+
+    def test_one_job_is_nothing_to_speak_of(self) -> None:
+        found = scrapes_of([figure("pods", "pods", 2), figure("pods", "cores", 2), figure("pods", "series", 2)], 2)
+        assert (found.job, found.interval, found.share, found.twice) == ("pods", 0.0, 1.0, "")
+        assert scrapes_of([], 0).twice == ""
+
+    def test_requests_are_counted_by_the_job_that_counted_the_most(self) -> None:
+        def outcome(job: str, value: float) -> Figure:
+            labels = {JOB: job, FIELD: "objective", "objective": "ttft", "outcome": "met", NAMESPACE: "team"}
+            return Figure(labels, value, 100.0)
+
+        assert attained_of([outcome("a", 10), outcome("b", 20)])["ttft"].met == 20
+        assert attained_of([]) == {}
+
+
+class SlowToExplain:
+    """Prometheus without any series, that does not answer what is scraped at all until it is let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+
+    def query(self, text: str, at: float | None = None) -> Any:
+        if text == found():
+            self.let.wait(30)
+        return []
+
+    def close(self) -> None:
+        self.let.set()
+
+
+async def test_a_service_that_takes_long_to_explain_keeps_no_other_from_being_read() -> None:
+    source = SlowToExplain()
+    reader = PrometheusReader(source, timeout=0.2)
+    try:
+        for _ in range(2):
+            seen = (await reader.read({CHAT: 1}))[CHAT]
+            assert isinstance(seen, Unobserved)
+            assert seen.reason is Missing.NOT_SCRAPED
+        assert await reader.attainment() == {}
+    finally:
+        reader.close()

@@ -1,0 +1,116 @@
+"""Every name of vLLM's that the plugin uses is one that the probe looks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flyball_engine import vllm
+from flyball_engine.contract import QueueKnob
+from flyball_engine.vllm.needs import EVERYTHING
+from support.vllm_names import Names, used_names
+
+PLUGIN = Path(vllm.__file__).parent
+#: Names of other libraries, which do not change from one vLLM to the next: of argparse, of FastAPI, of OpenAI's API.
+PUBLIC = {
+    "arguments.py": {
+        "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
+    },
+    "endpoint.py": {"host"},
+    "gate.py": {"model"},
+    "requests.py": {"add_middleware"},
+}  # fmt: skip
+#: Files that look at attributes by names of the contract's own, and at whatever they are told.
+BY_OTHER_NAMES = {"backstop.py", "wrapping.py"}
+LISTED = {used.name: {*used.needed, *used.optional} for used in EVERYTHING}
+FOUND = used_names(PLUGIN)
+
+
+def found_in(source: str, folder: Path) -> Names:
+    (folder / "one.py").write_text(source)
+    return used_names(folder)["one.py"]
+
+
+@pytest.mark.parametrize("file", sorted(FOUND))
+def test_what_is_read_of_vllm_s_objects_is_in_the_list(file: str) -> None:
+    known = set().union(*LISTED.values(), PUBLIC.get(file, ()))
+    assert {name: f"{file}:{line}" for name, line in FOUND[file].attributes.items() if name not in known} == {}
+    assert file in BY_OTHER_NAMES or FOUND[file].unclear == [], "lines with a name that cannot be made out"
+
+
+@pytest.mark.parametrize("file", sorted(FOUND))
+def test_what_is_imported_from_vllm_is_in_the_list(file: str) -> None:
+    owners = {f"{used.module}.{used.name}" for used in EVERYTHING}
+    names = {f"{used.module}.{used.name}.{name}" for used in EVERYTHING for name in LISTED[used.name]}
+    assert {name: f"{file}:{line}" for name, line in FOUND[file].imports.items() if name not in owners | names} == {}
+
+
+def test_what_is_in_the_list_is_used() -> None:
+    source = "".join(path.read_text() for path in PLUGIN.glob("*.py") if path.name != "needs.py")
+    words = {*re.findall(r"\w+", source), *(knob.name.lower() for knob in QueueKnob)}
+    unused = {owner: names - words for owner, names in LISTED.items() if names - words}
+    assert unused == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "theirs.unlisted",
+        "theirs.unlisted = 1",
+        "theirs[0].unlisted",
+        "theirs.running()[0].unlisted",
+        "[each.unlisted for each in theirs.running]",
+        "sorted(each.unlisted for _, each in enumerate(theirs.running))",
+        "getattr(theirs, 'unlisted', None)",
+        "hasattr(theirs, NAME)",
+        "[name for name in NAMES if not hasattr(theirs, name)]",
+        "[name for name in TABLE if not hasattr(theirs, name)]",
+        "other, mine = theirs, 1\n    other.unlisted",
+        "for each in list(theirs.running):\n        each.unlisted",
+        "self.kept = theirs\n    self.kept.unlisted",
+        "next(reversed(theirs)).unlisted",
+        "copy.copy(theirs).unlisted",
+        "from vllm.module import Class\n    Class.unlisted",
+        "given().unlisted",
+    ],
+)
+def test_a_name_is_found_however_it_is_reached(line: str, tmp_path: Path) -> None:
+    source = f"""
+NAME = "unlisted"
+NAMES = ("unlisted",)
+TABLE = {{"unlisted": 1}}
+
+def given() -> Any:
+    return None
+
+def method(self, theirs: Any, mine: Mine):
+    {line}
+"""
+    assert "unlisted" in found_in(source, tmp_path).attributes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mine.unlisted",
+        "theirs.items()",
+        "theirs.flyball.unlisted",
+        "mine.field.unlisted",
+        "len(mine.all).unlisted",
+        "held.unlisted",
+    ],
+)
+def test_what_is_ours_or_python_s_is_none_of_vllm_s(line: str, tmp_path: Path) -> None:
+    source = f"def method(self, theirs: Any, mine: Mine, held: Held[Any]):\n    {line}\n"
+    assert found_in(source, tmp_path).attributes == {}
+
+
+def test_what_is_imported_is_found_with_its_module(tmp_path: Path) -> None:
+    found = found_in("def method():\n    from vllm.module import Class, other\n", tmp_path)
+    assert set(found.imports) == {"vllm.module.Class", "vllm.module.other"}
+
+
+def test_a_name_that_cannot_be_made_out_is_said_to_be(tmp_path: Path) -> None:
+    assert found_in("def method(theirs: Any, name: str):\n    hasattr(theirs, name)\n", tmp_path).unclear == [2]
