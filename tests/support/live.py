@@ -306,13 +306,17 @@ class Service:
     def condition(self, type_: str) -> Object:
         return condition(self.read(), type_)
 
-    def expect_condition(self, type_: str, status: str, *, reason: str | None = None, within: float = 120) -> Object:
-        """Wait for a condition, by status and if given by reason."""
+    def expect_condition(
+        self, type_: str, status: str, *, reason: str | None = None, edited: bool = False, within: float = 120
+    ) -> Object:
+        """Wait for a condition, by status and if given by reason; of an edited spec, for one that is about the edit."""
 
         def seen() -> Object | None:
-            found = self.condition(type_)
+            service = self.read()
+            found = condition(service, type_)
             right = found.get("status") == status and (reason is None or found.get("reason") == reason)
-            return found if right else None
+            old = edited and found.get("observedGeneration") != service["metadata"]["generation"]
+            return found if right and not old else None
 
         return eventually(seen, expecting=f"{type_}={status} ({reason or 'any reason'}) of {self.name}", within=within)
 

@@ -91,6 +91,21 @@ async def test_objectives_that_no_engine_keeps_are_named() -> None:
 
 
 @in_virtual_time
+async def test_of_edited_objectives_nothing_is_said_that_was_found_of_the_old_ones() -> None:
+    first, token = WITH_DEADLINE
+    desk = serving(objectives=[first | {"threshold": "5ms"}, token])
+    seat = desk.seat()
+    await minutes(desk, seat, 3)
+    assert desk.condition(CAPACITY) == ("False", "Infeasible")
+    desk.edit(objectives=[first, token])
+    desk.muster(seat)
+    await seat.keep()
+    assert desk.condition(CAPACITY) == ("Unknown", "Learning")
+    await minutes(desk, seat, 3)
+    assert desk.condition(CAPACITY) == ("True", "Sufficient")
+
+
+@in_virtual_time
 async def test_an_operator_that_starts_says_the_same() -> None:
     desk = serving()
     seat = desk.seat()

@@ -86,6 +86,8 @@ class Seat:
         if service.spec is not self._service.spec or metadata.annotations != known.annotations:
             before, self._spec = self._spec, tuning_spec(service.spec, metadata.annotations)
             if asked(before) != asked(self._spec):
+                # Or `keep` would say of the new objectives what was found of the old ones.
+                self._state = replace(self._state, balance=None)
                 self._advice.edited()
         self._service = service
         self._crew.muster(pods)
