@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
-from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict, Work
+from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict
+from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.gate import GateKeeper
@@ -14,27 +14,17 @@ from support.reflexes import a_budget
 
 #: A step of 110 ms has 100 tokens.
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
-IDLE = CoreLoad(
-    backlog=Work(),
-    knows_prefixes=False,
-    received=0,
-    decodes=0,
-    running=0,
-    places=64,
-    tokens=8192,
-    tokens_per_decode=1,
-    pipeline_depth=1,
-    stages=1,
-    bias=1.0,
-)
-#: One request runs, and takes next to nothing.
-BUSY = replace(IDLE, running=1)
+#: A thousand tokens take a second.
+IDLE = CoreLoad(rate=PrefillRate(per_token=0.001))
+#: One request decodes, and takes next to nothing.
+BUSY = IDLE._replace(running=1)
+#: Prompts wait, whatever comes.
+FULL = IDLE._replace(running=64, waiting=1000, prefills=8)
 
 
 def a_policy(
     deadline: float | None = 2.0,
     *,
-    budget: float = 0.110,
     trusted: bool = True,
     margin: float = 1.0,
     refusal_status: Literal[503, 429] = 503,
@@ -44,7 +34,7 @@ def a_policy(
     shed = (
         None if deadline is None else Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=refusal_status)
     )
-    return setpoint(1, step=a_budget(budget, MODEL, trusted=trusted), shed=shed, **fields)
+    return setpoint(1, step=a_budget(0.110, MODEL, trusted=trusted), shed=shed, **fields)
 
 
 class GatedCores:
@@ -58,7 +48,7 @@ class GatedCores:
     def publish(self, **changes: Any) -> None:
         """The only core is this far now."""
         assert self.loads is not None
-        self.loads = [replace(self.loads[0], **changes)]
+        self.loads = [self.loads[0]._replace(**changes)]
 
     def ask(self, prompt: int, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> Verdict:
         return self.gate.decide(Arrival(prompt, cached), now=now)

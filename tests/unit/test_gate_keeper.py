@@ -64,8 +64,7 @@ def counted(cores: GatedCores) -> dict[Reason, int]:
 def test_what_is_late_is_turned_away_with_a_time(keeper: GateKeeper, passage: Passage) -> None:
     with pytest.raises(Turned):
         keeper.ask(tokens(10_000))
-    assert passage.retry_after == 15
-    assert passage.reservations == []
+    assert passage.retry_after == 12
 
 
 def test_a_request_of_several_prompts_is_decided_on_once(
@@ -74,31 +73,8 @@ def test_a_request_of_several_prompts_is_decided_on_once(
     for _ in range(5):
         keeper.ask(tokens(1500))
     assert counted(cores) == {Reason.IN_TIME: 1}
-    assert len(passage.reservations) == 5
+    assert passage.prompts == 5
     assert passage.retry_after is None
-
-
-def test_every_sequence_of_a_prompt_is_on_its_way(keeper: GateKeeper, cores: GatedCores, passage: Passage) -> None:
-    keeper.expect(3)
-    keeper.ask(tokens(600))
-    assert len(passage.reservations) == 3
-    cores.expect(400, Reason.LATE)
-
-
-def test_what_was_sent_is_no_longer_on_its_way_here(keeper: GateKeeper, cores: GatedCores, passage: Passage) -> None:
-    keeper.ask(tokens(1500))
-    keeper.sent(1500, alone=False)
-    assert passage.reservations == []
-    cores.expect(400, Reason.LATE)
-    cores.publish(received=1)
-    cores.expect(400, Reason.IN_TIME)
-
-
-def test_what_never_reached_the_engine_is_forgotten_with_its_exchange(keeper: GateKeeper, cores: GatedCores) -> None:
-    passage = keeper.opened()
-    keeper.ask(tokens(1500))
-    keeper.closed(passage)
-    cores.expect(400, Reason.IN_TIME)
 
 
 def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKeeper, cores: GatedCores) -> None:
@@ -107,35 +83,34 @@ def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKee
     assert counted(cores) == {}
 
 
-def test_what_a_prediction_let_in_may_be_refused_later(marking: GateKeeper, marked: Passage) -> None:
-    marking.ask(tokens(600))
-    assert marking.sent(600, alone=False) == Mark(marked.number, 1)
-
-
-@pytest.mark.parametrize(
-    ("policy", "load"),
-    [(a_policy(), IDLE), (a_policy(trusted=False), BUSY), (a_policy(None), BUSY)],
-    ids=["late and alone", "no model", "no deadline"],
-)
-def test_what_was_let_in_for_another_reason_is_served_however_late(
-    cores: GatedCores, marking: GateKeeper, marked: Passage, policy: Setpoint, load: CoreLoad
+@pytest.mark.parametrize(("load", "length"), [(BUSY, 600), (IDLE, 10_000)], ids=["in time", "late and alone"])
+def test_what_was_let_in_with_a_deadline_may_be_refused_later(
+    cores: GatedCores, marking: GateKeeper, marked: Passage, load: CoreLoad, length: int
 ) -> None:
     cores.loads = [load]
+    marking.ask(tokens(length))
+    assert marking.mark() == Mark(marked.number, 1)
+
+
+@pytest.mark.parametrize("policy", [a_policy(trusted=False), a_policy(None)], ids=["no model", "no deadline"])
+def test_what_was_let_in_for_another_reason_is_served_however_late(
+    cores: GatedCores, marking: GateKeeper, marked: Passage, policy: Setpoint
+) -> None:
     cores.gate.set_policy(policy, now=0.0)
     marking.ask(tokens(10_000))
-    assert marking.sent(10_000, alone=False) is None
+    assert marking.mark() is None
 
 
 def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper, marked: Passage) -> None:
     marking.expect(3)
     for _ in range(2):
         marking.ask(tokens(10))
-    assert [marking.sent(10, alone=False, siblings=3) for _ in range(6)] == [Mark(marked.number, 6)] * 6
+    assert [marking.mark(siblings=3) for _ in range(6)] == [Mark(marked.number, 6)] * 6
 
 
 def test_a_version_that_does_not_say_n_beforehand_says_it_with_the_first(marking: GateKeeper, marked: Passage) -> None:
     marking.ask(tokens(10))
-    assert marking.sent(10, alone=False, siblings=3) == Mark(marked.number, 3)
+    assert marking.mark(siblings=3) == Mark(marked.number, 3)
 
 
 @pytest.mark.parametrize(("sequences", "marks"), [(1, True), (2, False)])
@@ -145,14 +120,14 @@ def test_of_several_cores_none_knows_all_sequences_of_a_request(cores: GatedCore
     passage = keeper.opened()
     keeper.expect(sequences)
     keeper.ask(tokens(10))
-    assert (keeper.sent(10, alone=False) is not None) is marks
+    assert (keeper.mark() is not None) is marks
     keeper.closed(passage)
 
 
 def test_what_follows_an_answer_that_has_begun_is_not_marked(marking: GateKeeper, marked: Passage) -> None:
     marking.ask(tokens(10))
     marked.refusable = False
-    assert marking.sent(10, alone=False) is None
+    assert marking.mark() is None
 
 
 def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
@@ -164,12 +139,6 @@ def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
         marking.expired(marked, waited=3.5)
     assert counted(cores) == {Reason.IN_TIME: 1, Reason.EXPIRED: 1}
     assert (marked.expired, marked.status, marked.retry_after) == (True, 429, 6)
-
-
-def test_counts_that_drifted_are_put_right_when_a_sequence_is_alone(keeper: GateKeeper, cores: GatedCores) -> None:
-    keeper.sent(100_000, alone=False)
-    keeper.sent(10, alone=True)
-    cores.expect(400, Reason.IN_TIME)
 
 
 @pytest.mark.parametrize("nothing", [{}, {"prompt_token_ids": None}, {"encoder_prompt": {}}, None])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.model import StepModel
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, PlainStatus
@@ -66,11 +65,3 @@ def test_a_session_with_new_input_has_room(core: GovernedCore) -> None:
 def test_what_still_loads_or_waits_for_input_takes_none(core: GovernedCore, status: PlainStatus) -> None:
     hold(core, status)
     assert room(core) == 16
-
-
-def test_what_holds_cache_is_backlog(core: GovernedCore) -> None:
-    hold(core, PlainStatus.WAITING)
-    core.governor.after_finish()
-    seen = StateReader(find_state_files(core.folder)[0]).load()
-    assert seen is not None
-    assert seen.backlog.tokens == 8 * 968 + 10

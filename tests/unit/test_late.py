@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flyball_engine.batching.late import LOOKED_AT_IN_A_STEP, TURNS_IN_A_STEP, LetIn, Progress, is_late
+from flyball_engine.batching.late import LOOKED_AT_IN_A_STEP, TURNS_IN_A_STEP, LetIn, Progress, but_one_alone
 from flyball_engine.batching.on_time import PrefillRate
 
 #: A thousand tokens take a second.
@@ -22,12 +22,19 @@ def left(tokens: float) -> Progress:
     ("tokens", "now", "late"), [(1000, 1.0, False), (1000, 1.01, True), (0, 2.0, False), (0, 2.01, True)]
 )
 def test_late_is_what_cannot_be_in_time_even_if_it_is_served_alone(tokens: float, now: float, late: bool) -> None:
-    assert is_late(left(tokens), deadline=2.0, rate=RATE, now=now) is late
+    assert RATE.misses(2.0, tokens=tokens, attention=0.0, now=now) is late
 
 
 def test_attention_takes_its_time_too() -> None:
     rate = PrefillRate(per_token=0.0, per_attention=0.001)
-    assert is_late(Progress(attention=3000), deadline=2.0, rate=rate, now=0.0)
+    assert rate.misses(2.0, tokens=0.0, attention=3000, now=0.0)
+
+
+def test_of_those_that_are_late_one_stays_where_nobody_else_is_there() -> None:
+    late = [["a"], ["b", "b2"], ["c"]]
+    assert but_one_alone(late, present=4) == [["a"], ["b", "b2"]]
+    assert but_one_alone(late, present=5) == late
+    assert but_one_alone([], present=0) == []
 
 
 @dataclass

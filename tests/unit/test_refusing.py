@@ -50,7 +50,7 @@ class Core(GovernedCore):
                 generation,
                 limits={"max_num_active_seqs": 1},
                 step=a_budget(0.110, MODEL, trusted=trusted),
-                shed=None if deadline is None else Shed(ttft_deadline_seconds=deadline),
+                shed=None if deadline is None else Shed(ttft_deadline_seconds=deadline, margin=1.0),
             )
         )
 
@@ -130,6 +130,15 @@ def test_one_that_is_late_and_alone_is_served(core: Core) -> None:
     core.goes_on(seconds=3.0)
     assert core.refused.names == []
     assert core.scheduler.requests["alone"].num_output_tokens > 0
+
+
+def test_of_several_that_come_at_once_and_are_all_late_one_is_served(core: Core) -> None:
+    for name in ("one", "two", "three"):
+        core.comes(name, prompt=2500, output=1000)
+    core.goes_on(seconds=3.0)
+    assert len(core.refused.names) == 2
+    (served,) = core.scheduler.requests.values()
+    assert served.num_output_tokens > 0
 
 
 def test_time_at_the_door_counts_as_long_as_the_core_did_not_look(core: Core) -> None:

@@ -126,8 +126,8 @@ class StepBudget(Frozen):
 class Shed(Frozen):
     """Refuse requests that would be late, with `Retry-After`.
 
-    At arrival: those whose predicted time to first token passes `margin` of the deadline. While nothing of the answer
-    was sent: those that cannot keep the whole deadline any more.
+    At arrival, and while nothing of the answer was sent: those whose first token would come after `margin` of the
+    deadline even if they were served alone from then on.
     `refusal_status`: the HTTP status of a refusal. Service meshes retry a 503 on another pod and, where they detect
     outliers, take a pod that answers several of them out of rotation. They do neither with a 429, which also tells
     clients that they themselves asked for too much.
@@ -136,6 +136,11 @@ class Shed(Frozen):
     ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
     margin: Annotated[float, Field(gt=0, le=1)] = 0.85
     refusal_status: Literal[503, 429] = 503
+
+    @property
+    def patience_seconds(self) -> float:
+        """From arrival to the time by which a first token is planned."""
+        return self.ttft_deadline_seconds * self.margin
 
 
 class OnTime(Frozen):

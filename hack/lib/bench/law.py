@@ -2,9 +2,9 @@
 
 The oracle of a scenario is the best of a grid of fixed limits, found in hindsight by trying all of it. Beside it stand
 what vLLM starts with and a small C, which a person would set by hand, and the rivals (`rivals`). Every policy meets the
-same requests. Either nobody stands before the queue, or everybody has the same gate; that of the law predicts by what
-it has learnt, that of all others by the plant's own coefficients. Behind a gate the oracle may hold steps to a budget,
-too, and choose the gate's margin, so that what the law is ahead by is not its actuator.
+same requests. Either all of them wait, or overload is shed: with the law as it ships, by what it has learnt; with all
+others by a gate that foresees the queue at arrival, by the plant's own coefficients. Behind a gate the oracle may hold
+steps to a budget, too, and choose the gate's margin, so that what the law is ahead by is not its actuator.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Final
 
 from bench.plays import model_spec
 from bench.policies import AFTERWARDS, Outcome, outcome
+from bench.rivals.gate_at_arrival import GateAtArrival
 from bench.rivals.relegation import Relegation
 from bench.scenarios import PHASE_SECONDS, Scenario
 from bench.setpoints import GATE_MARGIN, fixed
@@ -93,14 +94,15 @@ class Rule:
     """A setpoint: `seqs` at most, steps of `budget` × the token objective, and a step model.
 
     `on_time`: prompts in the order of the on-time set, in that of their arrival otherwise; `relegates`: late ones last.
-    `sheds`: who would be late is refused. `speed`: prompts are believed to be so many times as fast as they are.
-    `margin`: the share of the deadline that is planned with.
+    `sheds`: who would be late is refused; with `at_arrival` only then, by the queue that is foreseen. `speed`: prompts
+    are believed to be so many times as fast as they are. `margin`: the share of the deadline that is planned with.
     """
 
     name: str
     on_time: bool = False
     relegates: bool = False
     sheds: bool = False
+    at_arrival: bool = False
     speed: float = 1.0
     seqs: int = 256
     budget: float = 0.92
@@ -125,6 +127,8 @@ class Rule:
         core, requests = case.core(seed), case.requests(seed)
         if self.relegates:
             core.prompts = Relegation(core.scheduler)
+        if self.at_arrival:
+            core.stand_behind(GateAtArrival)
         run(core, requests, until=case.seconds + AFTERWARDS, events=[retune(0.0, self.setpoint(case))])
         came = outcome(case, requests, ())
         feasible = outcome(case, [request for request in requests if not request.expected_late], ())
@@ -169,7 +173,7 @@ def perfect(*, quick: bool) -> tuple[Rule, ...]:
 def gates(*, quick: bool) -> tuple[Rule, ...]:
     """First come, first served, behind a gate that decides at arrival, with limits found in hindsight."""
     return tuple(
-        Rule(name=f"gate at arrival, {seqs}, steps × {budget:g}", sheds=True, seqs=seqs, budget=budget)
+        Rule(name=f"gate at arrival, {seqs}, steps × {budget:g}", sheds=True, at_arrival=True, seqs=seqs, budget=budget)
         for seqs, budget in _grid(quick=quick)
     )
 

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from flyball_engine.batching.step_statistics import Step
-from flyball_engine.contract import Limits, ModelSpec, Setpoint, Shed, StepBudget
+from flyball_engine.contract import Limits, ModelSpec, OnTime, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.plant import Disturbances, Law, Plant
 from flyball_engine.simulator.presets import Preset
@@ -31,6 +31,11 @@ def known_model(preset: Preset, mean_context: int) -> StepModel:
 def model_spec(model: StepModel) -> ModelSpec:
     """As a setpoint carries it, trusted."""
     return ModelSpec(id="bench", trusted=True, **asdict(model))
+
+
+def ordered(deadline: float) -> OnTime:
+    """The order of a service that sheds: who waits behind is refused before long, and needs no share."""
+    return OnTime(first_token_deadline_seconds=deadline, late_share=0.0)
 
 
 def keeps(request: Request, *, ttft: float, tpot: float) -> bool:
@@ -84,6 +89,7 @@ class Policy:
             limits=Limits(max_num_scheduled_tokens=self.tokens),
             step=None if self.budget is None else StepBudget(seconds=self.budget, model=spec),
             shed=None if self.deadline is None else Shed(ttft_deadline_seconds=self.deadline),
+            on_time=None if self.deadline is None else ordered(self.deadline),
             expires_seconds=NEVER_EXPIRES,
         )
 

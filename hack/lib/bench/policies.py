@@ -12,6 +12,7 @@ from bench.fleet import cores_of
 from bench.measures import good_each, most_within, recovery, seconds_below
 from bench.rivals.aimd import Aimd
 from bench.rivals.binary_search import BinarySearch
+from bench.rivals.gate_at_arrival import GateAtArrival
 from bench.rivals.gradient import Gradient2
 from bench.rivals.loop import Opponent, pressed
 from bench.rivals.random_search import RandomSearch
@@ -163,6 +164,8 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
     """One run."""
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     core = case.core(seed)
+    if gate and policy.tick is None:
+        stand_at_arrival(core)
     changes: Sequence[float] = ()
     if policy.limits is not None:
         run(core, requests, until=until, events=[*_fixed(case, policy, core, gate=gate), *case.events()])
@@ -177,6 +180,12 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
         run(core, requests, until=until, events=[*case.events(), *opponent.events(until)])
         changes = opponent.changes
     return outcome(case, requests, changes)
+
+
+def stand_at_arrival(core: Core) -> None:
+    """Whoever serves first come, first served has the gate that is best there: one that foresees the queue."""
+    for one in cores_of(core):
+        one.stand_behind(GateAtArrival)
 
 
 def outcome(case: Case, requests: Sequence[Request], changes: Sequence[float]) -> Outcome:

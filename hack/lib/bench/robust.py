@@ -9,7 +9,7 @@ from typing import Final
 
 from bench.closed_loop import SCRAPE_SECONDS, Brain
 from bench.disturbances import Absurd, absurd, noisy
-from bench.policies import AFTERWARDS, Outcome, outcome
+from bench.policies import AFTERWARDS, Outcome, outcome, stand_at_arrival
 from bench.scenarios import Case
 from flyball_engine.contract import Limits
 from flyball_engine.model import StepModel
@@ -129,7 +129,10 @@ def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate:
     setpoint = case.setpoint(limits, gate=gate)
     again = [retune(case.seconds / 2 + RESTART_SECONDS, setpoint)] if trouble.restart else []
     events = [retune(0.0, setpoint), *case.events(), *_befalls(case, trouble), *again]
-    run(case.core(seed), requests, until=until, events=events)
+    core = case.core(seed)
+    if gate:
+        stand_at_arrival(core)
+    run(core, requests, until=until, events=events)
     return outcome(case, requests, ())
 
 

@@ -1,8 +1,8 @@
 """Which requests are refused after they were let in: those whose first token cannot come by its deadline any more.
 
-The gate decides once, by what is predicted at arrival. Where steps take longer than was predicted, some of those let in
-become late. Before each step the engine looks at some of the requests without a first token: one that would be late
-even if it were served alone from now on is refused, and what it would have taken serves the others.
+The gate refuses what is hopeless when it comes, and nobody for the queue. So some of those let in become late while
+they wait. After each step the engine looks at some of the requests without a first token: one that would be late even
+if it were served alone from now on is refused, and what it would have taken serves the others.
 
 Of a request of several sequences, all are refused or none: it has its first token with the first of any of them. So it
 is left alone until all its sequences are here, from the first token on, and where one of them can still be in time.
@@ -43,11 +43,6 @@ class Progress(NamedTuple):
     attention: float = 0.0
 
 
-def is_late(progress: Progress, *, deadline: float, rate: PrefillRate, now: float) -> bool:
-    """Whether the first token would come after the deadline if the prompt were served alone from now on."""
-    return rate.misses(deadline, tokens=progress.tokens, attention=progress.attention, now=now)
-
-
 class Group(Generic[R]):
     """The sequences of one request. `size`: how many there will be. `arrived`: when the first of them came.
 
@@ -76,6 +71,10 @@ class LetIn(Generic[R]):
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a request may still be refused, as far as anybody looked."""
+        return key in self._groups
 
     def add(self, sequence: R, *, key: Hashable, size: int, arrived: float, tokens: int) -> None:
         """A sequence came that belongs to the request `key`, of so many sequences: with too many it is left alone.
@@ -106,7 +105,7 @@ class LetIn(Generic[R]):
         for _ in range(min(len(turns), TURNS_IN_A_STEP)):
             group = turns[0]
             deadline = group.arrived + deadline_seconds
-            if rate is None or not is_late(group.prompt, deadline=deadline, rate=rate, now=now):
+            if rate is None or not _misses(group.prompt, deadline, rate, now):
                 if not sweeps:
                     turns.rotate(-1)
                     continue
@@ -127,5 +126,17 @@ class LetIn(Generic[R]):
         return found
 
 
+def but_one_alone(late: list[list[R]], *, present: int) -> list[list[R]]:
+    """Whom to refuse of the requests that are `late`: one stays where they are all that is `present`, in sequences.
+
+    Nobody is hurt by a request that is late and alone: late is better than never. It is asked about no more.
+    """
+    return late[:-1] if sum(map(len, late)) == present else late
+
+
+def _misses(left: Progress, deadline: float, rate: PrefillRate, now: float) -> bool:
+    return rate.misses(deadline, tokens=left.tokens, attention=left.attention, now=now)
+
+
 def _all_late(left: list[Progress], deadline: float, rate: PrefillRate, now: float) -> bool:
-    return all(is_late(one, deadline=deadline, rate=rate, now=now) for one in left)
+    return all(_misses(one, deadline, rate, now) for one in left)

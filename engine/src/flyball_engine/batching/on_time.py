@@ -283,14 +283,6 @@ class OnTimeOrder(Generic[R]):
             return math.inf
         return 0 if self.owed is None else 1
 
-    def hopeless(self, rate: PrefillRate, now: float) -> list[R]:
-        """Those that would be late if they were served alone from now on."""
-        return [
-            pending.request
-            for _, pending in self._behind
-            if rate.misses(pending.deadline, tokens=pending.tokens, attention=pending.attention, now=now)
-        ]
-
     def behind(self) -> int:
         """Requests that are served behind."""
         return len(self._behind)

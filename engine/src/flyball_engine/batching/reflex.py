@@ -131,18 +131,12 @@ class Reflex:
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took `seconds`: move the bias of its kind by its share of the difference."""
-        if self._model is None:
-            return
-        predicted = self._model.step_seconds(
-            tokens=step.tokens,
-            decodes=step.decodes,
-            prefills=step.prefill_tokens > 0,
-            attention=step.prefill_attention,
-            kv_tokens=step.kv_tokens,
-        )
-        if predicted <= 0:
-            return
-        (self._mixed if step.prefill_tokens else self._decoding).observe(seconds / predicted)
+        if (predicted := self._predicted(step)) > 0:
+            (self._mixed if step.prefill_tokens else self._decoding).observe(seconds / predicted)
+
+    def expected(self, step: Step) -> float:
+        """Seconds that a step will take; 0 without a model."""
+        return self._known_bias * self._predicted(step)
 
     def room(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
         """Tokens of the next step, `most` at most; so many where there is no budget, or no prompt to fit into it.
@@ -181,6 +175,18 @@ class Reflex:
             tokens=tokens,
             least_chunk=max(least_chunk, self._budget.least_prefill_chunk),
             kv_tokens=kv_tokens,
+        )
+
+    def _predicted(self, step: Step) -> float:
+        """What the model says of a step; 0 where there is none."""
+        if self._model is None:
+            return 0.0
+        return self._model.step_seconds(
+            tokens=step.tokens,
+            decodes=step.decodes,
+            prefills=step.prefill_tokens > 0,
+            attention=step.prefill_attention,
+            kv_tokens=step.kv_tokens,
         )
 
     @property

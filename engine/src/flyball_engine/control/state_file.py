@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
-from flyball_engine.batching.gate import CoreLoad, Work
+from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.limits import Sizes
+from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import (
     AnyKnob,
@@ -43,7 +44,7 @@ from flyball_engine.contract import (
 from flyball_engine.control.shared_file import shared_file
 from flyball_engine.knobs import knob_named
 
-_MAGIC: Final = int.from_bytes(b"FLYBALL4", "little")
+_MAGIC: Final = int.from_bytes(b"FLYBALL5", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text
 _PUBLISHED: Final = 1
 _CHECKSUM: Final = 2
@@ -90,22 +91,18 @@ class Slot:
         STEP_BUDGET_SECONDS,
         LOCAL_BIAS,
         PIPELINE_DEPTH,
-        DECODES,
-        BACKLOG_REQUESTS,
-        BACKLOG_TOKENS,
-        BACKLOG_ATTENTION,
-        BACKLOG_KNOWS_PREFIXES,
-        RECEIVED_REQUESTS,
+        PREFILLS,
+        PROMPT_TOKEN_SECONDS,
+        PROMPT_ATTENTION_SECONDS,
+        IN_FLIGHT_SECONDS,
         STRATEGY,
         POLICY,
         OLDEST_WAITING_SECONDS,
-        STAGES,
         MOVED_BEHIND,
         IN_TIME_AFTER_ALL,
         BEHIND,
         LONGEST_WAIT_BEHIND_SECONDS,
-        DECODE_KV_TOKENS,
-    ) = range(34)
+    ) = range(30)
     REQUESTED = 40
     EFFECTIVE = 48
     START = 56
@@ -155,9 +152,10 @@ class StateWriter:
         self._targets = tuple(memoryview(self._map)[_body(turn)] for turn in (0, 1))
         self._published = 0
         self.numbers[Slot.ENGINE] = engine
-        for one in (Slot.TOKENS_PER_DECODE, Slot.PIPELINE_DEPTH, Slot.STAGES):
+        for one in (Slot.TOKENS_PER_DECODE, Slot.PIPELINE_DEPTH):
             self.numbers[one] = 1
-        for start in (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
+        absent = (Slot.EPOCH, Slot.GENERATION, Slot.LOCAL_BIAS, Slot.PROMPT_TOKEN_SECONDS)
+        for start in (*absent, *_of_knobs(Slot.EFFECTIVE), *_of_knobs(Slot.START)):
             self.numbers[start] = _ABSENT
 
     def publish(self) -> None:
@@ -173,14 +171,15 @@ class StateWriter:
         self.numbers[Slot.EPOCH] = generation.epoch if generation else _ABSENT
         self.numbers[Slot.GENERATION] = generation.generation if generation else _ABSENT
 
-    def set_backlog(self, work: Work, *, knows_prefixes: bool, received: int) -> None:
-        """What is to be processed, whether that leaves out what the prefix cache holds, and the requests received."""
-        numbers = self.numbers
-        numbers[Slot.BACKLOG_REQUESTS] = work.requests
-        numbers[Slot.BACKLOG_TOKENS] = work.tokens
-        numbers[Slot.BACKLOG_ATTENTION] = work.attention
-        numbers[Slot.BACKLOG_KNOWS_PREFIXES] = knows_prefixes
-        numbers[Slot.RECEIVED_REQUESTS] = received
+    def set_load(self, load: CoreLoad) -> None:
+        """The requests in the core, and what the gate decides by."""
+        numbers, rate = self.numbers, load.rate
+        numbers[Slot.RUNNING] = load.running
+        numbers[Slot.WAITING] = load.waiting
+        numbers[Slot.PREFILLS] = load.prefills
+        numbers[Slot.IN_FLIGHT_SECONDS] = load.in_flight_seconds
+        numbers[Slot.PROMPT_TOKEN_SECONDS] = _ABSENT if rate is None else rate.per_token
+        numbers[Slot.PROMPT_ATTENTION_SECONDS] = 0.0 if rate is None else rate.per_attention
 
     def set_knob(self, knob: Knob, *, requested: int, effective: int, reason: ClampReason | None) -> None:
         """What a knob was asked for, what it is, and why these differ."""
@@ -294,24 +293,14 @@ def _report(body: array[float]) -> CoreReport:
 
 
 def _load(body: array[float]) -> CoreLoad:
-    active, tokens = (
-        body[Slot.EFFECTIVE + _KNOBS.index(knob)] for knob in (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
-    )
-    bias, running = body[Slot.LOCAL_BIAS], int(body[Slot.RUNNING])
+    per_token = body[Slot.PROMPT_TOKEN_SECONDS]
+    rate = PrefillRate(per_token=per_token, per_attention=body[Slot.PROMPT_ATTENTION_SECONDS])
     return CoreLoad(
-        backlog=Work(int(body[Slot.BACKLOG_REQUESTS]), body[Slot.BACKLOG_TOKENS], body[Slot.BACKLOG_ATTENTION]),
-        knows_prefixes=bool(body[Slot.BACKLOG_KNOWS_PREFIXES]),
-        received=int(body[Slot.RECEIVED_REQUESTS]),
-        decodes=int(body[Slot.DECODES]),
-        running=running,
-        # A knob that cannot be moved is as large as the engine.
-        places=int(body[Slot.MAX_NUM_SEQS] if math.isnan(active) else active) - running,
-        tokens=int(body[Slot.MAX_NUM_BATCHED_TOKENS] if math.isnan(tokens) else tokens),
-        tokens_per_decode=int(body[Slot.TOKENS_PER_DECODE]),
-        pipeline_depth=int(body[Slot.PIPELINE_DEPTH]),
-        stages=int(body[Slot.STAGES]),
-        bias=1.0 if math.isnan(bias) else bias,
-        kv_tokens=body[Slot.DECODE_KV_TOKENS],
+        rate=None if math.isnan(per_token) else rate,
+        in_flight_seconds=body[Slot.IN_FLIGHT_SECONDS],
+        running=int(body[Slot.RUNNING]),
+        waiting=int(body[Slot.WAITING]),
+        prefills=int(body[Slot.PREFILLS]),
     )
 
 

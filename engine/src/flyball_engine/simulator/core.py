@@ -10,14 +10,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import PROBE_SECONDS, Arrival, CoreLoad, Gate, Reason, Verdict, prompt_work
+from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict
 from flyball_engine.batching.governed import Governed
+from flyball_engine.batching.late import LetIn, Progress, but_one_alone
 from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
@@ -101,11 +102,16 @@ class Core:
         self._numbers = 0
         self._leaving: list[tuple[float, int, Request]] = []
         self._inbox: list[Setpoint] = []
-        self._sheds_until = -math.inf
-        self._let_in_at = 0.0
+        self._let_in: LetIn[Request] = LetIn()
         self._gaps: tuple[ObjectiveSpec, ...] = ()
         self._queue, self._queue_until = QueueLimits(), math.inf
-        self.gate = Gate(lambda: [self.load()])
+        self._new_gate: Callable[[Core], Gate] = _gate
+        self.gate = self._new_gate(self)
+
+    def stand_behind(self, gate: Callable[[Core], Gate]) -> None:
+        """Have a gate of another kind, as whoever compares gates does."""
+        self._new_gate = gate
+        self.gate = gate(self)
 
     @property
     def next_change(self) -> float:
@@ -129,7 +135,7 @@ class Core:
             # A step that preempts admits nobody, the next one may.
             alike = not plan.chunks and not plan.preempted
             # While prompts wait that have an order, each step judges them.
-            judged = self.prompts.holds and len(self.scheduler.waiting) > 0
+            judged = (self.prompts.holds or len(self._let_in) > 0) and len(self.scheduler.waiting) > 0
             if self._jumps and alike and not judged and self._jump(plan, until):
                 continue
             seconds = self.plant.step(plan.step, reread_tokens=plan.reread_tokens)
@@ -146,10 +152,7 @@ class Core:
         if full:
             self.gate.queue_full()
         elif arrival >= self._ready_at and all(self._servable(request) for request in requests):
-            by_order = self.sheds(arrival)
-            verdict = (
-                self._alone(requests[0]) if by_order else self.gate.decide(self._arrival(requests[0]), now=arrival)
-            )
+            verdict = self.gate.decide(self._arrival(requests[0]), now=arrival)
         if verdict is None or not verdict.admitted:
             for request in requests:
                 request.fate, request.ended = Fate.SHED if full or verdict else Fate.REFUSED, arrival
@@ -167,13 +170,16 @@ class Core:
             self.scheduler.waiting.push(request)
             self.prompts.came(request)
             self.batches.arrived(request, arrival)
+            if verdict.refusable:
+                size, tokens = len(requests), request.prompt
+                self._let_in.add(request, key=requests[0].number, size=size, arrived=arrival, tokens=tokens)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
         self.ledger.ended(opened, End.ANSWERED, arrival)
         return verdict
 
-    def sheds(self, now: float) -> bool:
-        """Whether who cannot be in time is refused, whenever that is known, and not by the gate."""
-        return now < self._sheds_until and self.prompts.holds
+    def may_refuse(self, requests: Sequence[Request]) -> bool:
+        """Whether these may still be refused, which are of one HTTP request."""
+        return self._let_in.has(requests[0].number)
 
     def leave(self, request: Request, now: float) -> None:
         """Its client is gone: the core hears of it between two steps."""
@@ -195,29 +201,16 @@ class Core:
         self._queue, self._queue_until = setpoint.queue, self.now + setpoint.expires_seconds
         self._gaps = tuple(o for o in setpoint.objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
         self.gate.set_policy(setpoint, now=self.now)
-        sheds = setpoint.shed is not None and setpoint.on_time is not None
-        self._sheds_until = self.now + setpoint.expires_seconds if sheds else -math.inf
 
     def load(self) -> CoreLoad:
-        """The work that the gate predicts by."""
-        scheduler = self.scheduler
-        batch = scheduler.batch()
-        limits = {knob: shown.effective for knob, shown in self.governed.shown(batch).items()}
-        bias = self.governed.reflex.bias
+        """What the gate decides by."""
+        scheduler, flight = self.scheduler, self._flight
         return CoreLoad(
-            backlog=scheduler.backlog(),
-            knows_prefixes=True,
-            # A request is here as soon as it is let in.
-            received=0,
-            decodes=batch.decodes,
-            running=batch.size,
-            places=limits[Knob.MAX_NUM_ACTIVE_SEQS] - batch.size,
-            tokens=limits[Knob.MAX_NUM_SCHEDULED_TOKENS],
-            tokens_per_decode=self.governed.sizes.tokens_per_decode,
-            pipeline_depth=1,
-            stages=1,
-            bias=1.0 if math.isnan(bias) else bias,
-            kv_tokens=scheduler.context_tokens,
+            rate=self.prefill_rate() if self.governed.shed is not None else None,
+            in_flight_seconds=0.0 if flight is None else self.governed.reflex.expected(flight.plan.step) / 2,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            prefills=len(scheduler.batch().prefills),
         )
 
     def crash(self, now: float, *, start_seconds: float) -> None:
@@ -228,6 +221,7 @@ class Core:
         self.now = now
         self._flight = None
         self._inbox.clear()
+        self._let_in = LetIn()
         self.prompts.follow(None)
         for request in self.scheduler.clear():
             request.fate, request.ended = Fate.FAILED, self.now
@@ -237,7 +231,7 @@ class Core:
         trips, expiries = self.governed.trips, self.governed.expiries
         self.governed = Governed(self.governed.sizes, self.governed.start, fixed=FIXED)
         self.governed.trips, self.governed.expiries = trips, expiries
-        counts, self.gate = self.gate.counts, Gate(lambda: [self.load()])
+        counts, self.gate = self.gate.counts, self._new_gate(self)
         self.gate.counts = counts
         self._ready_at = self.now + start_seconds
 
@@ -287,19 +281,17 @@ class Core:
     def _plan_in_order(self) -> Plan | None:
         """What the next step processes where prompts have an order of their own; None where no rate is known."""
         prompts, scheduler = self.prompts, self.scheduler
-        rate = self._prefill_rate()
+        rate = self.prefill_rate()
         if rate is None:
             return None
         prompts.judge(rate, self.now, active=self.governed.held(scheduler.batch()).limits.active)
-        if self.sheds(self.now):
-            for request in prompts.hopeless(rate, self.now):
-                self._refuse(request)
         batch = scheduler.batch()
         limits = self.governed.limits(batch, prompts.queue)
         decoding = batch.decodes * self.governed.sizes.tokens_per_decode
         return scheduler.plan(limits, prompts.step(rate, tokens=limits.tokens - decoding, active=limits.active))
 
-    def _prefill_rate(self) -> PrefillRate | None:
+    def prefill_rate(self) -> PrefillRate | None:
+        """How fast prompts are processed beside the decodes; None where steps are not fitted."""
         scheduler = self.scheduler
         batch = scheduler.batch()
         held = self.governed.held(batch).limits
@@ -311,43 +303,35 @@ class Core:
             kv_tokens=scheduler.context_tokens,
         )
 
-    def _alone(self, request: Request) -> Verdict:
-        """What is said of a request that comes: whether it can be in time if it is served alone."""
-        rate, scheduler = self._prefill_rate(), self.scheduler
-        work = prompt_work(request.prompt, scheduler.prefixes.hit(request))
-        predicted = rate.seconds(work.tokens, work.attention) if rate is not None else 0.0
-        deadline = self.prompts.deadline(request) - request.arrival
-        reason = Reason.IN_TIME
-        if predicted > deadline:
-            reason = self._why_late(request.arrival)
-        admitted = reason is not Reason.LATE
-        if admitted:
-            self._let_in_at = request.arrival
-        self.gate.counts[reason] += 1
-        return Verdict(admitted=admitted, reason=reason, predicted=predicted, deadline=deadline)
-
-    def _why_late(self, now: float) -> Reason:
-        """Whether what will be late is let in all the same, as by the gate: to learn, or as nobody is hurt."""
-        scheduler = self.scheduler
-        if scheduler.waiting or scheduler.batch().prefills:
-            return Reason.LATE
-        if not scheduler.running:
-            return Reason.IDLE
-        return Reason.PROBE if now - self._let_in_at >= PROBE_SECONDS else Reason.LATE
-
-    def _refuse(self, request: Request) -> None:
-        """It cannot be in time any more, and nothing of its answer was sent."""
-        together = request.together or (request,)
-        if any(one.first_token is not None or one.fate is not Fate.OPEN for one in together):
+    def _refuse_late(self) -> None:
+        """Refuse what was let in and cannot be in time any more, as nothing of its answer was sent."""
+        if not len(self._let_in):
             return
-        for one in together:
-            self.scheduler.remove(one)
-            self.prompts.gone(one)
-            one.fate, one.ended = Fate.SHED, self.now
-            self.batches.ended(one, 0, self.now)
-        if request.sequence is not None:
-            self.ledger.ended(request.sequence.request, End.REFUSED, self.now)
-        self.gate.counts[Reason.LATE] += 1
+        shed, scheduler = self.governed.shed, self.scheduler
+        late = self._let_in.late(
+            self._progress,
+            deadline_seconds=0.0 if shed is None else shed.patience_seconds,
+            rate=None if shed is None else self.prefill_rate(),
+            now=self.now,
+        )
+        for requests in but_one_alone(late, present=len(scheduler.running) + len(scheduler.waiting)):
+            for request in requests:
+                scheduler.remove(request)
+                self.prompts.gone(request)
+                request.fate, request.ended = Fate.SHED, self.now
+                self.batches.ended(request, 0, self.now)
+            if (sequence := requests[0].sequence) is not None:
+                self.ledger.ended(sequence.request, End.REFUSED, self.now)
+            self.gate.expired()
+
+    def _progress(self, request: Request) -> Progress:
+        """How far a request is that may be refused."""
+        if request.first_token is not None:
+            return Progress(started=True)
+        if request.fate is not Fate.OPEN:
+            return Progress(gone=True)
+        work = self.prompts.work(request)
+        return Progress(tokens=work.tokens, attention=work.attention)
 
     def _land(self, flight: _Flight) -> None:
         """The step in flight ends."""
@@ -363,6 +347,7 @@ class Core:
             self.governed.served({str(request.number) for request in flight.plan.chunks}, self.now)
             self.prompts.served(flight.plan.chunks, most=step.seats.room - (step.tokens - step.prefill_tokens))
         self._deliver(1, flight.plan.chunks)
+        self._refuse_late()
 
     def _jump(self, plan: Plan, until: float) -> int:
         """Make steps of decodes alone until something may change; how many."""
@@ -429,7 +414,7 @@ class Core:
         request.fate, request.ended = Fate.FINISHED, self.now
         self.batches.ended(request, request.output, self.now)
         cached = request.cached or 0
-        self.gate.finished(prompt_tokens=request.prompt, cached_tokens=cached, output_tokens=request.output)
+        self.gate.finished(prompt_tokens=request.prompt, cached_tokens=cached)
         if request.sequence is not None:
             self.ledger.done(request.sequence, prompt=request.prompt, cached=cached, now=self.now)
 
@@ -474,3 +459,7 @@ class Core:
             made += 1 + int(min(speculation.drafts, accepted))
             steps += 1
         return steps
+
+
+def _gate(core: Core) -> Gate:
+    return Gate(lambda: [core.load()])

@@ -67,20 +67,15 @@ class PromptOrder:
         """An empty one; whoever compares orders may have another."""
         return OnTimeOrder(late_share=late_share)
 
-    def deadline(self, request: Request) -> float:
-        """When its first token is due; never for one that cannot be in time."""
-        if self._on_time is None or request.expected_late:
-            return math.inf
-        return request.arrival + self._on_time.first_token_deadline_seconds * self._on_time.margin
-
     def came(self, request: Request) -> None:
         """A request entered the queue."""
-        if self._on_time is not None and not request.made:
-            work = self._work(request)
+        on_time = self._on_time
+        if on_time is not None and not request.made:
+            work = self.work(request)
             self._order.add(
                 request,
                 arrived=request.arrival,
-                deadline=self.deadline(request),
+                deadline=request.arrival + on_time.first_token_deadline_seconds * on_time.margin,
                 tokens=work.tokens,
                 attention=work.attention,
             )
@@ -99,10 +94,6 @@ class PromptOrder:
                     self.progressed(request)
         slots = 0 if self._full else max(0, active - len(self._scheduler.running))
         self._order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
-
-    def hopeless(self, rate: PrefillRate, now: float) -> list[Request]:
-        """Those that would be late even if they were served alone from now on."""
-        return self._order.hopeless(rate, now)
 
     def queue(self) -> Queue:
         """What the next step may serve, in this order: whoever stands first may have all that the decodes leave."""
@@ -152,14 +143,15 @@ class PromptOrder:
 
     def progressed(self, request: Request) -> None:
         """What is left of its prompt is another: some was processed, or it lost its blocks."""
-        work = self._work(request)
+        work = self.work(request)
         self._order.progressed(request, tokens=work.tokens, attention=work.attention, begun=request.running)
 
     def started(self, request: Request, now: float) -> None:
         """Its first token is there."""
         self._order.started(request, now)
 
-    def _work(self, request: Request) -> Work:
+    def work(self, request: Request) -> Work:
+        """What is to be processed of its prompt, without what the prefix cache holds."""
         return prompt_work(
             request.target, request.computed if request.running else self._scheduler.prefixes.hit(request)
         )

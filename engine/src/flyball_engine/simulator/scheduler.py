@@ -19,7 +19,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flyball_engine.batching.gate import Work
 from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
 from flyball_engine.batching.on_time import StepOrder
 from flyball_engine.batching.reflex import LOOK_AHEAD, Prompt, Queue
@@ -124,17 +123,6 @@ class Scheduler:
         """What is left of its prompt, after what is computed or cached."""
         computed = request.computed if request.running else self.prefixes.hit(request)
         return Prompt(remaining=request.target - computed, context=computed)
-
-    def backlog(self) -> Work:
-        """What is to be processed of prompts that have begun or wait, who are counted: a walk over the whole queue.
-
-        Of those that wait it leaves out what the prefix cache holds.
-        """
-        unserved = [(request.target, request.computed) for request in self._prefilling]
-        unserved += [(request.target, self.prefixes.hit(request)) for request in self.waiting]
-        tokens = sum(target - computed for target, computed in unserved)
-        attention = sum(target**2 - computed**2 for target, computed in unserved) / 2
-        return Work(len(self.waiting), tokens, attention)
 
     @property
     def context_tokens(self) -> float:

@@ -142,7 +142,7 @@ class SimulatedEngine:
     def may_refuse(self, requests: Sequence[Request]) -> bool:
         """Whether these may still be refused: nothing was sent to their client."""
         waits = all(request.fate is Fate.OPEN and request.first_token is None for request in requests)
-        return waits and self.core.sheds(self.core_time())
+        return waits and self.core.may_refuse(requests)
 
     def core_time(self) -> float:
         """Now, but never before what the core has done already."""
@@ -187,8 +187,6 @@ class SimulatedEngine:
         self._state.set_generation(governed.applied)
         for knob, shown in governed.shown(scheduler.batch()).items():
             self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
-        numbers[Slot.RUNNING] = len(scheduler.running)
-        numbers[Slot.WAITING] = len(scheduler.waiting)
         numbers[Slot.KV_CACHE_USAGE] = scheduler.used_blocks() / scheduler.capacity
         numbers[Slot.RUNNING_KV_TOKENS] = scheduler.held_tokens()
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
@@ -197,7 +195,5 @@ class SimulatedEngine:
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = core.batches.oldest_seconds(core.now)
-        load = core.load()
-        numbers[Slot.DECODES] = load.decodes
-        self._state.set_backlog(load.backlog, knows_prefixes=load.knows_prefixes, received=load.received)
+        self._state.set_load(core.load())
         self._state.publish()

@@ -104,7 +104,7 @@ class VllmEngine:
         return max(len(self._cores()), len(self._readers))
 
     def loads(self) -> list[CoreLoad] | None:
-        """What the gate needs of every core; None if one cannot be seen: what it receives is not known either."""
+        """What the gate needs of every core; None if one cannot be seen: it may be the one that serves in time."""
         if len(self._readers) < len(self._cores()):
             return None
         seen = [reader.load() for reader in self._readers.values()]

@@ -2,12 +2,12 @@
 
 All routes that generate turn prompts into token ids in one method of the renderer, in the task of the HTTP request and
 before a streamed answer starts. Which HTTP requests are asked about is decided by route: counting and tokenising go
-through the same method. What is let in stays reserved until the engine has it or the exchange ends.
+through the same method.
 
-What the gate let in by its prediction may still be refused by the engine core, if it becomes late before its first
-token: such requests are marked for it, see `refusal`. All others are served, however late.
+What the gate let in with a deadline may still be refused by the engine core, if it becomes late before its first token:
+such requests are marked for it, see `refusal`. All others are served, however late.
 
-Prompts that do not pass that method (the Harmony format, precomputed features) are let in; they count in the backlog.
+Prompts that do not pass that method (the Harmony format, precomputed features) are let in.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from flyball_engine.batching.gate import (
     REFUSAL_STATUS,
     Arrival,
     Gate,
-    Reason,
-    Reservation,
     Verdict,
     retry_after,
     spread,
@@ -42,21 +40,20 @@ _CHECK_MODEL: Final = "_check_model"
 
 
 class Passage:
-    """One HTTP request on its way through the gate. `sequences`: how many it wants of each prompt.
+    """One HTTP request on its way through the gate: its `prompts`, and how many `sequences` it wants of each.
 
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
     prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
-    by the core: a prediction let it in, it has no token, and the client has nothing of an answer. `expired`: the core
-    did refuse it.
+    by the core: it was let in with a deadline, it has no token, and the client has nothing of an answer. `expired`: the
+    core did refuse it.
     """
 
     __slots__ = (
         "adapter",
-        "decided",
         "expired",
         "number",
+        "prompts",
         "refusable",
-        "reservations",
         "retry_after",
         "sequences",
         "size",
@@ -65,10 +62,9 @@ class Passage:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.prompts = 0
         self.sequences = 1
         self.adapter: Any = None
-        self.decided = False
-        self.reservations: list[Reservation] = []
         self.retry_after: int | None = None
         self.status = REFUSAL_STATUS
         self.refusable = False
@@ -115,11 +111,9 @@ class GateKeeper:
         return passage
 
     def closed(self, passage: Passage) -> None:
-        """The exchange is over: what did not reach the engine will not."""
+        """The exchange is over."""
         _passage.set(None)
         passage.refusable = False
-        for reservation in passage.reservations:
-            self._gate.release(reservation)
 
     async def look(self, engine_input: Any) -> tuple[int, ...] | None:
         """Tokens of a prompt that each core holds; None if nobody needs to know, or that cannot be told."""
@@ -168,25 +162,16 @@ class GateKeeper:
             passage.retry_after = spread(QUEUE_FULL_SECONDS, self._chance())
             self._gate.queue_full()
 
-    def sent(self, prompt_tokens: int, *, alone: bool, siblings: int = 1) -> Mark | None:
-        """A sequence goes to the engine; `alone` if it has no other, one of so many `siblings` of its prompt.
+    def mark(self, *, siblings: int = 1) -> Mark | None:
+        """What the core must know of a sequence that goes to it, if it may refuse it; None if it may not.
 
-        What the core must know if it may refuse it; None if it may not.
+        `siblings`: sequences of its prompt, as the engine knows them.
         """
-        if alone:
-            self._gate.rebase()
         passage = _passage.get()
-        if passage is not None and passage.reservations:
-            if not passage.size:
-                prompts = len(passage.reservations) // passage.sequences
-                passage.size = max(len(passage.reservations), prompts * siblings)
-            reservation = passage.reservations.pop()
-            self._gate.release(reservation)
-            self._gate.sent(reservation.work)
-        else:
-            self._gate.sent(self._gate.weigh(Arrival(prompt_tokens)))
-        if passage is None or not passage.refusable or not passage.size:
+        if passage is None or not passage.refusable:
             return None
+        if not passage.size:
+            passage.size = passage.prompts * max(passage.sequences, siblings)
         # Of a request whose sequences go to several cores, none knows whether another has begun with it.
         return None if passage.size > 1 and self._cores() > 1 else Mark(passage.number, passage.size)
 
@@ -204,22 +189,17 @@ class GateKeeper:
         # Those ahead of it took longer than it waited, so it is not too long to wait as long again.
         passage.retry_after = retry_after(waited, self._chance())
 
-    def finished(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+    def finished(self, *, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence came to its end."""
-        self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+        self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
     def _decide(self, passage: Passage, arrival: Arrival) -> Verdict | None:
-        now, verdict = self._clock(), None
-        if not passage.decided:
-            passage.decided = True
-            verdict = self._gate.decide(arrival, now=now)
-            passage.refusable = self.marks and verdict.reason is Reason.IN_TIME
-        if verdict is None or verdict.admitted:
-            passage.reservations.append(self._gate.reserve(arrival, now=now))
-            # vLLM caches blocks as it gives them out: what the first sequence computes, the others find.
-            sibling = arrival if arrival.cached is None else Arrival(arrival.tokens, (arrival.tokens - 1,))
-            more = range(passage.sequences - 1)
-            passage.reservations[:0] = [self._gate.reserve(sibling, now=now) for _ in more]
+        """What the gate says of the first prompt; None of all others."""
+        passage.prompts += 1
+        if passage.prompts > 1:
+            return None
+        verdict = self._gate.decide(arrival, now=self._clock())
+        passage.refusable = self.marks and verdict.refusable
         return verdict
 
 
@@ -289,7 +269,7 @@ def refusal(verdict: Verdict, seconds: int) -> Exception:
     `seconds`: until it may be tried again.
     """
     message = (
-        f"overloaded: the first token is expected after {verdict.predicted:.2f} s, the deadline is "
+        f"overloaded: the first token is expected after {verdict.predicted:.2f} s at best, the deadline is "
         f"{verdict.deadline:.2f} s; retry after {seconds} s"
     )
     try:

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
-from flyball_engine.batching.backlog import Backlog, Weight
 from flyball_engine.batching.batch_metrics import BatchMetrics
+from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.governed import Governed, Held
-from flyball_engine.batching.late import LetIn, Progress
+from flyball_engine.batching.late import LetIn, Progress, but_one_alone
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
@@ -91,9 +91,9 @@ class Governor:
         self._refuser = Refuser(scheduler)
         self._deaf_since = 0.0
         self.cached = cached_blocks(scheduler, folder=folder, engine=surface.engine)
-        self._knows_prefixes = False
-        self._backlog = Backlog(self._weigh)
         self._began = 0.0
+        self._planned_seconds = 0.0
+        self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
         self._active, self._room = surface.start.active, surface.start.tokens
@@ -108,7 +108,6 @@ class Governor:
         self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
         self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
         self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
-        self._state.numbers[Slot.STAGES] = surface.stages
         self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._hold_limits()
         self._publish()
@@ -162,12 +161,14 @@ class Governor:
         self._order.restore()
         if self._order.holds:
             self._order.planned(output, self._prefilling, self._joined, room=self._room, lost=lost, now=self._began)
-        self._statistics.scheduled(id(output), self._composition(output), now=self._began)
+        step = self._composition(output)
+        self._planned_seconds = self._governed.reflex.expected(step)
+        self._statistics.scheduled(id(output), step, now=self._began)
         self._left = self._most_left()
         self._admission.joined(self._joined)
         self._count_requests(output, lost=lost)
         self._watch(output)
-        self._publish()
+        self._publish(self._planned_rate)
 
     @_contained
     def after_update(self, output: Any) -> None:
@@ -194,28 +195,24 @@ class Governor:
         surface, now, shed = self._surface, self._clock(), self._governed.shed
         late = self._let_in.late(
             self._progress,
-            deadline_seconds=0.0 if shed is None else shed.ttft_deadline_seconds,
+            deadline_seconds=0.0 if shed is None else shed.patience_seconds,
             rate=None if shed is None else self._rate_of_now(),
             now=now,
         )
-        # Nobody is hurt by a request that is late and alone: late is better than never.
-        if late and sum(map(len, late)) == len(surface.running) + surface.waiting():
-            late.pop()
-        if late:
-            self._refuser.refuse([request for requests in late for request in requests], outputs)
+        refused = but_one_alone(late, present=len(surface.running) + surface.waiting())
+        if refused:
+            self._refuser.refuse([request for requests in refused for request in requests], outputs)
 
     @_contained
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
         now, name = self._clock(), request.request_id
-        self._backlog.received += 1
         self._note_let_in(request, now)
         self._order.received(request, now)
         # A session's next input comes as a request of the same name.
         if name not in self._open:
             self._open[name] = (now, request.output_token_ids)
             self._batches.arrived(name, now)
-            self._backlog.add(name, request)
 
     @_contained
     def after_finish(self) -> None:
@@ -311,17 +308,19 @@ class Governor:
 
     def _write(self, held: Held, batch: RunningBatch, *, planning: bool) -> None:
         limits, active = held.limits, held.limits.active if self._gate is None else self._gate
+        self._planned_rate = None
         if not (planning and self._order.holds):
             step = self._governed.limits(batch, lambda: self._queue(batch))
             threshold = step.threshold
         else:
             kv_tokens = self._kv_tokens(self._prefilling, batch.decodes)
+            rate = self._planned_rate = self._prefill_rate(batch.decodes, kv_tokens=kv_tokens, tokens=limits.tokens)
             queue = self._order.look(
                 batch,
                 self._prefilling,
                 active=active,
                 tokens=limits.tokens,
-                rate=self._prefill_rate(batch.decodes, kv_tokens=kv_tokens, tokens=limits.tokens),
+                rate=rate,
                 kv_tokens=kv_tokens,
                 now=self._began,
             )
@@ -371,7 +370,6 @@ class Governor:
                 attention += processed * (request.num_computed_tokens - processed / 2)
                 decodes -= 1
                 kv_tokens -= request.num_computed_tokens
-        self._state.numbers[Slot.DECODE_KV_TOKENS] = kv_tokens
         return Step(
             tokens=output.total_num_scheduled_tokens,
             prefill_tokens=prefill_tokens,
@@ -386,18 +384,16 @@ class Governor:
 
     def _count_requests(self, output: Any, *, lost: int) -> None:
         """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""
-        batches, backlog, now = self._batches, self._backlog, self._began
+        batches, now = self._batches, self._began
         for name in output.finished_req_ids:
             ended = self._open.pop(name, None)
             if ended is not None:
                 self._order.gone(name)
                 batches.ended(name, len(ended[1]), now)
-        backlog.remove(output.finished_req_ids)
         if self._joined:
             joined = [(request.request_id, request.num_prompt_tokens) for request in self._joined]
             whole = self._admission.strategy is not StrategyType.CONTINUOUS
             batches.admitted(joined, running=len(self._surface.running), whole=whole, now=now)
-            backlog.remove([name for name, _ in joined])
         elif lost > 0:
             # vLLM admits nobody in a step that preempts.
             batches.preempted(lost)
@@ -450,40 +446,35 @@ class Governor:
         self._admission.use(batching)
         self._state.set_admission(self._admission.strategy, self._admission.policy)
 
-    def _publish(self) -> None:
+    def _publish(self, rate: PrefillRate | None = None) -> None:
+        """Show what there is. `rate`: of prompts in the step just planned, None where it is to be found anew."""
         numbers, governed, now = self._state.numbers, self._governed, self._clock()
         if governed.applied is not self._shown:
             self._shown = governed.applied
             self._state.set_generation(governed.applied)
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
         numbers[Slot.EXPIRIES] = governed.expiries
-        numbers[Slot.RUNNING] = len(self._surface.running)
-        numbers[Slot.WAITING] = self._surface.waiting()
+        self._state.set_load(self._load(rate))
         numbers[Slot.KV_CACHE_USAGE] = self._surface.kv_cache_usage
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
         numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
         self._order.tell(numbers, now)
-        self._count_backlog()
         self._state.publish()
 
-    def _count_backlog(self) -> None:
-        surface, numbers, begun = self._surface, self._state.numbers, self._begun()
-        numbers[Slot.DECODES] = len(surface.running) - len(begun)
-        knows = self.cached is not None and self.cached.knows
-        if knows is not self._knows_prefixes:
-            self._knows_prefixes = knows
-            self._backlog.clear()
-        work = self._backlog.count(int(numbers[Slot.WAITING]), queue=surface.queue, ended=surface.finished, begun=begun)
-        self._state.set_backlog(work, knows_prefixes=knows, received=self._backlog.received)
-
-    def _weigh(self, request: Any) -> Weight:
-        """What is still to be processed of a prompt: without what the prefix cache holds, where that is known."""
-        cached = self.cached if self._knows_prefixes else None
-        computed = computed_tokens(request, None if cached is None else cached.cached_tokens)
-        remaining = request.num_tokens - computed
-        return remaining, remaining * (computed + remaining / 2)
+    def _load(self, rate: PrefillRate | None) -> CoreLoad:
+        """What the gate decides by; its rate only where a deadline is to be kept."""
+        surface, sheds = self._surface, self._governed.shed is not None
+        running = len(surface.running)
+        return CoreLoad(
+            rate=(rate or self._rate_of_now()) if sheds else None,
+            # Of the steps in flight the oldest is half done, in the mean.
+            in_flight_seconds=(surface.pipeline_depth - 0.5) * self._planned_seconds if running else 0.0,
+            running=running,
+            waiting=surface.waiting(),
+            prefills=len(self._begun()),
+        )
 
     def _arrived(self, name: str) -> float | None:
         """When a request came that has not ended."""

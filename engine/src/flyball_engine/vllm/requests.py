@@ -116,16 +116,12 @@ class _Feed:
         state = processor.request_states.get(request.request_id)
         if state is None:
             return
-        parent = getattr(state, "parent_req", None)
-        mark = self._keeper.sent(
-            state.prompt_len,
-            alone=len(processor.request_states) == 1,
-            siblings=1 if parent is None else parent.sampling_params.n,
-        )
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
         setattr(state, _MARK, self._ledger.started(current))
+        parent = getattr(state, "parent_req", None)
+        mark = self._keeper.mark(siblings=1 if parent is None else parent.sampling_params.n)
         if mark is not None:
             setattr(state, _PASSAGE, self._keeper.passage())
             set_mark(request, mark._replace(waited=self._clock() - current.arrival, sent_at=time.time()))
@@ -160,11 +156,7 @@ class _Feed:
             )
             if (passage := getattr(state, _PASSAGE, None)) is not None and passage.expired:
                 return
-            self._keeper.finished(
-                prompt_tokens=state.prompt_len,
-                cached_tokens=state.num_cached_tokens,
-                output_tokens=sequence.tokens,
-            )
+            self._keeper.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
 
     def running(self, request: OpenRequest) -> bool:
         """True if the processor still has a sequence of this request: it was answered before its end."""
