@@ -57,14 +57,11 @@ def seen(at: float | None = None) -> Signals:
         generated_tokens=60 * 64,
         running=10,
         waiting=0,
-        kv_usage=0.1,
         kv_tokens=100_000,
         held_tokens=3000,
     )
     window = StepWindow(start=now - 15, end=now, cells=cells)
-    return Signals(
-        at=now, age_seconds=1.0, window_seconds=15.0, cores=1, steps=window, load=load, outcomes={}, goodput=None
-    )
+    return Signals(at=now, age_seconds=1.0, window_seconds=15.0, cores=1, steps=window, load=load, outcomes={})
 
 
 async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:

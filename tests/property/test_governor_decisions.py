@@ -94,7 +94,6 @@ loads = st.builds(
     generated_tokens=counts,
     running=counts,
     waiting=counts,
-    kv_usage=st.floats(0, 1.5),
     kv_tokens=counts,
     held_tokens=counts,
 )
@@ -115,7 +114,6 @@ def observations(draw: st.DrawFn, at: float) -> Observation:
         steps=draw(st.one_of(missing, st.just(window), st.just(window))),
         load=draw(st.one_of(missing, loads, loads, loads)),
         outcomes=draw(st.dictionaries(st.sampled_from(["TimePerOutputToken/1", "x"]), outcomes, max_size=2)),
-        goodput=draw(st.none() | outcomes),
     )
 
 

@@ -214,7 +214,6 @@ class Observer:
             generated_tokens=after.generated - before.generated,
             running=len(plant.running),
             waiting=len(plant.waiting),
-            kv_usage=min(1.0, held / plant.kv_tokens),
             kv_tokens=plant.kv_tokens,
             held_tokens=held,
         )
@@ -223,7 +222,6 @@ class Observer:
             name: Outcome(now[0] - before.met.get(name, [0, 0])[0], now[1] - before.met.get(name, [0, 0])[1])
             for name, now in after.met.items()
         }
-        goodput = Outcome(after.together[0] - before.together[0], after.together[1] - before.together[1])
         return Signals(
             at=end,
             age_seconds=0.0,
@@ -232,7 +230,6 @@ class Observer:
             steps=window,
             load=load,
             outcomes=outcomes,
-            goodput=goodput,
         )
 
 

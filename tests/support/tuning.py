@@ -103,7 +103,6 @@ def signals(at: float, *, window: StepWindow | None = None, age: float = 1.0, **
         generated_tokens=60 * 40.0,
         running=4.0,
         waiting=0.0,
-        kv_usage=0.1,
         kv_tokens=100_000.0,
         held_tokens=560.0,
     )
@@ -115,7 +114,6 @@ def signals(at: float, *, window: StepWindow | None = None, age: float = 1.0, **
         steps=window or step_window(start=at - 15, end=at),
         load=replace(base, **load),
         outcomes={},
-        goodput=None,
     )
 
 

@@ -105,11 +105,11 @@ def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
 
 def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
     sums = {"running": 6, "waiting": 2, "ended": 30, "finished": 30, "prompt_tokens": 60, "generated_tokens": 90}
-    load = {**sums, "cores": 2, "series": 4, "pods": 2, "age": 1, "kv_usage": 0.5, "kv_tokens": 1000, "uneven": 1.8}
+    load = {**sums, "cores": 2, "series": 4, "pods": 2, "age": 1, "kv_tokens": 1000, "uneven": 1.8}
     found = signals_of(
         steps=[*decodes(), SEEN],
         load=[figure(field, value) for field, value in load.items()],
-        outcomes=[figure("objective", 8, objective="ttft", outcome="met")],
+        outcomes=[figure("", 8, objective="ttft", outcome="met")],
         window=15,
         pods=2,
     )
@@ -117,7 +117,7 @@ def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
     assert isinstance(found.load, Load)
     assert isinstance(found.steps, StepWindow)
     assert (found.cores, found.pods) == (2, 2)
-    assert (found.load.running, found.load.finished, found.load.kv_usage, found.load.kv_tokens) == (3, 15, 0.5, 1000)
+    assert (found.load.running, found.load.finished, found.load.kv_tokens) == (3, 15, 1000)
     assert found.load.uneven == 1.8
     assert found.steps.total().steps == 5
     assert found.outcomes["ttft"].met == 4

@@ -39,12 +39,10 @@ def signals(*, at: float = 100.0, value: float = 50.0) -> Signals:
             generated_tokens=value,
             running=value,
             waiting=value,
-            kv_usage=value,
             kv_tokens=value,
             held_tokens=value,
         ),
         outcomes={"a": Outcome(value, value)},
-        goodput=Outcome(value, value),
     )
 
 
@@ -72,7 +70,7 @@ class TestDisturbances:
     def test_times_and_cores_are_left_alone(self) -> None:
         seen = changed(signals(), lambda _: -1.0)
         assert (seen.at, seen.age_seconds, seen.window_seconds, seen.cores) == (100.0, 1.0, 15.0, 1)
-        assert seen.goodput == Outcome(-1, -1)
+        assert seen.outcomes == {"a": Outcome(-1, -1)}
 
     def test_frozen_figures_are_the_first_ones_with_the_time_of_now(self) -> None:
         seen = absurd(Absurd.FROZEN, signals(at=200.0, value=9.0), signals(at=100.0, value=50.0))

@@ -302,7 +302,6 @@ def test_windows_are_added_up_where_they_do_not_overlap() -> None:
             steps=StepWindow(start=at - 15, end=at, cells={}),
             load=Unobserved(Missing.TOO_FEW_SAMPLES, "of no matter"),
             outcomes={"a": Outcome(2, 1)},
-            goodput=None,
         )
 
     seen = Seen(until=BEGAN)

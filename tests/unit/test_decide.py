@@ -94,7 +94,7 @@ def test_stale_samples_are_not_acted_on() -> None:
 
 
 @pytest.mark.parametrize("figure", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("field", ["arrivals", "running", "kv_usage", "generated_tokens"])
+@pytest.mark.parametrize("field", ["arrivals", "running", "held_tokens", "generated_tokens"])
 def test_a_figure_that_is_no_number_is_not_acted_on_and_named(field: str, figure: float) -> None:
     state, seen = start(AUTO), signals(100.0)
     assert isinstance(seen.load, Load)
@@ -112,7 +112,7 @@ def test_nor_is_one_of_the_steps_or_of_the_counts() -> None:
     for changed, field in (
         (replace(seen, steps=replace(seen.steps, cells=cells)), "steps.seconds"),
         (replace(seen, outcomes={"tpot": Outcome(math.inf, 0.0)}), "tpot.met"),
-        (replace(seen, goodput=Outcome(1.0, math.nan)), "goodput.violated"),
+        (replace(seen, outcomes={"ttft": Outcome(1.0, math.nan)}), "ttft.violated"),
     ):
         _, decision = decide(start(AUTO), changed, AUTO, 100.0)
         assert (decision.hold, decision.trigger) == (Hold.NOT_OBSERVED, f"{field} is below zero, infinite or no number")

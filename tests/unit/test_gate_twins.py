@@ -141,7 +141,7 @@ def test_both_refuse_the_same_of_a_crowd_while_it_waits(twins: Twins) -> None:
 
 def test_both_serve_what_is_late_and_alone(twins: Twins) -> None:
     assert twins.comes(3000, 2) is Reason.IDLE
-    for _ in range(80):
+    while twins.requests["r0"].fate is Fate.OPEN:
         twins.step()
     assert twins.refused.names == twins.refused_of_simulated() == []
     assert twins.requests["r0"].fate is Fate.FINISHED

@@ -163,7 +163,6 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
         generated_tokens=after.counts.generated_tokens - before.counts.generated_tokens,
         running=len(scheduler.running),
         waiting=len(scheduler.waiting),
-        kv_usage=scheduler.used_blocks() / scheduler.capacity,
         kv_tokens=scheduler.capacity * BLOCK_TOKENS,
         held_tokens=scheduler.held_tokens(),
         refused=(after.refused - before.refused) / seconds,
@@ -177,7 +176,6 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
         steps=StepWindow(start=before.at, end=after.at, cells=difference(before.cells, after.cells) or {}),
         load=load,
         outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
-        goodput=_outcome(before.counts.all_objectives, after.counts.all_objectives, ",".join(ids)),
     )
 
 

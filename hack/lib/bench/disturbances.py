@@ -72,7 +72,6 @@ def changed(signals: Signals, change: Change) -> Signals:
         steps=steps,
         load=load,
         outcomes={name: _changed(outcome, change) for name, outcome in signals.outcomes.items()},
-        goodput=None if signals.goodput is None else _changed(signals.goodput, change),
     )
 
 

@@ -123,9 +123,5 @@ class _Schedulers:
     def preemptions(self) -> int:
         return sum(one.preemptions for one in self._all)
 
-    def used_blocks(self) -> int:
-        """The fullest engine's."""
-        return max(one.used_blocks() for one in self._all)
-
     def held_tokens(self) -> int:
         return sum(one.held_tokens() for one in self._all)

@@ -112,9 +112,9 @@ class Load:
 
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
     finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
-    `waiting`: requests now. `kv_usage`: fraction, the fullest core's. `kv_tokens`: what one core's KV cache can
-    hold. `held_tokens`: KV tokens that running requests hold. `uneven`: requests in the fullest core over the mean
-    core's, both in the mean of `UNEVEN_SECONDS`; 1 where all have as many.
+    `waiting`: requests now. `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running
+    requests hold. `uneven`: requests in the fullest core over the mean core's, both in the mean of `UNEVEN_SECONDS`; 1
+    where all have as many.
     """
 
     arrivals: float
@@ -124,7 +124,6 @@ class Load:
     generated_tokens: float
     running: float
     waiting: float
-    kv_usage: float
     kv_tokens: float
     held_tokens: float
     refused: float = 0.0
@@ -150,8 +149,8 @@ class Signals:
 
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
-    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `goodput`: requests that met all objectives.
-    `twice`: what scrapes the same pods besides, for people; empty if nothing does.
+    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `twice`: what scrapes the same pods
+    besides, for people; empty if nothing does.
     """
 
     at: float
@@ -161,7 +160,6 @@ class Signals:
     steps: StepWindow | Unobserved
     load: Load | Unobserved
     outcomes: Mapping[str, Outcome]
-    goodput: Outcome | None
     pods: int | None = None
     unseen: int = 0
     twice: str = ""
@@ -169,7 +167,7 @@ class Signals:
     @cached_property
     def impossible(self) -> str | None:
         """The first figure with which nothing can be reckoned, None if there is none; looked for once."""
-        parts: list[tuple[str, object]] = [("", self.load), ("goodput.", self.goodput)]
+        parts: list[tuple[str, object]] = [("", self.load)]
         parts += [(f"{name}.", outcome) for name, outcome in self.outcomes.items()]
         if isinstance(self.steps, StepWindow):
             parts += [("steps.", sums) for sums in self.steps.cells.values()]

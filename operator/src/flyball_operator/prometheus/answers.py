@@ -41,7 +41,7 @@ class Sample(TypedDict):
 _VECTOR: Final = TypeAdapter(list[Sample])
 _STEP_FIELDS: Final = frozenset(f.name for f in fields(Sums))
 #: Figures of the load that are the same however many targets lead to an engine.
-_NO_SUMS: Final = frozenset({"cores", "pods", "age", "interval", "kv_usage", "kv_tokens", "uneven"})
+_NO_SUMS: Final = frozenset({"cores", "pods", "age", "interval", "kv_tokens", "uneven"})
 #: Sums that are above zero wherever there was a step.
 _OF_ANY_STEP: Final = frozenset({"steps", "seconds", "seconds_squared", "tokens"})
 
@@ -136,7 +136,6 @@ def load_of(by_name: Mapping[str, float], window: int) -> Load | Unobserved:
         generated_tokens=by_name["generated_tokens"],
         running=by_name["running"],
         waiting=by_name["waiting"],
-        kv_usage=by_name.get("kv_usage", 0.0),
         kv_tokens=by_name.get("kv_tokens", 0.0),
         held_tokens=by_name.get("held_tokens", 0.0),
         refused=max(0.0, by_name.get("shed", 0.0)) / window,
@@ -149,21 +148,15 @@ def attained_of(found: list[Figure]) -> dict[str, Outcome]:
     counted = dict.fromkeys(sorted({figure.labels.get(JOB, "") for figure in found}), 0.0)
     for figure in found:
         counted[figure.labels.get(JOB, "")] += figure.value
-    return outcomes_of(of_job(found, max(counted, key=counted.__getitem__, default="")))[0]
+    return outcomes_of(of_job(found, max(counted, key=counted.__getitem__, default="")))
 
 
-def outcomes_of(found: list[Figure]) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """Outcomes by objective id, and of all objectives together by their joined ids."""
-    single: dict[str, dict[str, float]] = {}
-    together: dict[str, dict[str, float]] = {}
+def outcomes_of(found: list[Figure]) -> dict[str, Outcome]:
+    """Outcomes by objective id."""
+    counts: dict[str, dict[str, float]] = {}
     for figure in found:
-        group, label = (single, "objective") if figure.labels.get(FIELD) == "objective" else (together, "objectives")
-        name = figure.labels.get(label, "")
-        group.setdefault(name, {})[figure.labels.get("outcome", "")] = max(0.0, figure.value)
-    return _outcomes(single), _outcomes(together)
-
-
-def _outcomes(counts: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        name = figure.labels.get("objective", "")
+        counts.setdefault(name, {})[figure.labels.get("outcome", "")] = max(0.0, figure.value)
     return {name: Outcome(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
 
 
@@ -245,7 +238,6 @@ def signals_of(
     scraped = by_name.get("pods", 0.0)
     if scraped < pods / 2:
         return Unobserved(Missing.PARTIAL, f"job `{scrapes.job}` scrapes {scraped:.0f} of {pods} Ready pods")
-    single, together = outcomes_of(outcomes)
     return Signals(
         at=load[0].at,
         twice=scrapes.twice,
@@ -256,11 +248,5 @@ def signals_of(
         unseen=max(0, pods - int(scraped)),
         steps=step_window(steps, window),
         load=load_of(by_name, window),
-        outcomes=single,
-        goodput=_largest(together),
+        outcomes=outcomes_of(outcomes),
     )
-
-
-def _largest(together: Mapping[str, Outcome]) -> Outcome | None:
-    """The set of objectives most requests are counted against: an edit leaves the older set's counters standing."""
-    return max(together.values(), key=lambda outcome: outcome.total, default=None)

@@ -98,7 +98,6 @@ def load(window: int, targets: str = _TARGETS) -> str:
             "uneven": _uneven(running, waiting),
             "grown": f"{_aggregate('sum', f'delta({running}[{window}s])')}"
             f" + {_aggregate('sum', f'delta({waiting}[{window}s])')}",
-            "kv_usage": _aggregate("max", _selected(MetricName.KV_CACHE_USAGE, targets)),
             "kv_tokens": _aggregate("min", _selected(MetricName.KV_CACHE_TOKENS, targets)),
             "held_tokens": _aggregate("sum", _selected(MetricName.RUNNING_KV_TOKENS, targets)),
             "ended": _increase(MetricName.REQUESTS, window, targets, extra='outcome!="refused"'),
@@ -127,10 +126,8 @@ def _scrape_interval(series: str) -> str:
 
 
 def outcomes(window: int, targets: str = _TARGETS) -> str:
-    """Requests by objective and outcome in a window; `field` tells single objectives from all together."""
-    single = _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome")
-    together = _increase(MetricName.ALL_OBJECTIVES_REQUESTS, window, targets, "objectives", "outcome")
-    return _together({"objective": single, "all": together})
+    """Requests by objective and outcome in a window."""
+    return _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome")
 
 
 def ran(targets: str = _TARGETS) -> str:
