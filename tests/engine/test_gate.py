@@ -18,7 +18,16 @@ import pytest
 from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, Reason
 from flyball_engine.bench.main import main as flyball_bench
 from flyball_engine.bench.report import Report
-from flyball_engine.contract import BatchingKnob, QueueKnob, QueueLimits, Shed, StrategyType
+from flyball_engine.contract import (
+    BatchingKnob,
+    Metric,
+    ObjectiveSpec,
+    OnTime,
+    QueueKnob,
+    QueueLimits,
+    Shed,
+    StrategyType,
+)
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget
 from support.served import Served
@@ -74,6 +83,15 @@ class Gated:
             step=a_budget(0.3, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0, **shed)
         )
 
+    def orders_and_sheds_after(self, deadline: float, model: StepModel) -> None:
+        """As the operator sends it: who can be in time first, and the others are refused while they wait."""
+        self.served.set(
+            step=a_budget(0.3, model),
+            shed=Shed(ttft_deadline_seconds=deadline),
+            on_time=OnTime(first_token_deadline_seconds=deadline),
+            objectives=(ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=deadline),),
+        )
+
     def lets_nobody_run_beside_another(self, *, deadline: float, **shed: Any) -> None:
         """Whoever comes waits, and nobody thinks so: the model says that a step takes no time."""
         self.served.set(
@@ -92,6 +110,13 @@ class Gated:
             assert answer.status_code == 200, answer.text
             found.append(time.monotonic() - began)
         return min(found)
+
+    def first_tokens(self, outcome: str, deadline: float) -> int:
+        """Requests that the engine has counted against the objective."""
+        identity = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=deadline).id
+        name = rf'flyball_objective_requests_total{{objective="{re.escape(identity)}",outcome="{outcome}"}} (\S+)'
+        found = re.search(name, self.served.control.metrics())
+        return int(float(found[1])) if found else 0
 
     def requests(self, outcome: str) -> int:
         found = re.search(rf'flyball_requests_total{{outcome="{outcome}"}} (\S+)', self.served.control.metrics())
@@ -254,13 +279,18 @@ def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_an
     assert gated.admissions(Reason.QUEUE_FULL) == turned_away
 
 
-def test_past_a_queue_that_takes_too_long_more_are_refused_and_those_let_in_end_well(gated: Gated) -> None:
+def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refused_before_they_begin(
+    gated: Gated,
+) -> None:
     # About 0.3 ms a token, as the bias finds out: 64 prompts of 900 tokens are a queue of many seconds.
-    gated.sheds_after(2.0, model=StepModel(t0=0.005, h=0.0, c1=3e-4, c2=3e-4, beta=0.0, g=0.0, kappa=1))
-    late = gated.admissions(Reason.LATE)
+    deadline = 2.0
+    gated.orders_and_sheds_after(deadline, StepModel(t0=0.005, h=0.0, c1=3e-4, c2=3e-4, beta=0.0, g=0.0, kappa=1))
+    expired = gated.admissions(Reason.EXPIRED)
     load = StreamLoad(url=gated.served.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
     with load.running() as totals:
-        eventually(lambda: gated.admissions(Reason.LATE) > late + 20, expecting="some are refused", within=120)
+        eventually(lambda: gated.admissions(Reason.EXPIRED) > expired + 20, expecting="some are refused", within=120)
+        eventually(lambda: gated.first_tokens("met", deadline) > 20, expecting="some are in time", within=120)
+    assert gated.first_tokens("met", deadline) > gated.first_tokens("violated", deadline)
     assert totals.finished > 0
     assert not totals.truncated
     assert not totals.failures

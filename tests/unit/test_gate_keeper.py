@@ -79,7 +79,6 @@ def test_a_request_of_several_prompts_is_decided_on_once(
 
 def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKeeper, cores: GatedCores) -> None:
     keeper.ask(tokens(10**6))
-    keeper.expect(3)
     assert counted(cores) == {}
 
 
@@ -102,15 +101,9 @@ def test_what_was_let_in_for_another_reason_is_served_however_late(
 
 
 def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper, marked: Passage) -> None:
-    marking.expect(3)
     for _ in range(2):
         marking.ask(tokens(10))
     assert [marking.mark(siblings=3) for _ in range(6)] == [Mark(marked.number, 6)] * 6
-
-
-def test_a_version_that_does_not_say_n_beforehand_says_it_with_the_first(marking: GateKeeper, marked: Passage) -> None:
-    marking.ask(tokens(10))
-    assert marking.mark(siblings=3) == Mark(marked.number, 3)
 
 
 @pytest.mark.parametrize(("sequences", "marks"), [(1, True), (2, False)])
@@ -118,9 +111,8 @@ def test_of_several_cores_none_knows_all_sequences_of_a_request(cores: GatedCore
     cores.loads = [BUSY, BUSY]
     keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, cores=lambda: 2, marks=True)
     passage = keeper.opened()
-    keeper.expect(sequences)
     keeper.ask(tokens(10))
-    assert (keeper.mark() is not None) is marks
+    assert (keeper.mark(siblings=sequences) is not None) is marks
     keeper.closed(passage)
 
 

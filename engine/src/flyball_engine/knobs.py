@@ -269,7 +269,7 @@ class ShedKnob(StrEnum):
     """A part of `Shed` that an engine may lack; values are paths in a setpoint."""
 
     WAITING = "shed.waiting"
-    """Refusing what was let in and became late. Without it requests are refused at arrival alone."""
+    """Refusing what was let in and became late. Without it only what is hopeless at arrival is refused."""
 
 
 class QueueLimits(Frozen):

@@ -35,12 +35,11 @@ from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
 _METHOD: Final = "process_for_engine_async"
-_CHECK: Final = "_preflight"
 _CHECK_MODEL: Final = "_check_model"
 
 
 class Passage:
-    """One HTTP request on its way through the gate: its `prompts`, and how many `sequences` it wants of each.
+    """One HTTP request on its way through the gate, of so many `prompts`.
 
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
     prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
@@ -55,7 +54,6 @@ class Passage:
         "prompts",
         "refusable",
         "retry_after",
-        "sequences",
         "size",
         "status",
     )
@@ -63,7 +61,6 @@ class Passage:
     def __init__(self, number: int) -> None:
         self.number = number
         self.prompts = 0
-        self.sequences = 1
         self.adapter: Any = None
         self.retry_after: int | None = None
         self.status = REFUSAL_STATUS
@@ -143,12 +140,6 @@ class GateKeeper:
             passage.retry_after, passage.status = verdict.retry_after(self._chance()), verdict.status
             raise refusal(verdict, passage.retry_after)
 
-    def expect(self, sequences: int) -> None:
-        """The request at hand wants so many sequences of each prompt."""
-        passage = _passage.get()
-        if passage is not None:
-            passage.sequences = max(1, sequences)
-
     def name_adapter(self, adapter: Any) -> None:
         """The request at hand is for this LoRA adapter, None for the model itself."""
         passage = _passage.get()
@@ -165,13 +156,13 @@ class GateKeeper:
     def mark(self, *, siblings: int = 1) -> Mark | None:
         """What the core must know of a sequence that goes to it, if it may refuse it; None if it may not.
 
-        `siblings`: sequences of its prompt, as the engine knows them.
+        `siblings`: sequences of its prompt.
         """
         passage = _passage.get()
         if passage is None or not passage.refusable:
             return None
         if not passage.size:
-            passage.size = passage.prompts * max(passage.sequences, siblings)
+            passage.size = passage.prompts * siblings
         # Of a request whose sequences go to several cores, none knows whether another has begun with it.
         return None if passage.size > 1 and self._cores() > 1 else Mark(passage.number, passage.size)
 
@@ -220,27 +211,8 @@ def install_gate(keeper: GateKeeper) -> str | None:
         return engine_input
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
-    _listen_for_n(keeper)
     _listen_for_adapters(keeper)
     return None
-
-
-def _listen_for_n(keeper: GateKeeper) -> None:
-    """Learn how many sequences a request wants, where vLLM checks that before it renders (since 0.29)."""
-    try:
-        from vllm.entrypoints.generate.base.serving import GenerateBaseServing  # noqa: PLC0415 – as above
-    except ImportError:
-        return
-    if not hasattr(GenerateBaseServing, _CHECK):
-        return
-    check = original(getattr(GenerateBaseServing, _CHECK))
-
-    @functools.wraps(check)
-    def _preflight(self: Any, n: int = 1) -> Any:
-        keeper.expect(n)
-        return check(self, n)
-
-    wrap(GenerateBaseServing, _CHECK, _preflight)
 
 
 def _listen_for_adapters(keeper: GateKeeper) -> None:

@@ -230,15 +230,8 @@ TELLING: Final = (
     Used(module="vllm.v1.engine.parallel_sampling", name="ParentRequest", optional={"sampling_params": _AT_ARRIVAL}),
     Used(module="vllm.v1.engine", name="EngineCoreOutputs", optional={"outputs": _AT_ARRIVAL}),
 )
-#: Where requests are refused by a deadline; the last tells how many sequences are to come before they do.
-GATE: Final = (
-    Used(module="vllm.renderers.base", name="BaseRenderer", needed=("process_for_engine_async",)),
-    Used(
-        module="vllm.entrypoints.generate.base.serving",
-        name="GenerateBaseServing",
-        optional={"_preflight": "the gate reserves for one sequence of a prompt until all are sent"},
-    ),
-)
+#: Where requests are refused by a deadline.
+GATE: Final = Used(module="vllm.renderers.base", name="BaseRenderer", needed=("process_for_engine_async",))
 #: Where vLLM's own limits of its queue are asked, and moved.
 QUEUE: Final = Used(
     module="vllm.v1.engine.async_llm",
@@ -291,7 +284,7 @@ ELSEWHERE: Final = (
 )
 #: All that the governor needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
-EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, *GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
+EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
 
 
 def _refusing(*, core: bool) -> tuple[Used, ...]:
