@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 OWNED = (
     "--model=/m", "--served-model-name=chat", "--host=0.0.0.0", "--port=8000", "--max-num-seqs=16",
     "--max-num-batched-tokens=2048", "--max-num-active-seqs=16", "--max-num-scheduled-tokens=2048",
-    "--tensor-parallel-size=1", "--enable-prefix-caching", "--shutdown-timeout=60", "--api-server-count=1",
+    "--tensor-parallel-size=1", "--enable-prefix-caching", "--shutdown-timeout=60",
 )  # fmt: skip
 
 #: What is the user's to say.
@@ -33,6 +33,7 @@ TAKEN: tuple[tuple[str, ...], ...] = (
     ("--lora-modules", "a=b", "c=d", "--middleware=a.b", "--middleware=c.d"),
     ("--max_num_queued_tokens", "9000", "--scheduling-policy", "priority"),
     ("--hf-token",),
+    ("--api-server-count=4", "--data-parallel-size=2"),
 )
 CONTRADICTING = ("--max-num-seqs=32", "--max-num-batched-tokens=16", "--max-num-active-seqs=33")
 
@@ -107,6 +108,7 @@ def launches(vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFa
     runs: dict[str, tuple[list[Path], list[str]]] = {
         "refused": ([plugin], ['--owned=["--max-num-seqs=16"]', "--", "--max_num_s=7"]),
         "governed": ([plugin], ["--check", f"--owned={owned}", "--", "--dtype", "half"]),
+        "several": ([plugin], ["--check", '--owned=["--port=8000"]', "--", "-asc", "4"]),
         "broken": ([broken, plugin / "flyball_engine" / ".."], ["--check", "--owned=[]", "--"]),
     }
     homes = {name: tmp_path_factory.mktemp(name) for name in runs}
@@ -153,6 +155,12 @@ def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(launches:
     assert "has no --no-such-argument: dropped" in ended.log
     assert "VLLM_PLUGINS=lora_filesystem_resolver,lora_hf_hub_resolver,flyball,flyball_control" in ended.out
     assert ended.out.rstrip().endswith("vllm.entrypoints.openai.api_server --dtype half --port=8000")
+
+
+def test_several_api_servers_are_started_by_vllms_own_command(launches: Mapping[str, Ended]) -> None:
+    ended = launches["several"]
+    assert ended.code == 0, ended.log
+    assert ended.out.rstrip().endswith("flyball_engine.vllm.serve -asc 4 --port=8000")
 
 
 def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(launches: Mapping[str, Ended]) -> None:

@@ -1,4 +1,4 @@
-"""Two engine cores behind one API server: both are governed, and requests are counted over both."""
+"""Two engine cores behind four API servers: all are governed, and requests are counted over all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ REQUESTS = 64
 def two_cores(
     server_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """A governed server of two engine cores."""
+    """A governed engine of two cores, whose requests come in at four API servers."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
-    user = ["--data-parallel-size=2"]
+    user = ["--data-parallel-size=2", "--api-server-count=4"]
     folder = tmp_path_factory.mktemp("server")
     with started(server_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
         server.expect_ready()
@@ -45,9 +45,11 @@ async def test_their_requests_are_counted_together(counted: Counted, threshold: 
     await expect_all_counted(counted, mixed(REQUESTS, seed=4), concurrency=STREAMS, threshold=threshold, met=met)
 
 
-async def test_both_obey(two_cores: Served) -> None:
+async def test_all_obey(two_cores: Served) -> None:
     await measure(two_cores.server.url, MODEL_NAME, mixed(STREAMS, seed=5), concurrency=STREAMS)
-    cores = two_cores.set(limits={"max_num_active_seqs": 24}).cores
+    told = two_cores.set(limits={"max_num_active_seqs": 24})
+    cores = told.cores
+    assert told.ungated is None, "every API server follows"
     assert [core.engine for core in cores] == [0, 1]
     assert [core.effective.max_num_active_seqs for core in cores] == [24, 24]
     assert all(sum(sums.steps for sums in core.steps) > 0 for core in cores), "one core served nobody"

@@ -173,7 +173,6 @@ WRONG = (
     _args("--enable_prefix_caching", "is set by spec.batching.prefixCaching"),
     _args("--shutdown-timeout=1", "is set by spec.rollout.drainTimeout"),
     _args("--scheduler-cls=x", "--scheduler-cls is set by Flyball", "--scheduling-policy=fcfs"),
-    _args("--api-server-count=2", "one API server per pod", "--api-key=x"),
     _args("--config=/x.yaml", "--config is set by spec.engine.args", "--config-format=auto"),
     _args("--max-model-len 16384", "write --flag=value, or two items"),
     Wrong(

@@ -42,11 +42,11 @@ def a_server(unfinished: int = 3, **limits: int | None) -> Any:
 class Held:
     """A backstop in front of a server, at a time that the test sets."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, *, servers: int = 1) -> None:
         self.now = 0.0
         self.server = server
         self.refused = 0
-        self.backstop = Backstop(server, refused=self._refused, clock=lambda: self.now)
+        self.backstop = Backstop(server, refused=self._refused, clock=lambda: self.now, servers=servers)
 
     def _refused(self) -> None:
         self.refused += 1
@@ -93,6 +93,14 @@ def test_an_expired_setpoint_holds_for_nobody() -> None:
     held.now = 100.0
     assert held.lets_in()
     assert held.backstop.limits() == QueueLimits()
+
+
+def test_each_of_several_servers_holds_its_part_of_a_limit() -> None:
+    held = Held(a_server(max_num_queued_tokens=900), servers=4)
+    held.told(1, max_num_queued_reqs=14)
+    assert held.lets_in(), "the fourth of four"
+    assert not held.lets_in(n=2)
+    assert held.backstop.limits() == QueueLimits(max_num_queued_reqs=14, max_num_queued_tokens=3600)
 
 
 def test_the_configuration_that_others_share_stays_as_it_is() -> None:

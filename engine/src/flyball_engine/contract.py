@@ -96,7 +96,6 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "enable_prefix_caching": "spec.batching.prefixCaching",
     "shutdown_timeout": "spec.rollout.drainTimeout",
     "scheduler_cls": "Flyball (the scheduler is its own)",
-    "api_server_count": "Flyball (one API server per pod)",
     "disable_log_stats": "Flyball (tuning needs the engine's statistics)",
     "config": "spec.engine.args (a file could set owned arguments unseen)",
 }

@@ -24,7 +24,7 @@ REFUSED: Mapping[tuple[str, ...], str] = {
     ("-tp", "2"): "argument -tp means --tensor-parallel-size, which is set by spec.parallelism.tensor",
     ("-tp=2",): "spec.parallelism.tensor",
     ("-pp", "2"): "argument -pp means --pipeline-parallel-size, which is set by spec.parallelism.pipeline",
-    ("-asc", "2"): "one API server per pod",
+    ("-asc", "0"): "--api-server-count must be at least 1, is 0",
     ("/other",): "argument /other is the model, which is set by spec.model.uri",
     ("--dtype", "half", "/other"): "argument /other is the model",
     ("--model", "x"): "spec.model.uri",

@@ -15,8 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from flyball_engine.batching.batch_metrics import BATCH_SIZES
-from flyball_engine.batching.gate import REFUSALS, Gate
+from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.contract import STEP_FIELDS, MetricName
+from flyball_engine.control.api_servers import Admissions
 from flyball_engine.control.engine import Engine
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.state_file import CoreReport
@@ -56,7 +57,7 @@ class Counts(Protocol):
 class EngineCollector(Collector):
     """Turns the cores' reports, the outcomes of writes and the counts of requests into metrics."""
 
-    def __init__(self, service: ControlService, counts: Callable[[], Counts], gate: Gate) -> None:
+    def __init__(self, service: ControlService, counts: Callable[[], Counts], gate: Admissions) -> None:
         self._service = service
         self._counts = counts
         self._gate = gate
@@ -239,7 +240,7 @@ def _batch_metrics(cores: Iterable[CoreReport]) -> Iterator[Metric]:
     yield sizes
 
 
-def _admissions(gate: Gate) -> Metric:
+def _admissions(gate: Admissions) -> Metric:
     values = {
         ("refused" if reason in REFUSALS else "admitted", reason.value): float(count)
         for reason, count in gate.counts.items()

@@ -25,7 +25,9 @@ from flyball_engine.launch.probe import ProbeError, ask
 from flyball_engine.launch.report import Question
 from flyball_engine.launch.state import SHARED_MEMORY, fresh_folder
 
+#: The server of one process, and of several.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
+SERVERS: Final = "flyball_engine.vllm.serve"
 TERMINATION_LOG: Final = "/dev/termination-log"
 #: Kubernetes keeps this much of a termination message.
 TERMINATION_BYTES: Final = 4096
@@ -48,15 +50,20 @@ class Refused(Exception):  # noqa: N818  an outcome, not a fault
 
 @dataclass(frozen=True)
 class Start:
-    """What to become: the arguments of vLLM's server, the changes to the environment, with the plugin or without."""
+    """What to become: the arguments of vLLM's server, the changes to the environment, with the plugin or without.
+
+    `api_servers`: how many processes take requests.
+    """
 
     arguments: Sequence[str]
     environment: Changes
     governed: bool
+    api_servers: int = 1
 
     def command(self) -> list[str]:
         """The command line to become."""
-        return [sys.executable, "-m", SERVER, *self.arguments]
+        server = SERVER if self.api_servers == 1 else SERVERS
+        return [sys.executable, "-m", server, *self.arguments]
 
 
 def say(message: str) -> None:
@@ -77,10 +84,15 @@ def decide(question: Question, variables: Mapping[str, str]) -> Start:
         raise Refused("; ".join(answer.refused))
     for token in answer.dropped:
         say(f"vLLM {answer.engine_version} has no {token.partition('=')[0]}: dropped")
-    if answer.plugin is not None:
+    governed = answer.plugin is None
+    if not governed:
         say(f"starting plain vLLM, without Flyball's plugin: {answer.plugin}")
-        return Start(arguments=answer.arguments, environment=plain, governed=False)
-    return Start(arguments=answer.arguments, environment=changes(place, governed=True), governed=True)
+    return Start(
+        arguments=answer.arguments,
+        environment=changes(place, governed=governed),
+        governed=governed,
+        api_servers=answer.api_servers,
+    )
 
 
 def _prepared(environment: dict[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Final
 #: Entry points of the plugin, in every process and in the API server.
 OUR_PLUGINS: Final = ("flyball", "flyball_control")
 
-#: The Rust front end replaces the API server that the plugin lives in. `vllm serve` alone starts it, and we do not.
+#: The Rust front end replaces the API server that the plugin lives in.
 RUST_FRONTEND: Final = ("VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH")
 
 
@@ -70,7 +70,7 @@ def _home(place: Place, made: Changes) -> None:
 
 
 def _rust(place: Place, made: Changes) -> None:
-    """Dropped with a word: with our entry point vLLM would ignore it but for a warning or two."""
+    """Dropped with a word: `vllm serve`, which starts several API servers, would start it in their place."""
     if place.variables.get(RUST_FRONTEND[0], "0") not in ("", "0"):
         made.drop.extend(name for name in RUST_FRONTEND if name in place.variables)
         made.notices.append(f"{RUST_FRONTEND[0]} is dropped: the plugin lives in the Python API server")

@@ -22,7 +22,7 @@ class Answer(Frozen):
 
     `refused`: why it must not be started with these arguments, one sentence each; empty if it may.
     `arguments`: all arguments to start it with, the user's first. `dropped`: owned arguments this version lacks.
-    `plugin`: why Flyball's plugin cannot be loaded; None if it can.
+    `plugin`: why Flyball's plugin cannot be loaded; None if it can. `api_servers`: how many these arguments ask for.
     """
 
     engine_version: str
@@ -30,3 +30,4 @@ class Answer(Frozen):
     arguments: tuple[str, ...] = Field(default=(), strict=False)
     dropped: tuple[str, ...] = Field(default=(), strict=False)
     plugin: str | None = None
+    api_servers: int = 1

@@ -40,6 +40,9 @@ _REFUSED: Final = {name: f"is set by {setter}" for name, setter in OWNED_ARGUMEN
     name: f"cannot be used: {reason}" for name, reason in IMPOSSIBLE_ARGUMENTS.items()
 }
 
+#: What says how many API servers there shall be. Without it we start one, `vllm serve` one for each data-parallel rank.
+_SERVERS: Final = "api_server_count"
+
 #: The parser lists every option there is for some errors; this much of them helps.
 MESSAGE_LENGTH: Final = 400
 
@@ -197,6 +200,10 @@ def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[
     # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
     changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
     reasons = [f"the arguments change --{dest.replace('_', '-')}, which is Flyball's to set" for dest in changed]
+    if (servers := getattr(whole, _SERVERS, None)) is not None and servers < 1:
+        reasons.append(
+            f"--api-server-count must be at least 1, is {servers}: without an API server no probe is answered"
+        )
     return reasons or _contradictions(alone)
 
 
@@ -248,13 +255,15 @@ def plugin_problem() -> str | None:
 
 def answer(question: Question) -> Answer:
     """The whole answer. Raises ImportError if the installed vLLM has no parser we know."""
-    refused, arguments, dropped = examine(Arguments(build_parser()), question)
+    parser = Arguments(build_parser())
+    refused, arguments, dropped = examine(parser, question)
     return Answer(
         engine_version=str(importlib.import_module("vllm").__version__),
         refused=tuple(refused),
         arguments=tuple(arguments),
         dropped=tuple(dropped),
         plugin=None if refused else plugin_problem(),
+        api_servers=1 if refused else getattr(parser.parse(arguments), _SERVERS, None) or 1,
     )
 
 

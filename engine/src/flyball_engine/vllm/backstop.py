@@ -21,13 +21,19 @@ _CHECK: Final = "check_admission"
 
 
 class Backstop:
-    """The limits of one API server's queue. Runs in the server's event loop alone.
+    """The limits of the queue, at one of its API servers. Runs in the server's event loop alone.
 
     `unsupported`: the limits that this vLLM lacks. `refused` is called with each request that vLLM refuses by them.
     """
 
-    def __init__(self, client: Any, *, refused: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Take the limits over from `client`, vLLM's AsyncLLM; what they are now are the start values."""
+    def __init__(
+        self, client: Any, *, refused: Callable[[], None], clock: Callable[[], float], servers: int = 1
+    ) -> None:
+        """Take the limits over from `client`, vLLM's AsyncLLM; what they are now are the start values.
+
+        `servers`: API servers of the engine. VLLM counts what each of them sent, so each holds its part of a limit.
+        """
+        self._servers = servers
         config = getattr(client, "scheduler_config", None)
         self.unsupported: dict[AnyKnob, str] = queue_lacks(
             functools.partial(hasattr, client), functools.partial(hasattr, config)
@@ -50,16 +56,22 @@ class Backstop:
         self.hold()
 
     def limits(self) -> QueueLimits | None:
-        """The limits in force; None where there are none to be moved."""
-        return QueueLimits(**self.hold()) if self._start else None
+        """The limits in force, of all API servers; None where there are none to be moved."""
+        if not self._start:
+            return None
+        self.hold()
+        start = {name: None if value is None else value * self._servers for name, value in self._start.items()}
+        return QueueLimits(**(start | self._given()))
 
-    def hold(self) -> dict[str, int | None]:
-        """Put in place what holds now, and say it."""
-        wanted = self._wanted if self._clock() < self._expires else QueueLimits()
-        held = self._start | {name: value for name, value in wanted if value is not None and name in self._start}
-        for name, value in held.items():
+    def hold(self) -> None:
+        """Put in place what holds now."""
+        parts = {name: math.ceil(value / self._servers) for name, value in self._given().items()}
+        for name, value in (self._start | parts).items():
             setattr(self._config, name, value)
-        return held
+
+    def _given(self) -> dict[str, int]:
+        wanted = self._wanted if self._clock() < self._expires else QueueLimits()
+        return {name: value for name, value in wanted if value is not None and name in self._start}
 
 
 def _listen(server: Any, backstop: Backstop, refused: Callable[[], None]) -> None:

@@ -48,12 +48,12 @@ class VllmEngine:
         folder: Path,
         failure: str | None,
         backstop: Backstop,
-        ungated: str | None = None,
+        ungated: Callable[[], str | None] = lambda: None,
         unmarked: str | None = None,
     ) -> None:
         """Open the cores' state files, and what tells of their caches. Cores that are up, governed and here have one.
 
-        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused, `unmarked`: why not
+        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused now, `unmarked`: why not
         after they were let in; None if they can.
         """
         self._client = engine_client
@@ -91,7 +91,7 @@ class VllmEngine:
     @property
     def ungated(self) -> str | None:
         """Why requests cannot be refused by a deadline."""
-        return (self._ungated or self._unseen()) if self.governed else self._failure
+        return (self._ungated() or self._unseen()) if self.governed else self._failure
 
     @property
     def queue(self) -> QueueLimits | None:

@@ -1,7 +1,8 @@
-"""The endpoint plugin: starts the control port in vLLM's API-server process.
+"""The endpoint plugin: starts the control port in vLLM's API-server process, or follows the one that has it.
 
-vLLM calls `init_state` once, on its event loop, when the engine cores are up. The control port is a server of its own
-on a port of its own: vLLM's routes stay as they are. Whatever fails here is logged, and vLLM serves on.
+vLLM calls `init_state` once in each API server, on its event loop, when the engine cores are up. The control port is a
+server of its own on a port of its own: vLLM's routes stay as they are. Whatever fails here is logged, and vLLM serves
+on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.contract import Env, Setpoint
+from flyball_engine.control.api_servers import ApiServers, Follower
 from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, control_port, serve
@@ -52,6 +54,7 @@ class FlyballControl:
             cores=lambda: 1 if self._engine is None else self._engine.cores,
         )
         self._backstop: Backstop | None = None
+        self._servers: ApiServers | None = None
         self._ungated: str | None = None
         self._unmarked: str | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -74,26 +77,41 @@ class FlyballControl:
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
         if engine_client is None:
             return
+        index, number = _place(engine_client)
         try:
-            self._serving = self._start(engine_client, host=getattr(args, "host", None))
+            engine = self._open(engine_client)
+            if index:
+                follower = Follower(
+                    ensure_state_dir(), index, follow=self._follow, counts=self._ledger.collect, gate=self._gate
+                )
+                self._serving = asyncio.get_running_loop().create_task(follower.run(), name="flyball-follower")
+            else:
+                servers = ApiServers(ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate)
+                self._serving = self._start(engine, servers, host=getattr(args, "host", None))
         except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
             _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
 
-    def _start(self, engine_client: Any, *, host: str | None) -> asyncio.Task[None]:
-        """Bind the port and serve on it in the background; raises OSError if it is taken, PortError if it is none."""
-        sock = bind(host, control_port(os.environ))
-        _log.info("Flyball: control port on %s", sock.getsockname())
-        self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic)
+    def _open(self, engine_client: Any) -> VllmEngine:
+        """The engine as this API server sees it; its limits of the queue are moved from now on."""
+        _, number = _place(engine_client)
+        self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic, servers=number)
         engine = self._engine = VllmEngine(
             engine_client,
             version=_vllm_version(),
             folder=ensure_state_dir(),
             failure=plugin.failure(),
             backstop=self._backstop,
-            ungated=self._ungated,
+            ungated=lambda: self._ungated or (None if self._servers is None else self._servers.missing()),
             unmarked=self._unmarked,
         )
         self._keeper.look_up(lambda: engine.prefixes)
+        return engine
+
+    def _start(self, engine: VllmEngine, servers: ApiServers, *, host: str | None) -> asyncio.Task[None]:
+        """Bind the port and serve on it in the background; raises OSError if it is taken, PortError if it is none."""
+        sock = bind(host, control_port(os.environ))
+        _log.info("Flyball: control port on %s", sock.getsockname())
+        self._servers = servers
         service = ControlService(
             engine=engine,
             verifier=verifier_of(os.environ),
@@ -101,15 +119,23 @@ class FlyballControl:
             follow=self._follow,
         )
         registry = CollectorRegistry()
-        registry.register(EngineCollector(service, self._ledger.collect, self._gate))
+        registry.register(EngineCollector(service, servers.collect, servers))
         return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
 
     def _follow(self, setpoint: Setpoint) -> None:
-        """What of a setpoint is done in the API server."""
+        """What of a setpoint is done in the API servers."""
+        if self._servers is not None:
+            self._servers.publish(setpoint)
         self._ledger.set_objectives(setpoint.objectives)
         self._gate.set_policy(setpoint, now=time.monotonic())
         if self._backstop is not None:
             self._backstop.follow(setpoint)
+
+
+def _place(engine_client: Any) -> tuple[int, int]:
+    """Which of the engine's API servers this is, the first being 0, and how many there are."""
+    core = engine_client.engine_core
+    return int(getattr(core, "client_index", 0)), int(getattr(core, "client_count", 1))
 
 
 def _vllm_version() -> str:

@@ -250,6 +250,7 @@ CLIENT: Final = Used(
         "call_utility_all_async": "engine cores are called one by one",
         "_call_utility_async": "engine cores are called together",
         "core_engines": "engine cores are called together, and none is taken to be unseen",
+        **dict.fromkeys(("client_count", "client_index"), "an API server is taken to be the only one"),
     },
 )
 _UNCHOSEN: Final = "strategies that choose requests are refused, and policy"
@@ -278,6 +279,11 @@ ELSEWHERE: Final = (
         module="vllm.entrypoints.openai.models.serving",
         name="OpenAIServingModels",
         optional={"lora_requests": "prompts for adapters are looked up as the model's own"},
+    ),
+    Used(
+        module="vllm.entrypoints.cli.serve",
+        name="ServeSubcommand",
+        optional=dict.fromkeys(("cmd", "validate"), "no engine has several API servers"),
     ),
     Used(module="vllm", name="exceptions", optional={"GracefulHTTPError": "what is refused is an HTTPException"}),
     Used(module="vllm", name="version", needed=("__version__",)),

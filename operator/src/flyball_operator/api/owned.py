@@ -29,14 +29,12 @@ _SURELY_MEANT: Final = {
     "enable_prefix_caching": "--enable-prefix",
     "shutdown_timeout": "--shu",
     "scheduler_cls": "--scheduler-c",
-    "api_server_count": "--api-s",
     "disable_log_stats": "--disable-log-st",
 }
 #: Spellings of their own that vLLM gives some flags, as patterns. The one without prefix caching is new in 0.33.
 _SHORT: Final = {
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
-    "api_server_count": "-asc",
     "enable_prefix_caching": "--disable[-_]prefix[-_]caching",
     "nnodes": "-n",
     "data_parallel_rank": "-dpn",

@@ -1,0 +1,206 @@
+"""Several API servers of one engine: the first has the control port, the others follow it through files.
+
+Each API server is a process that counts its own requests and holds its own gate. The first writes down each setpoint it
+accepts. The others look for it every `LOOK_SECONDS`, and write down what they counted. A scrape adds up all of them.
+Files outlive a process, so what a dead API server counted stays counted. They stand in the folder of the cores' state
+files, which belongs to one engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from flyball_engine.batching.gate import Reason
+from flyball_engine.batching.outcomes import LedgerCounts
+from flyball_engine.contract import Frozen, Setpoint
+
+#: How often a follower looks for a setpoint and writes down what it counted: a `stat` and three copies of small dicts.
+LOOK_SECONDS: Final = 0.05
+_SETPOINT: Final = "setpoint.json"
+_REPORT: Final = "api-server-{}.json"
+
+_log = logging.getLogger(__name__)
+K = TypeVar("K", str, tuple[str, str], Reason)
+
+
+class _Accepted(Frozen):
+    """The setpoint that the first API server accepted last. `number` counts them, renewals too."""
+
+    number: int
+    setpoint: Setpoint
+
+
+class _Report(Frozen):
+    """What one API server counted, cumulative, and the number of the setpoint it follows, 0 if none."""
+
+    follows: int
+    requests: dict[str, int]
+    objectives: list[tuple[str, str, int]]
+    all_objectives: list[tuple[str, str, int]]
+    generated_tokens: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    admissions: dict[str, int]
+
+
+class Admissions(Protocol):
+    """What became of requests at the gate."""
+
+    @property
+    def counts(self) -> Mapping[Reason, int]:
+        """Requests by what the gate said of them, cumulative."""
+
+
+class Follower:
+    """An API server without the control port. `follow` is called with each setpoint that the first one accepts."""
+
+    def __init__(
+        self,
+        folder: Path,
+        index: int,
+        *,
+        follow: Callable[[Setpoint], None],
+        counts: Callable[[], LedgerCounts],
+        gate: Admissions,
+    ) -> None:
+        self._setpoint = folder / _SETPOINT
+        self._path = folder / _REPORT.format(index)
+        self._follow = follow
+        self._counts = counts
+        self._gate = gate
+        self._follows = 0
+        self._seen: tuple[int, int] | None = None
+        self._told: _Report | None = None
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        try:
+            while True:
+                self.look()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self.look()
+
+    def look(self) -> None:
+        """Follow what was accepted since the last look, and write down what was counted. A fault is logged."""
+        try:
+            self._read()
+            self._write()
+        except (OSError, ValidationError):
+            # The first API server tells that this one does not follow.
+            _log.exception("Flyball: this API server does not follow the first one")
+
+    def _read(self) -> None:
+        try:
+            stat = self._setpoint.stat()
+        except FileNotFoundError:
+            return
+        if (stat.st_ino, stat.st_mtime_ns) == self._seen:
+            return
+        accepted = _Accepted.model_validate_json(self._setpoint.read_bytes())
+        self._follow(accepted.setpoint)
+        self._seen, self._follows = (stat.st_ino, stat.st_mtime_ns), accepted.number
+
+    def _write(self) -> None:
+        counts = self._counts()
+        report = _Report(
+            follows=self._follows,
+            requests=counts.requests,
+            objectives=_rows(counts.objectives),
+            all_objectives=_rows(counts.all_objectives),
+            generated_tokens=counts.generated_tokens,
+            prompt_tokens=counts.prompt_tokens,
+            cached_prompt_tokens=counts.cached_prompt_tokens,
+            admissions={reason.value: count for reason, count in self._gate.counts.items()},
+        )
+        if report != self._told:
+            _replace(self._path, report)
+            self._told = report
+
+
+class ApiServers:
+    """All API servers of an engine, as the first of them sees them. `number`: how many there are.
+
+    With one there are no files, and its counts are all there are.
+    """
+
+    def __init__(self, folder: Path, number: int, *, counts: Callable[[], LedgerCounts], gate: Admissions) -> None:
+        self._folder = folder
+        self._others = range(1, number)
+        self._own = counts
+        self._gate = gate
+        self._accepted = 0
+
+    def publish(self, setpoint: Setpoint) -> None:
+        """Have the others follow a setpoint. They do within a fraction of a second. Raises OSError."""
+        if self._others:
+            self._accepted += 1
+            _replace(self._folder / _SETPOINT, _Accepted(number=self._accepted, setpoint=setpoint))
+
+    def missing(self) -> str | None:
+        """Which API servers do not follow, in words; None if all do."""
+        behind = [
+            str(index) for index in self._others if (told := self._read(index)) is None or not self._is_near(told)
+        ]
+        if not behind:
+            return None
+        return f"API server{'s' if len(behind) > 1 else ''} {', '.join(behind)} cannot be told: see the engine's log"
+
+    def collect(self) -> LedgerCounts:
+        """What all of them counted of requests."""
+        own, others = self._own(), list(self._reports())
+        return LedgerCounts(
+            requests=_added(own.requests, (report.requests for report in others)),
+            objectives=_added(own.objectives, (_keyed(report.objectives) for report in others)),
+            all_objectives=_added(own.all_objectives, (_keyed(report.all_objectives) for report in others)),
+            generated_tokens=own.generated_tokens + sum(report.generated_tokens for report in others),
+            prompt_tokens=own.prompt_tokens + sum(report.prompt_tokens for report in others),
+            cached_prompt_tokens=own.cached_prompt_tokens + sum(report.cached_prompt_tokens for report in others),
+        )
+
+    @property
+    def counts(self) -> Mapping[Reason, int]:
+        """What all their gates said."""
+        others = ({Reason(name): count for name, count in report.admissions.items()} for report in self._reports())
+        return _added(dict(self._gate.counts), others)
+
+    def _is_near(self, report: _Report) -> bool:
+        # A setpoint that was accepted just now is on its way.
+        return report.follows >= self._accepted - 1
+
+    def _reports(self) -> Iterable[_Report]:
+        return (report for index in self._others if (report := self._read(index)) is not None)
+
+    def _read(self, index: int) -> _Report | None:
+        try:
+            return _Report.model_validate_json((self._folder / _REPORT.format(index)).read_bytes())
+        except FileNotFoundError:
+            return None
+
+
+def _added(own: Mapping[K, int], others: Iterable[Mapping[K, int]]) -> dict[K, int]:
+    """By our keys: another API server may count against objectives of a moment ago."""
+    each = list(others)
+    return {key: count + sum(other.get(key, 0) for other in each) for key, count in own.items()}
+
+
+def _rows(counts: Mapping[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    return [(*key, count) for key, count in counts.items()]
+
+
+def _keyed(rows: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], int]:
+    return {(name, outcome): count for name, outcome, count in rows}
+
+
+def _replace(path: Path, content: Frozen) -> None:
+    """Whole or not at all: no reader meets half a file."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(content.model_dump_json(), encoding="utf-8")
+    partial.replace(path)

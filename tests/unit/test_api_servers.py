@@ -1,0 +1,143 @@
+"""Several API servers of one engine: each counts for itself, and one tells the sum."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from flyball_engine.batching.gate import Gate, Reason
+from flyball_engine.batching.outcomes import MET, End, Outcome, RequestLedger
+from flyball_engine.contract import Metric, Setpoint
+from flyball_engine.control.api_servers import ApiServers, Follower
+from support.engine import setpoint
+from support.engines import objective
+
+FIRST_TOKEN = objective(Metric.TIME_TO_FIRST_TOKEN, 1.0)
+
+
+class Server:
+    """One API server: its counts and its gate, and the setpoints it was told to follow."""
+
+    def __init__(self) -> None:
+        self.ledger = RequestLedger()
+        self.gate = Gate(lambda: None)
+        self.followed: list[Setpoint] = []
+
+    def follow(self, accepted: Setpoint) -> None:
+        self.followed.append(accepted)
+        self.ledger.set_objectives(accepted.objectives)
+
+    def serves(self, number: int = 1) -> None:
+        for _ in range(number):
+            request = self.ledger.opened(0.0)
+            sequence = self.ledger.started(request)
+            self.ledger.received(sequence, tokens=1, at=0.5, now=0.5)
+            self.ledger.done(sequence, prompt=10, cached=4, now=0.5)
+            self.ledger.ended(request, End.ANSWERED, 0.5)
+
+    def refuses(self) -> None:
+        self.gate.queue_full()
+
+
+class Engine:
+    """The API servers of one engine: the first, and those that follow it."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.first = Server()
+        self.others = [Server() for _ in range(1, number)]
+        self.followers = [
+            Follower(folder, index, follow=each.follow, counts=each.ledger.collect, gate=each.gate)
+            for index, each in enumerate(self.others, start=1)
+        ]
+        self.servers = ApiServers(folder, number, counts=self.first.ledger.collect, gate=self.first.gate)
+
+    def look(self) -> None:
+        for follower in self.followers:
+            follower.look()
+
+    def accepts(self, generation: int) -> Setpoint:
+        accepted = setpoint(generation, objectives=(FIRST_TOKEN,))
+        self.first.follow(accepted)
+        self.servers.publish(accepted)
+        return accepted
+
+
+def test_counts_are_those_of_all(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 3)
+    engine.accepts(1)
+    engine.look()
+    engine.first.serves(1)
+    engine.others[0].serves(2)
+    engine.others[1].serves(4)
+    engine.others[1].refuses()
+    engine.look()
+    counts = engine.servers.collect()
+    assert counts.requests[Outcome.FINISHED] == 7
+    assert counts.objectives[FIRST_TOKEN.id, MET] == 7
+    assert counts.all_objectives[FIRST_TOKEN.id, MET] == 7
+    assert (counts.generated_tokens, counts.prompt_tokens, counts.cached_prompt_tokens) == (7, 70, 28)
+    assert engine.servers.counts[Reason.QUEUE_FULL] == 1
+
+
+def test_each_setpoint_is_followed_once_and_a_renewal_anew(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 2)
+    first = engine.accepts(1)
+    engine.look()
+    engine.look()
+    assert engine.others[0].followed == [first]
+    engine.accepts(1)
+    engine.look()
+    assert engine.others[0].followed == [first, first]
+
+
+def test_what_one_that_ended_counted_stays_counted(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 2)
+    engine.others[0].serves(3)
+    engine.look()
+    engine.followers.clear()
+    assert engine.servers.collect().requests[Outcome.FINISHED] == 3
+
+
+def test_one_that_does_not_follow_is_named(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 3)
+    assert engine.servers.missing() == "API servers 1, 2 cannot be told: see the engine's log"
+    engine.look()
+    assert engine.servers.missing() is None
+    engine.accepts(1)
+    assert engine.servers.missing() is None, "it is on its way"
+    engine.followers[0].look()
+    engine.accepts(2)
+    engine.followers[0].look()
+    assert engine.servers.missing() == "API server 2 cannot be told: see the engine's log"
+
+
+def test_one_alone_needs_no_files(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 1)
+    engine.accepts(1)
+    engine.first.serves(2)
+    assert engine.servers.missing() is None
+    assert engine.servers.collect() == engine.first.ledger.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_was_counted_to_the_end_is_written_down(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 2)
+    running = asyncio.create_task(engine.followers[0].run())
+    await asyncio.sleep(0)
+    engine.others[0].serves(2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert engine.servers.collect().requests[Outcome.FINISHED] == 2
+
+
+def test_a_setpoint_that_cannot_be_read_is_left_until_it_can(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, 2)
+    (tmp_path / "setpoint.json").write_text('{"number":1,')
+    engine.look()
+    assert engine.others[0].followed == []
+    accepted = engine.accepts(1)
+    engine.look()
+    assert engine.others[0].followed == [accepted]
