@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.contract import Metric
-from flyball_operator.governor.signals import Load, Missing, Observation, Signals, StepWindow, Unobserved
+from flyball_engine.contract import Metric, OrderCounts
+from flyball_operator.governor.signals import Load, Missing, Observation, OrderOutcome, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -146,6 +146,34 @@ async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path)
         found = await read_until(reader, refused)
         assert isinstance(found, Signals)
         assert found.pods == 1
+
+
+async def test_what_the_on_time_order_did_is_added_up_over_the_pods_and_outlives_one_of_them(tmp_path: Path) -> None:
+    world = World()
+    engines = [world.engine("chat-0"), world.engine("chat-1")]
+
+    async def read_order(reader: PrometheusReader, holds: Callable[[OrderOutcome], bool]) -> OrderOutcome:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = await reader.attainment()
+                order = found[CHAT].order if not isinstance(found, Unobserved) and CHAT in found else None
+                if order is not None and holds(order):
+                    return order
+                for engine in engines[:1]:
+                    engine.engine.order = grown(engine.engine.order)
+                await asyncio.sleep(0.1)
+
+    async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
+        engines[1].engine.order = OrderCounts(behind=1, longest_wait_seconds=40.0)
+        seen = await read_order(reader, lambda order: order.moved_behind >= 10 and order.longest_wait == 40.0)
+        assert seen.in_time_after_all == pytest.approx(seen.moved_behind / 2, rel=0.3)
+        await engines[1].stop()
+        later = await read_order(reader, lambda order: order.moved_behind >= 2 * seen.moved_behind)
+        assert later.longest_wait == 40.0, "as long as the window lasts"
+
+
+def grown(order: OrderCounts) -> OrderCounts:
+    return OrderCounts(moved_behind=order.moved_behind + 2, in_time_after_all=order.in_time_after_all + 1)
 
 
 async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from flyball_operator.cli.span import Span, rfc3339
 from flyball_operator.governor import record
 from flyball_operator.governor.governor import Decision
 from flyball_operator.governor.identify import Fit
-from flyball_operator.governor.signals import Observation, Outcome, Unobserved
+from flyball_operator.governor.signals import Attainment, Observation, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -74,7 +74,7 @@ class Settled:
         await until("all of it is scraped", lambda: time.time() >= self.at + SETTLED_SECONDS)
         return await asyncio.to_thread(self.reader.read_at, self.at, pods)
 
-    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
         return await self.reader.attainment()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -152,10 +153,25 @@ WAITING: Mapping[str, Callable[[Engine], Awaitable[Response]]] = {
 }
 
 
+class Rooted(Starlette):
+    """An application that is told its root path, as FastAPI has it: `--root-path` of vLLM."""
+
+    def __init__(self, root: str, routes: list[Route]) -> None:
+        super().__init__(routes=routes)
+        self._root = root
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        if self._root:
+            scope["root_path"] = self._root
+        await super().__call__(scope, receive, send)
+
+
 @asynccontextmanager
-async def served(engine: Engine, clock: Iterator[float] | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def served(
+    engine: Engine, clock: Iterator[float] | None = None, *, root: str = ""
+) -> AsyncIterator[httpx.AsyncClient]:
     """The engine's app behind the middleware, on a port of this machine."""
-    app = Starlette(routes=[Route(path, engine.handle, methods=["POST", "GET"]) for path in PATHS])
+    app = Rooted(root, [Route(path, engine.handle, methods=["POST", "GET"]) for path in PATHS])
     app.add_middleware(
         counting.RequestMiddleware,
         ledger=engine.ledger,
@@ -204,6 +220,15 @@ async def test_each_answer_has_its_outcome(path: str, behaviour: str, outcomes: 
     async with served(engine) as client:
         await client.post(path, content=behaviour)
     engine.expect(**outcomes)
+
+
+@pytest.mark.parametrize("sent_along", [False, True])
+async def test_behind_a_root_path_routes_are_the_same_whether_the_proxy_sends_it_along(sent_along: bool) -> None:
+    engine, root = Engine(), "/models/chat"
+    async with served(engine, root=root) as client:
+        answer = await client.post((root if sent_along else "") + PATH, content="turned away 503")
+    assert (answer.status_code, answer.headers.get("retry-after")) == (503, "7")
+    engine.expect(refused=1)
 
 
 @pytest.mark.parametrize("status", [503, 500])

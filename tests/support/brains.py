@@ -19,7 +19,7 @@ from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
 from flyball_operator.cluster.errors import NotFoundError
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.governor.signals import Observation, Outcome, Unobserved
+from flyball_operator.governor.signals import Attainment, Observation, Outcome, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.brain import Brain, SignalReader
 from flyball_operator.shell.brain_metrics import BrainMetrics
@@ -166,10 +166,10 @@ class ScriptedReader:
         self.reads += 1
         return dict.fromkeys(pods, self.observation)
 
-    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
         if isinstance(self.outcomes, Unobserved):
             return self.outcomes
-        return {("team", uid): self.outcomes for uid in ("uid-1", "uid-2")}
+        return {("team", uid): Attainment(outcomes=self.outcomes) for uid in ("uid-1", "uid-2")}
 
 
 @dataclass

@@ -27,6 +27,7 @@ from flyball_engine.contract import (
     Limits,
     Metric,
     ObjectiveSpec,
+    OrderCounts,
     QueueLimits,
     Setpoint,
     StepSums,
@@ -75,6 +76,7 @@ class PlantEngine:
         self.applied: Generation | None = None
         self.history: list[Setpoint] = []
         self.silent = False
+        self.order = OrderCounts()
 
     def healthy(self) -> bool:
         return True
@@ -112,6 +114,7 @@ class PlantEngine:
             kv_cache_tokens=100_000,
             watchdog_trips=0,
             longest_step_seconds=plant.longest,
+            order=self.order,
             steps=tuple(
                 StepSums(
                     bucket=key.bucket,

@@ -37,7 +37,7 @@ from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, RefusedError
-from flyball_operator.governor.signals import Missing, Observation, Outcome, Unobserved
+from flyball_operator.governor.signals import Attainment, Missing, Observation, OrderOutcome, Outcome, Unobserved
 from flyball_operator.shell.brain_metrics import BrainMetrics
 from flyball_operator.shell.ports import EnginePod, EventType
 from flyball_operator.shell.seat import Seat
@@ -213,6 +213,8 @@ class Desk:
     written: list[Object] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     raised: list[int] = field(default_factory=list)
+    #: What the on-time order did, as it is counted.
+    ordered: OrderOutcome | None = None
 
     def __post_init__(self) -> None:
         self.raw = good(metadata__namespace="ns", spec__batching={"maxNumSeqs": 128, "maxNumBatchedTokens": 2048})
@@ -289,9 +291,9 @@ class Desk:
         """Tell a seat of the service and its pods as they are."""
         seat.update(self.service, self.pods("s1"))
 
-    def sheds(self, *, mode: str = "Auto", overload: str = "Shed") -> None:
-        """The user wants requests to be refused that come too late; or no longer."""
-        self.edit(objectives=WITH_DEADLINE, tuning={"mode": mode, "overload": overload})
+    def sheds(self, *, mode: str = "Auto", overload: str = "Shed", status: int = 503) -> None:
+        """The user wants requests to be refused that come too late, with some HTTP status; or no longer."""
+        self.edit(objectives=WITH_DEADLINE, tuning={"mode": mode, "overload": overload, "refusalStatus": status})
 
     def orders(self, *, mode: str = "Auto", order: str = "OnTime") -> None:
         """The user wants all requests to wait, in the on-time order; or in that of arrival."""
@@ -308,7 +310,8 @@ class Desk:
     ) -> None:
         """One tick of the brain and the watches up to the next one."""
         self.muster(seat)
-        await seat.tick(observation, {} if counts is None else counts)
+        attainment = counts if isinstance(counts, Unobserved) else Attainment(outcomes=counts or {}, order=self.ordered)
+        await seat.tick(observation, attainment)
         for _ in range(5):
             await asyncio.sleep(1.0)
             self.muster(seat)

@@ -87,6 +87,14 @@ WRONG_BATCHING = (
         '"Shed", "Queue"',
     ),
     Wrong(
+        "refusal status 500",
+        {"spec.tuning.refusalStatus": 500},
+        {"spec.tuning.refusalStatus": 429},
+        "spec.tuning.refusalStatus",
+        "503 or 429",
+        '"503", "429"',
+    ),
+    Wrong(
         "order Foo",
         {"spec.tuning.order": "Foo"},
         {"spec.tuning.order": "Arrival"},

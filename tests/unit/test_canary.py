@@ -15,6 +15,7 @@ from flyball_operator.governor.canary import PATIENCE_SECONDS, WINDOW_SECONDS, C
 from flyball_operator.governor.first_policy import FIRST_TOKENS
 from flyball_operator.governor.guard import ROLLBACK_HOLD
 from flyball_operator.governor.policy import Policy
+from flyball_operator.governor.signals import Attainment
 from flyball_operator.shell.vetting import Vetting
 from support.seats import AWAY, Desk, Engines
 from support.tuning import limits, signals, step_window
@@ -181,7 +182,7 @@ async def test_while_what_failed_cannot_be_taken_back_in_status_it_stays_where_i
     for _ in range(4):
         story.muster(seat)
         with suppress(UnavailableError):
-            await seat.tick(signals(now()), {})
+            await seat.tick(signals(now()), Attainment())
         for _ in range(5):
             await asyncio.sleep(1.0)
             story.muster(seat)

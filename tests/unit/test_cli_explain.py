@@ -149,12 +149,14 @@ def test_an_overspent_budget_is_told_as_a_multiple(explained: Any, remaining: st
 
 def test_behind_a_gate_it_tells_who_is_refused(explained: Any) -> None:
     gated = LIMITS | {"stepBudget": "27.6ms", "firstTokenDeadline": "500ms", "firstTokenMargin": "0.85"}
+    gated |= {"refusalStatus": 429}
     decision = DECISION | {"before": LIMITS, "after": gated}
     status = TUNED | {"tuning": TUNED["tuning"] | {"setpoint": gated, "decisions": [decision]}}
     said = explained(a_service(status, spec__tuning__overload="Shed"))
     assert "beside 48 decodes that is 618 tokens of a prompt" in said
     assert "who is predicted to wait longer than 425ms is refused" in said
     assert "time of a step: - to 27.6ms" in said.partition("last decisions")[2]
+    assert "HTTP status of who is refused: - to 429" in said.partition("last decisions")[2]
 
 
 def test_in_the_on_time_order_it_tells_who_is_served_first(explained: Any) -> None:
@@ -164,6 +166,24 @@ def test_in_the_on_time_order_it_tells_who_is_served_first(explained: Any) -> No
     said = explained(a_service(status))
     assert "who can have it within 1.4s is served first, the others behind" in said
     assert "first token by, served first who can have it: - to 2s" in said.partition("last decisions")[2]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (
+            {"movedBehind": 140, "inTimeAfterAll": 42, "longestWait": "28s", "window": "5m"},
+            "in the last 5m: 140 requests moved behind, 42 in time after all, the longest wait behind 28s",
+        ),
+        ({"movedBehind": 0, "longestWait": "0s", "window": "5m"}, "nobody was moved behind in the last 5m"),
+    ],
+)
+def test_it_tells_what_the_order_did(explained: Any, order: dict[str, Any], words: str) -> None:
+    assert words in explained(a_service(TUNED | {"tuning": TUNED["tuning"] | {"order": order}}))
+
+
+def test_of_an_order_that_nobody_counted_it_tells_nothing(explained: Any) -> None:
+    assert "on-time order" not in explained(a_service(TUNED))
 
 
 def test_recommend_says_what_it_would_change(explained: Any) -> None:

@@ -11,6 +11,7 @@ from flyball_engine.contract import Limits
 from flyball_operator.api.v1alpha1 import (
     ConditionType,
     Mode,
+    OrderStatus,
     Overload,
     SetpointStatus,
     StepModelCoefficients,
@@ -21,7 +22,7 @@ from flyball_operator.governor import record, report
 from flyball_operator.governor.governor import State, decide, start
 from flyball_operator.governor.policy import Policy, model_spec
 from flyball_operator.governor.report import Progress, Reason
-from flyball_operator.governor.signals import Missing, Outcome, Unobserved
+from flyball_operator.governor.signals import Missing, OrderOutcome, Outcome, Unobserved
 from flyball_operator.governor.spec import TuningSpec
 from support.plant import CPU
 from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
@@ -155,6 +156,52 @@ def test_figures_are_quantised_so_that_noise_writes_no_status() -> None:
     assert rows[0] == rows[1]
 
 
+def behind(moved: float, in_time: float, wait: float) -> OrderOutcome:
+    return OrderOutcome(moved_behind=moved, in_time_after_all=in_time, longest_wait=wait)
+
+
+def test_what_the_order_did_is_told_with_two_digits() -> None:
+    told = report.order_status(None, behind(137.4, 41.8, 28.31), window="5m")
+    assert told == OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
+    idle = report.order_status(None, behind(0, 0, 0), window="5m")
+    assert idle == OrderStatus(longest_wait="0s", window="5m")
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        (behind(120, 36, 24), True),
+        (behind(170, 50, 34), True),
+        (behind(180, 42, 28), False),
+        (behind(140, 30, 28), False),
+        (behind(140, 42, 60), False),
+        (behind(0, 0, 0), False),
+    ],
+)
+def test_counts_of_the_order_that_scatter_write_no_status(now: OrderOutcome, kept: bool) -> None:
+    told = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
+    assert (report.order_status(told, now, window="5m") == told) is kept
+
+
+def test_the_first_that_is_moved_behind_is_told_and_so_is_that_there_are_none_any_more() -> None:
+    nobody = report.order_status(None, behind(0, 0, 0), window="5m")
+    one = report.order_status(nobody, behind(1, 0, 3), window="5m")
+    assert one is not None
+    assert one.moved_behind == 1
+    assert report.order_status(one, behind(0, 0, 0), window="5m") == nobody
+
+
+@pytest.mark.parametrize("wait", ["", "long"])
+def test_what_status_says_of_the_order_that_is_none_is_told_anew(wait: str) -> None:
+    odd = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait=wait, window="5m")
+    assert report.order_status(odd, behind(140, 42, 28), window="5m") != odd
+
+
+def test_an_order_that_nobody_counts_is_not_told() -> None:
+    told = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
+    assert report.order_status(told, None, window="5m") is None
+
+
 def test_a_policy_survives_the_way_through_status() -> None:
     for given in (limits(16, 256), Limits(max_num_active_seqs=4, max_num_scheduled_tokens=128)):
         assert through_status(Policy(limits=given)) == Policy(limits=given)
@@ -186,13 +233,19 @@ def test_the_next_leader_goes_on_with_the_same_policy() -> None:
         {"first_token_deadline": "-1s"},
         {"first_token_margin": "9"},
         {"first_token_margin": "nan"},
+        {"refusal_status": 500},
         {"on_time_deadline": "whenever"},
         {"on_time_margin": "2"},
     ],
 )
-def test_a_policy_that_is_none_is_not_resumed(changed: dict[str, str]) -> None:
+def test_a_policy_that_is_none_is_not_resumed(changed: dict[str, object]) -> None:
     setpoint = record.setpoint_status(shedding().policy).model_copy(update=changed)
     assert record.policy_of(setpoint) is None
+
+
+def test_what_was_written_before_refusals_had_a_status_is_resumed() -> None:
+    setpoint = record.setpoint_status(shedding().policy).model_copy(update={"refusal_status": None})
+    assert record.policy_of(setpoint) == shedding().policy
 
 
 def test_what_was_written_before_decodes_paid_for_their_context_is_resumed() -> None:

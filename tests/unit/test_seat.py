@@ -14,7 +14,7 @@ from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.errors import UnreachableError
-from flyball_operator.governor.signals import Missing, Outcome, Signals, Unobserved
+from flyball_operator.governor.signals import Attainment, Missing, Outcome, Signals, Unobserved
 from flyball_operator.shell.brain import Brain
 from flyball_operator.shell.crew import VERIFY_SECONDS
 from flyball_operator.shell.seat import Seat
@@ -103,7 +103,7 @@ async def test_a_decision_that_could_not_be_written_is_not_made_live_in_an_outag
     desk.api_away = True
     desk.muster(seat)
     with pytest.raises(UnavailableError):
-        await seat.tick(busy(), COUNTS)
+        await seat.tick(busy(), Attainment(outcomes=COUNTS))
     desk.api_away = False
     for _ in range(20):
         await desk.tick(seat, AWAY, AWAY)

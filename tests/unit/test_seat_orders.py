@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.contract import OnTime, OrderKnob
-from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.api.v1alpha1 import ConditionType, OrderStatus
+from flyball_operator.governor.signals import OrderOutcome
 from support.seats import AWAY, Desk, Engines, shown, told
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 ORDER = OnTime(first_token_deadline_seconds=2.0, margin=0.85)
+
+
+def behind(moved: float, in_time: float, wait: float) -> OrderOutcome:
+    return OrderOutcome(moved_behind=moved, in_time_after_all=in_time, longest_wait=wait)
+
+
+def moved_behind(desk: Desk) -> set[int]:
+    """What was ever written of those that were moved behind."""
+    orders = [part["tuning"].get("order") for part in desk.written]
+    return {order["movedBehind"] for order in orders if order is not None}
 
 
 @in_virtual_time
@@ -28,6 +39,46 @@ async def test_engines_get_the_order_and_status_shows_it() -> None:
     assert "prompts that can be on time first (by 0.85 of 2s)" in desk.message(TUNED)
     (begun,) = [one for one in desk.service.status.tuning.decisions if one.before.on_time_deadline is None][:1]
     assert begun.after.on_time_deadline == "2s"
+
+
+@in_virtual_time
+async def test_status_says_what_the_order_did_and_not_anew_for_noise() -> None:
+    desk = Desk(ordered=behind(140, 42, 28.0))
+    desk.orders()
+    seat = await told(desk)
+    assert desk.service.status.tuning.order == OrderStatus(
+        moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m"
+    )
+    for tick in range(40):
+        desk.ordered = behind(140 + tick % 3 * 10, 42, 28.0 - tick % 2)
+        await desk.tick(seat, signals(now()))
+    assert moved_behind(desk) == {140}
+    desk.ordered = behind(300, 42, 28.0)
+    for _ in range(15):
+        await desk.tick(seat, signals(now()))
+    assert moved_behind(desk) == {140, 300}
+
+
+@in_virtual_time
+async def test_the_next_leader_goes_on_with_what_status_says_of_the_order() -> None:
+    desk = Desk(ordered=behind(140, 42, 28.0))
+    desk.orders()
+    await told(desk)
+    desk.epoch, desk.ordered = 2, behind(150, 40, 27.0)
+    again = desk.seat()
+    for _ in range(20):
+        await desk.tick(again, signals(now()))
+    assert moved_behind(desk) == {140}
+
+
+@in_virtual_time
+async def test_of_an_order_that_is_not_in_force_nothing_is_said() -> None:
+    desk = Desk(ordered=behind(140, 42, 28.0))
+    desk.orders()
+    seat = await told(desk)
+    desk.orders(order="Arrival")
+    await desk.tick(seat, signals(now()))
+    assert desk.service.status.tuning.order is None
 
 
 @in_virtual_time

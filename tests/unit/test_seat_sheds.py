@@ -29,7 +29,7 @@ async def test_engines_get_a_budget_and_a_deadline_and_status_shows_both() -> No
     assert status.step_model is not None
     assert status.step_model.id == held.step.model.id
     assert desk.condition(TUNED) == ("True", "Applied")
-    assert "steps of 55.2ms, first tokens by 0.85 of 2s" in desk.message(TUNED)
+    assert "steps of 55.2ms, first tokens by 0.85 of 2s, else 503" in desk.message(TUNED)
     newest = desk.service.status.tuning.decisions[0]
     assert newest.trigger.endswith("what would miss ttft is refused")
     assert newest.after.step_model is None, "five models more would hide the decisions"
@@ -74,6 +74,34 @@ async def test_queue_opens_the_gate_without_waiting_for_a_tick() -> None:
     assert shown(desk).step_budget == "55.2ms", "and so does the time of a step"
     assert shown(desk).first_token_deadline is None
     assert "no request is refused any more" in desk.service.status.tuning.decisions[0].trigger
+
+
+@in_virtual_time
+async def test_another_status_of_refusals_is_live_without_waiting_for_a_tick() -> None:
+    desk = Desk()
+    desk.sheds()
+    seat = await told(desk)
+    before = desk.held()
+    assert before.shed is not None
+    assert (before.shed.refusal_status, shown(desk).refusal_status) == (503, 503)
+    desk.sheds(status=429)
+    desk.muster(seat)
+    await seat.keep()
+    assert desk.held().shed == before.shed.model_copy(update={"refusal_status": 429})
+    assert (desk.held().limits, desk.held().step) == (before.limits, before.step)
+    assert shown(desk).refusal_status == 429
+    assert "first tokens by 0.85 of 2s, else 429" in desk.message(TUNED)
+    assert desk.service.status.tuning.decisions[0].trigger == "requests are refused with 429 from now on"
+
+
+@in_virtual_time
+async def test_the_next_leader_keeps_the_status_of_refusals() -> None:
+    desk = Desk()
+    desk.sheds(status=429)
+    await told(desk)
+    before, desk.epoch = desk.held(), 2
+    await desk.tick(desk.seat(), AWAY, AWAY)
+    assert desk.held() == before.model_copy(update={"epoch": 2})
 
 
 @in_virtual_time

@@ -256,6 +256,23 @@ def test_queue_opens_the_gate_at_once_and_unobserved() -> None:
     assert "no request is refused any more" in decision.trigger
 
 
+def test_the_status_of_refusals_is_the_user_s_and_nothing_else_moves_with_it() -> None:
+    spec = replace(SHED, refusal_status=429)
+    before = at_rest()
+    assert before.policy.shed is not None
+    after, decision = decide(before, Unobserved(Missing.NOT_SCRAPED, ""), spec, 300.0)
+    assert decision.trigger == "requests are refused with 429 from now on"
+    assert after.policy == replace(before.policy, shed=before.policy.shed.model_copy(update={"refusal_status": 429}))
+    assert at_rest(spec).policy == after.policy, "it is what is sent first, too"
+
+
+def test_a_status_of_refusals_sends_nothing_where_all_wait() -> None:
+    spec = replace(SHED, overload=Overload.QUEUE)
+    before = at_rest(spec)
+    _, decision = decide(before, Unobserved(Missing.NOT_SCRAPED, ""), replace(spec, refusal_status=429), 300.0)
+    assert not decision.changed
+
+
 def test_shed_waits_for_what_can_be_observed() -> None:
     queue = replace(SHED, overload=Overload.QUEUE)
     away = Unobserved(Missing.UNREACHABLE, "away")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.governor.signals import Missing, Unobserved
+from flyball_operator.governor.signals import Attainment, Missing, OrderOutcome, Unobserved
 from flyball_operator.prometheus.answers import BadAnswerError, Figure, attained_of, scrapes_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMESPACE, UID, UP, found
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -78,8 +78,17 @@ class TestJobs:
             labels = {JOB: job, FIELD: "objective", "objective": "ttft", "outcome": "met", NAMESPACE: "team"}
             return Figure(labels, value, 100.0)
 
-        assert attained_of([outcome("a", 10), outcome("b", 20)])["ttft"].met == 20
-        assert attained_of([]) == {}
+        assert attained_of([outcome("a", 10), outcome("b", 20)]).outcomes["ttft"].met == 20
+        assert attained_of([]) == Attainment()
+
+    def test_what_the_order_did_is_told_by_the_same_job_and_only_whole(self) -> None:
+        met = {FIELD: "objective", "objective": "ttft", "outcome": "met", NAMESPACE: "team"}
+        order = {"moved_behind": 12.0, "in_time_after_all": 5.0, "longest_wait": 31.0}
+        told = [figure("b", name, value) for name, value in order.items()]
+        more = [figure("a", name, 9 * value) for name, value in order.items()]
+        counts = [Figure(met | {JOB: job}, value, 100.0) for job, value in (("a", 10.0), ("b", 20.0))]
+        assert attained_of([*counts, *more, *told]).order == OrderOutcome(**order)
+        assert attained_of([*counts, *told[1:]]).order is None, "an engine older than the order counts nothing of it"
 
 
 class SlowToExplain:

@@ -31,7 +31,7 @@ from flyball_operator.cluster.api import KubeApi
 from flyball_operator.cluster.cache import Cache
 from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.governor.signals import Observation, Outcome, Signals, Unobserved
+from flyball_operator.governor.signals import Attainment, Observation, Signals, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -191,7 +191,7 @@ class Metered:
         self.row = {"observed": seen, "of": len(pods)}
         return found
 
-    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
         """Read, which is the end of reading."""
         found = await self.reader.attainment()
         self.row["read seconds"] = time.monotonic() - self.before["wall"]

@@ -233,7 +233,7 @@ class RequestMiddleware:
         if scope["type"] != "http" or scope.get("method") != "POST":
             await self._app(scope, receive, send)
             return
-        path = scope.get("path", "")
+        path = _route(scope)
         passage = self._keeper.opened() if path in GENERATING_PATHS else None
         exchange = _Exchange(receive, send, passage, path)
         request = self._ledger.opened(self._clock())
@@ -258,6 +258,12 @@ class RequestMiddleware:
         if how is End.ANSWERED and request.sequences and not (request.complete() or self._running(request)):
             how = End.FAILED  # it broke off behind its first token: the status was sent long before
         self._ledger.ended(request, how, self._clock())
+
+
+def _route(scope: MutableMapping[str, Any]) -> str:
+    """The path of an exchange below the root path, as Starlette's routes see it: some proxies send it along."""
+    path, root = str(scope.get("path", "")), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 #: Answers that say nothing about load or the request: not authenticated, no such model or route, wrong method.

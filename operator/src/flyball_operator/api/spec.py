@@ -6,7 +6,7 @@ Every check stands in the CRD and here, in the same words. Pure.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -256,10 +256,14 @@ class Tuning(Model):
     """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
     overload: Overload = Overload.QUEUE
     """What happens to more requests than the objectives allow. Queue: all wait, and some come late: which, is
-    said by `order`. Shed: a request whose first token would come too late is refused at once, with 503 and Retry-After,
-    and those let in keep their objectives.
+    said by `order`. Shed: a request whose first token would come too late is refused at once, with `refusalStatus` and
+    Retry-After, and those let in keep their objectives.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in the modes Disabled and Recommend. Default: Queue."""
+    refusal_status: Literal[503, 429] = 503
+    """HTTP status of a request that is refused, of use with overload Shed. 503: service meshes retry it on another pod,
+    and may eject a pod that answers several of them. 429: they do neither, and it tells clients to slow down. What
+    vLLM's own queue limit refuses, before the times of the engine's steps are learnt, is always 503. Default: 503."""
     order: Order = Order.ON_TIME
     """Which request is served first. OnTime: those whose first token can still be in time, by deadline; the others are
     served behind them, and a tenth of the work on prompts goes to the oldest of these, so that nobody starves. Arrival:

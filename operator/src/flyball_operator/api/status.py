@@ -128,6 +128,8 @@ class SetpointStatus(Model):
     """Time to first token, such as 500ms, by which requests are refused. Absent: none is refused."""
     first_token_margin: Figure | None = None
     """Share of the deadline that the predicted time to first token of a request that is let in may take, a fraction."""
+    refusal_status: Number | None = None
+    """HTTP status of a request that is refused by that deadline. Absent: none is refused."""
     on_time_deadline: Figure | None = None
     """Time to first token, such as 500ms, by which prompts are ordered: those that can have it are served first.
     Absent: vLLM's own order."""
@@ -170,6 +172,19 @@ class ObjectiveStatus(Model):
     """Time over which both were counted."""
 
 
+class OrderStatus(Model):
+    """What came of the on-time order. Figures have two digits and stay while they are right within a quarter."""
+
+    moved_behind: Number = 0
+    """Requests that were given up as late, and served behind the others, over `window`."""
+    in_time_after_all: Number = 0
+    """Of the requests behind, those that had their first token in time after all, over `window`."""
+    longest_wait: Figure = ""
+    """The longest that a request behind was seen to wait over `window`, such as 28s."""
+    window: Figure = ""
+    """Time over which these were counted."""
+
+
 class SlowPodStatus(Model):
     """A pod whose steps take longer than its siblings'."""
 
@@ -198,6 +213,8 @@ class TuningStatus(Model):
     """Objective that limits the batch."""
     capacity: Figure = ""
     """Requests per second that the pods carry at the objectives, all together, with the lengths of now."""
+    order: OrderStatus | None = None
+    """What came of the on-time order. Absent: prompts are served in vLLM's own order, or nothing was counted."""
     recommended: SetpointStatus | None = None
     """What the law would set, in mode Recommend or while tuning is paused."""
     slow_pods: Annotated[tuple[SlowPodStatus, ...], Field(max_length=8), MapKeyed("name")] = ()

@@ -21,6 +21,7 @@ from flyball_operator.api.v1alpha1 import (
     Mode,
     Objective,
     ObjectiveStatus,
+    OrderStatus,
     SetpointStatus,
     StepModelStatus,
 )
@@ -38,6 +39,7 @@ _NAMES: Final = {
     "step_budget": "time of a step",
     "first_token_deadline": "first token by, else refused",
     "first_token_margin": "share of that which a prediction may take",
+    "refusal_status": "HTTP status of who is refused",
     "on_time_deadline": "first token by, served first who can have it",
     "on_time_margin": "share of that which the order plans with",
     "queued_tokens": "prompt tokens that may wait before there is a deadline",
@@ -103,10 +105,22 @@ def _seen(service: InferenceService) -> Iterator[str]:
         yield from wrapped(f"{condition.type.value} {condition.status}, {condition.reason}: {condition.message}")
     for condition in found:
         yield from wrapped(f"{condition.type.value} {condition.status}: {condition.message or condition.reason}")
+    if (order := service.status.tuning.order) is not None:
+        yield f"  {_ordered(order)}"
     for slow in service.status.tuning.slow_pods:
         yield f"  pod {slow.name}: steps take {slow.factor} times as long as on its siblings"
     if not found:
         yield f"  {_unseen(accepted)}"
+
+
+def _ordered(order: OrderStatus) -> str:
+    """What the on-time order did, in words."""
+    if not order.moved_behind and order.longest_wait in ("", "0s"):
+        return f"on-time order: nobody was moved behind in the last {order.window}"
+    return (
+        f"on-time order, in the last {order.window}: {order.moved_behind} requests moved behind,"
+        f" {order.in_time_after_all} in time after all, the longest wait behind {order.longest_wait}"
+    )
 
 
 def _rolls(condition: Condition) -> bool:

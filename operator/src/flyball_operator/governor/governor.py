@@ -92,13 +92,12 @@ def decide(state: State, observation: Observation, spec: TuningSpec, now: float)
 
 def _edited(state: State, spec: TuningSpec) -> tuple[State, str] | None:
     """The state without what an edited spec does not allow, and what is said of it; None if it allows all."""
-    inside, policy, shed = guard.clipped(state.limits, spec.envelope), state.policy, state.policy.shed
+    inside, policy = guard.clipped(state.limits, spec.envelope), state.policy
     if inside != state.limits:
         moved = replace(state, policy=replace(policy, limits=inside))
         return moved, "the bounds changed, and the limits with them"
-    if shed is not None and not spec.sheds:
-        allowed = policy.within(sheds=False, orders=spec.orders)
-        return replace(state, policy=allowed), "no request is refused any more"
+    if (refusing := _edited_refusals(policy, spec)) is not None:
+        return replace(state, policy=refusing[0]), refusing[1]
     if policy.on_time is not None and not spec.orders:
         allowed = policy.within(sheds=spec.sheds, orders=False)
         return replace(state, policy=allowed), "prompts are served in order of arrival again"
@@ -108,6 +107,18 @@ def _edited(state: State, spec: TuningSpec) -> tuple[State, str] | None:
     if present is not None and (deadline := asked_deadline(present, spec.objectives)) is not None:
         moved = replace(state, policy=policy.due_by(deadline))
         return moved, "the first-token objective changed, and the deadline with it"
+    return None
+
+
+def _edited_refusals(policy: Policy, spec: TuningSpec) -> tuple[Policy, str] | None:
+    """The policy that refuses whom, and how, the spec says, and what is said of it; None if it does."""
+    if policy.shed is None:
+        return None
+    if not spec.sheds:
+        return policy.within(sheds=False, orders=spec.orders), "no request is refused any more"
+    if policy.shed.refusal_status != spec.refusal_status:
+        said = f"requests are refused with {spec.refusal_status} from now on"
+        return policy.refusing_with(spec.refusal_status), said
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from flyball_engine.contract import (
     LARGEST_COEFFICIENT,
@@ -94,6 +94,12 @@ class Policy:
             on_time = on_time.model_copy(update={"first_token_deadline_seconds": seconds})
         return replace(self, shed=shed, on_time=on_time)
 
+    def refusing_with(self, status: Literal[503, 429]) -> Policy:
+        """The policy with another HTTP status of refusals, where it refuses."""
+        if self.shed is None:
+            return self
+        return replace(self, shed=self.shed.model_copy(update={"refusal_status": status}))
+
     @property
     def deadline(self) -> float | None:
         """Seconds to the first token by which requests are refused, or served first; None if there is none."""
@@ -114,7 +120,7 @@ def settled(
     deadline = None if choice.deadline is None else rounded(choice.deadline)
     shed, on_time, margin = None, None, round(margins.first_token, 2)
     if deadline is not None and spec.sheds:
-        shed = Shed(ttft_deadline_seconds=deadline, margin=margin)
+        shed = Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=spec.refusal_status)
     if deadline is not None and spec.orders:
         on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
     step = None

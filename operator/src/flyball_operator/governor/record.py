@@ -39,6 +39,7 @@ def setpoint_status(policy: Policy) -> SetpointStatus:
         step_budget=format_duration(policy.budget) if policy.budget is not None else None,
         first_token_deadline=format_duration(shed.ttft_deadline_seconds) if shed is not None else None,
         first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
+        refusal_status=shed.refusal_status if shed is not None else None,
         on_time_deadline=format_duration(on_time.first_token_deadline_seconds) if on_time is not None else None,
         on_time_margin=f"{on_time.margin:.2f}" if on_time is not None else None,
         queued_tokens=policy.queued_tokens,
@@ -85,7 +86,10 @@ def _shed(setpoint: SetpointStatus) -> Shed | None:
     deadline, margin = setpoint.first_token_deadline, setpoint.first_token_margin
     if deadline is None or margin is None:
         return None
-    return Shed(ttft_deadline_seconds=float(parse_duration(deadline)), margin=float(margin))
+    shed = {"ttft_deadline_seconds": float(parse_duration(deadline)), "margin": float(margin)}
+    if setpoint.refusal_status is not None:  # Else it was written before there was the field.
+        shed["refusal_status"] = setpoint.refusal_status
+    return Shed.model_validate(shed)
 
 
 def _on_time(setpoint: SetpointStatus) -> OnTime | None:

@@ -12,11 +12,18 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from flyball_operator.api import names
-from flyball_operator.api.quantities import format_duration
-from flyball_operator.api.v1alpha1 import BRAIN_CONDITIONS, Condition, ConditionType, Mode, ObjectiveStatus
+from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import (
+    BRAIN_CONDITIONS,
+    Condition,
+    ConditionType,
+    Mode,
+    ObjectiveStatus,
+    OrderStatus,
+)
 from flyball_operator.governor.capacity import MOST_GROWTH, Balance
 from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.signals import Outcome, Unobserved
+from flyball_operator.governor.signals import OrderOutcome, Outcome, Unobserved
 from flyball_operator.governor.spec import Objective
 
 
@@ -91,6 +98,8 @@ FENCED: Final = (
 )
 #: Percent: a budget of violations that is overspent by more is told as so much.
 LEAST_BUDGET: Final = -999
+#: What is told of the on-time order stays while it is right within this share.
+ORDER_SHOWN_WITHIN: Final = 0.25
 #: Of what others wrote so much is repeated.
 _SHOWN_LENGTH: Final = 40
 
@@ -254,6 +263,35 @@ def _row(objective: Objective, outcome: Outcome | None, window: str) -> Objectiv
     )
 
 
+def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, window: str) -> OrderStatus | None:
+    """What the on-time order did, None where nobody counted it.
+
+    As it was told `before`, while that is right within a quarter: counts of some minutes scatter.
+    """
+    if found is None:
+        return None
+    seconds = float(f"{found.longest_wait:.2g}")
+    told = OrderStatus(
+        moved_behind=int(float(f"{found.moved_behind:.2g}")),
+        in_time_after_all=int(float(f"{found.in_time_after_all:.2g}")),
+        longest_wait=format_duration(seconds) if seconds > 0 else "0s",
+        window=window,
+    )
+    return before if before is not None and before.window == window and _alike(before, told) else told
+
+
+def _alike(before: OrderStatus, now: OrderStatus) -> bool:
+    try:
+        pairs = zip(_figures(before), _figures(now), strict=True)
+    except ValueError:  # What was told before is read from status, which others may write.
+        return False
+    return all(abs(figure - told) <= ORDER_SHOWN_WITHIN * told for told, figure in pairs)
+
+
+def _figures(status: OrderStatus) -> tuple[float, float, float]:
+    return status.moved_behind, status.in_time_after_all, float(parse_duration(status.longest_wait))
+
+
 def capacity_verdict(
     balance: Balance | None, *, objectives: Sequence[Objective], metrics: Verdict, known: Verdict | None, lengths: bool
 ) -> Verdict:
@@ -378,7 +416,8 @@ def shown(policy: Policy) -> str:
     if policy.budget is not None:
         said.append(f"steps of {format_duration(policy.budget)}")
     if shed is not None:
-        said.append(f"first tokens by {shed.margin:.2f} of {format_duration(shed.ttft_deadline_seconds)}")
+        by = f"{shed.margin:.2f} of {format_duration(shed.ttft_deadline_seconds)}"
+        said.append(f"first tokens by {by}, else {shed.refusal_status}")
     if on_time is not None:
         deadline = format_duration(on_time.first_token_deadline_seconds)
         said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadline})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -141,6 +141,30 @@ class Outcome:
     def total(self) -> float:
         """All that were counted."""
         return self.met + self.violated
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOutcome:
+    """What came of the on-time order in a window, over all cores.
+
+    `moved_behind`: requests that were given up as late once. `in_time_after_all`: of those, the ones whose first token
+    came in time. `longest_wait`: the longest that one of those behind was seen to wait, in seconds.
+    """
+
+    moved_behind: float
+    in_time_after_all: float
+    longest_wait: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attainment:
+    """What came of the requests in the window that status reports.
+
+    `outcomes`: by objective id. `order`: None where no engine counts it.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    order: OrderOutcome | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

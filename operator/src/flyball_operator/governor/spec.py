@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from flyball_engine.contract import Limits, Metric, ObjectiveSpec
 from flyball_operator.api import names
@@ -74,7 +75,7 @@ class TuningSpec:
     """All that decisions need of an InferenceService's spec.
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
-    not be lost through a slip of the pen. `stages` of the engine's pipeline.
+    not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP.
     """
 
     mode: Mode
@@ -84,6 +85,7 @@ class TuningSpec:
     paused: str | None = None
     stages: int = 1
     order: Order = Order.ON_TIME
+    refusal_status: Literal[503, 429] = 503
 
     @property
     def live(self) -> bool:
@@ -134,6 +136,7 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         (annotations or {}).get(names.ANNOTATION_TUNING),
         spec.parallelism.pipeline,
         spec.tuning.order,
+        spec.tuning.refusal_status,
     )
 
 

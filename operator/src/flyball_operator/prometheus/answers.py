@@ -12,9 +12,11 @@ from typing_extensions import TypedDict
 
 from flyball_engine.contract import StepKind
 from flyball_operator.governor.signals import (
+    Attainment,
     CellKey,
     Load,
     Missing,
+    OrderOutcome,
     Outcome,
     Signals,
     StepWindow,
@@ -143,12 +145,21 @@ def load_of(by_name: Mapping[str, float], window: int) -> Load | Unobserved:
     )
 
 
-def attained_of(found: list[Figure]) -> dict[str, Outcome]:
-    """Outcomes by objective id as one job has them: the one that counted the most."""
+def attained_of(found: list[Figure]) -> Attainment:
+    """What came of requests as one job has it: the one that counted the most of them."""
+    single = [figure for figure in found if figure.labels.get(FIELD) == "objective"]
     counted = dict.fromkeys(sorted({figure.labels.get(JOB, "") for figure in found}), 0.0)
-    for figure in found:
+    for figure in single:
         counted[figure.labels.get(JOB, "")] += figure.value
-    return outcomes_of(of_job(found, max(counted, key=counted.__getitem__, default="")))
+    job = max(counted, key=counted.__getitem__, default="")
+    return Attainment(outcomes=outcomes_of(of_job(single, job)), order=_order_of(named(of_job(found, job))))
+
+
+def _order_of(by_name: Mapping[str, float]) -> OrderOutcome | None:
+    names = [name.name for name in fields(OrderOutcome)]
+    if any(name not in by_name for name in names):
+        return None
+    return OrderOutcome(**{name: max(0.0, by_name[name]) for name in names})
 
 
 def outcomes_of(found: list[Figure]) -> dict[str, Outcome]:

@@ -130,6 +130,25 @@ def outcomes(window: int, targets: str = _TARGETS) -> str:
     return _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome")
 
 
+def attainment(window: int, targets: str = _TARGETS) -> str:
+    """Requests by objective and outcome in a window, and what the on-time order did in it; `field` names the figure.
+
+    The order's are of an engine, however many targets lead to it: nobody divides them by others.
+    """
+    moved, in_time, wait = (
+        _selected(name, targets)
+        for name in (MetricName.MOVED_BEHIND, MetricName.IN_TIME_AFTER_ALL, MetricName.LONGEST_WAIT_BEHIND_SECONDS)
+    )
+    return _together(
+        {
+            "objective": _increase(MetricName.OBJECTIVE_REQUESTS, window, targets, "objective", "outcome"),
+            "moved_behind": _engines("sum", "max", f"increase({moved}[{window}s])"),
+            "in_time_after_all": _engines("sum", "max", f"increase({in_time}[{window}s])"),
+            "longest_wait": _aggregate("max", f"max_over_time({wait}[{window}s])"),
+        }
+    )
+
+
 def ran(targets: str = _TARGETS) -> str:
     """The limits in effect in engine cores by the label `knob`, `field` says whether the least or the most of them."""
     limit = _selected(MetricName.LIMIT, targets)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from flyball_operator.governor.signals import Missing, Observation, Outcome, Unobserved
+from flyball_operator.governor.signals import Attainment, Missing, Observation, Unobserved
 from flyball_operator.prometheus import answers, queries
 from flyball_operator.prometheus.answers import BadAnswerError, Figures, Identity, Ran
 from flyball_operator.prometheus.client import PrometheusError, Source
@@ -115,10 +115,10 @@ class PrometheusReader:
             for identity, count in pods.items()
         }
 
-    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
-        """Outcomes by objective id over `ATTAINMENT_WINDOW`, for every service that has any."""
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+        """What came of requests over `ATTAINMENT_WINDOW`, for every service of which anything is counted."""
         try:
-            (found,) = await self._ask(self._query, queries.outcomes(ATTAINMENT_WINDOW, self._targets))
+            (found,) = await self._ask(self._query, queries.attainment(ATTAINMENT_WINDOW, self._targets))
         except PrometheusError as error:
             return Unobserved(error.missing, str(error))
         return {identity: answers.attained_of(group) for identity, group in found.items()}

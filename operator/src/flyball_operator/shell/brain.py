@@ -20,7 +20,7 @@ from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cluster.errors import ClusterError
 from flyball_operator.governor import kin
-from flyball_operator.governor.signals import Observation, Outcome, Unobserved
+from flyball_operator.governor.signals import Attainment, Observation, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.shell.endless import EndedError, ended, first
 from flyball_operator.shell.ports import Services
@@ -54,8 +54,8 @@ class SignalReader(Protocol):
         """Signals of each service; `pods` says how many ready pods each has."""
         ...
 
-    async def attainment(self) -> Mapping[Identity, Mapping[str, Outcome]] | Unobserved:
-        """Outcomes by objective id over the reported window."""
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+        """What came of requests over the reported window."""
         ...
 
 
@@ -222,8 +222,6 @@ def _asked(service: InferenceService) -> tuple[int, str | None]:
     return service.metadata.generation, service.metadata.annotations.get(names.ANNOTATION_TUNING)
 
 
-def _of(
-    attainment: Mapping[Identity, Mapping[str, Outcome]] | Unobserved, identity: Identity
-) -> Mapping[str, Outcome] | Unobserved:
+def _of(attainment: Mapping[Identity, Attainment] | Unobserved, identity: Identity) -> Attainment | Unobserved:
     """One service's share of the attainment; nothing counted is an observation, too."""
-    return attainment if isinstance(attainment, Unobserved) else attainment.get(identity, {})
+    return attainment if isinstance(attainment, Unobserved) else attainment.get(identity, Attainment())

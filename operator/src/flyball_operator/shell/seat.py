@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -27,7 +27,7 @@ from flyball_operator.governor.journal import Journal, is_change
 from flyball_operator.governor.numbering import Reach
 from flyball_operator.governor.policy import Policy
 from flyball_operator.governor.report import Progress
-from flyball_operator.governor.signals import Observation, Outcome, Signals, Unobserved, blind_spot
+from flyball_operator.governor.signals import Attainment, Observation, Signals, Unobserved, blind_spot
 from flyball_operator.governor.spec import TuningSpec, tuning_spec
 from flyball_operator.shell.advice import Advice
 from flyball_operator.shell.announcer import Announcer, Verdicts
@@ -59,6 +59,7 @@ class Seat:
         self._advice = Advice(service, tools.clock)
         self._journal = Journal(tuning.decisions)
         self._binding = tuning.binding_objective
+        self._order = tuning.order
         self._numbers = Numbers(service, tools)
         self._setpoint: Setpoint | None = None
         self._announcer = Announcer(
@@ -143,9 +144,10 @@ class Seat:
             self._state, decision = decide(before, NOT_ASKED, self._decided_by, self._tools.wall())
             await self._conclude(decision, before, at_once=True)
 
-    async def tick(self, observation: Observation, attainment: Mapping[str, Outcome] | Unobserved) -> None:
+    async def tick(self, observation: Observation, attainment: Attainment | Unobserved) -> None:
         """One decision and all that follows from it."""
         self._sight.look(observation, attainment)
+        self._order = report.order_status(self._order, self._sight.order, window=_WINDOW)
         await self.take_over()
         if self._may_act:
             self._numbers.repair(self._crew.claimed(), self._reach())
@@ -332,7 +334,7 @@ class Seat:
             unordered=self._crew.unordered() if self._spec.orders else None,
             learning=f"start values until the step-time model is trusted: {doubts.said(self._state.learner.fit)}",
         )
-        _, _, met = report.objectives_status(self._spec.objectives, self._sight.counts, window=_WINDOW)
+        _, _, met = report.objectives_status(self._spec.objectives, self._sight.outcomes, window=_WINDOW)
         lost = self._announcer.said(ConditionType.METRICS_AVAILABLE) == "False"
         metrics = self._sight.verdict(ready_pods=ready, lost=lost)
         return {
@@ -352,7 +354,7 @@ class Seat:
         """Hand the whole of our part to the writer, which knows what can wait."""
         if not self._tools.leadership.may_act():
             return
-        rows, met, _ = report.objectives_status(self._spec.objectives, self._sight.counts, window=_WINDOW)
+        rows, met, _ = report.objectives_status(self._spec.objectives, self._sight.outcomes, window=_WINDOW)
         generation = self._service.metadata.generation
         conditions: list[Condition] = [verdict.condition(kind, generation) for kind, verdict in verdicts.items()]
         await self._tools.writer.write(
@@ -377,6 +379,7 @@ class Seat:
             model=record.model_status(self._state.learner),
             binding_objective=self._binding[:63],
             capacity=self._advice.capacity,
+            order=self._order if live is not None and live.on_time is not None else None,
             recommended=record.setpoint_status(recommended) if recommended is not None else None,
             slow_pods=record.slow_pods_status(self._lookout.slow_pods),
             decisions=self._journal.decisions,

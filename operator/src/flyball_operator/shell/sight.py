@@ -10,9 +10,11 @@ from flyball_operator.governor.governor import STALE_SECONDS
 from flyball_operator.governor.report import Verdict
 from flyball_operator.governor.signals import (
     LEAST_READ_BACK_SECONDS,
+    Attainment,
     CellKey,
     Missing,
     Observation,
+    OrderOutcome,
     Outcome,
     Reading,
     Signals,
@@ -34,7 +36,7 @@ class Sight:
 
     def __init__(self, clock: Callable[[], float], grace_seconds: float, *, seen: bool) -> None:
         self.observation: Observation = NOT_ASKED
-        self.counts: Mapping[str, Outcome] | Unobserved = NOT_ASKED
+        self.counts: Attainment | Unobserved = NOT_ASKED
         self._clock = clock
         self._grace_seconds = grace_seconds
         self._began_at = clock()
@@ -43,7 +45,7 @@ class Sight:
         self._counted_at: float | None = None
         self._read: Reading | None = None
 
-    def look(self, observation: Observation, counts: Mapping[str, Outcome] | Unobserved) -> None:
+    def look(self, observation: Observation, counts: Attainment | Unobserved) -> None:
         """Take in what a tick brings. The last counts stay as long as it takes to call it an outage: of minutes."""
         now = self._clock()
         self.observation = observation
@@ -56,6 +58,16 @@ class Sight:
         elif self._counted_at is not None and now - self._counted_at < self._grace_seconds:
             return
         self.counts = counts
+
+    @property
+    def outcomes(self) -> Mapping[str, Outcome] | Unobserved:
+        """The counts by objective id."""
+        return self.counts if isinstance(self.counts, Unobserved) else self.counts.outcomes
+
+    @property
+    def order(self) -> OrderOutcome | None:
+        """What came of the on-time order, None where that is not known."""
+        return None if isinstance(self.counts, Unobserved) else self.counts.order
 
     def steps_read_back(
         self, observation: Observation, steps: Callable[[], Mapping[str, Mapping[CellKey, Sums]]], now: float
