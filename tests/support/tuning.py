@@ -30,10 +30,8 @@ def demand(**changed: float) -> Demand:
         ratio=3.0,
         attention=60.0,
         decodes=4.0,
-        running=4.0,
         waiting=0.0,
         kv_tokens=100_000.0,
-        held=140.0,
     )
     return replace(base, **changed)
 

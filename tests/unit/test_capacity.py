@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
 from flyball_operator.governor import report
 from flyball_operator.governor.capacity import (
-    FAILING_WINDOWS,
     FEWER_SECONDS,
+    MEMORY_SECONDS,
     MOST_GROWTH,
     WEIGHED_SECONDS,
     Balance,
@@ -56,7 +56,7 @@ def test_longer_prompts_and_slower_devices_let_less_be_carried() -> None:
 
 def test_the_load_of_now_does_not_change_what_is_carried() -> None:
     calm = carried(situation(TTFT, TPOT)).rate
-    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, running=100.0, decodes=90.0)
+    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, decodes=90.0)
     assert carried(crowded).rate == pytest.approx(calm, rel=0.01)
 
 
@@ -180,7 +180,7 @@ def test_fewer_are_advised_only_after_minutes_with_room() -> None:
     assert calm.advised == 3
     assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS - 6, 4.0, pods=3).advised == 3
     assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS + 1, 4.0, pods=3).advised == 1
-    tight = windows(balance(*[9.0] * 5, pods=3), 100, 9.0, pods=3)
+    tight = windows(balance(*[9.5] * 5, pods=3), 100, 9.5, pods=3)
     assert tight.advised == 3, "two would carry it, but with too little to spare"
 
 
@@ -195,15 +195,16 @@ def test_the_advice_does_not_flap_with_a_load_at_the_edge() -> None:
 def test_what_the_busiest_of_those_minutes_needed_is_still_advised() -> None:
     found = balance(*[2.0] * 3, pods=6)
     for number in range(60):
-        found = then(found, 12.0 if number % 10 == 5 else 2.0, pods=6)
+        found = then(found, 20.0 if number % 10 == 5 else 2.0, pods=6)
     assert 1 < found.advised < 6
 
 
 def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
     calm = balance(*[4.0] * 10)
-    chance = windows(calm, FAILING_WINDOWS - 1, 4.0, rate=0.0)
+    minute = MEMORY_SECONDS / WEIGHED_SECONDS
+    chance = windows(calm, minute, 4.0, rate=0.0)
     assert verdict(chance).reason == Reason.SUFFICIENT
-    lasting = windows(calm, FAILING_WINDOWS, 4.0, rate=0.0)
+    lasting = windows(calm, minute + 1, 4.0, rate=0.0)
     said = verdict(lasting)
     assert (said.status, said.reason) == ("False", Reason.INFEASIBLE)
     assert said.message == (

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from flyball_engine.contract import StepKind
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
 from flyball_operator.governor.guard import Hold
@@ -66,10 +67,9 @@ def test_requests_of_overlapping_windows_count_once() -> None:
     first, _ = ticks(start(AUTO), signals(100.0))
     second, _ = ticks(first, signals(105.0, generated_tokens=longer), now=105.0)
     third, _ = ticks(second, signals(115.0, generated_tokens=longer), now=115.0)
-    assert first.seen.lengths is not None
-    assert third.seen.lengths is not None
-    assert second.seen.lengths == first.seen.lengths
-    assert third.seen.lengths.output == pytest.approx(40 + (80 - 40) * 60 / 150)
+    assert second.seen.recent == first.seen.recent
+    recent = third.seen.recent
+    assert recent.output / recent.requests == pytest.approx((0.9 * 40 + 80) / 1.9)
 
 
 @pytest.mark.parametrize("reason", list(Missing))
@@ -155,10 +155,14 @@ def test_changed_bounds_move_the_limits_at_once_and_unobserved() -> None:
 
 
 def flapping(number: int, at: float) -> Observation:
-    """A window of long prompts, or of short ones, in turns."""
-    longer = {"prompt_tokens": 60 * 4000.0, "running": 1.0} if number % 2 else {}
-    window = step_window(start=at - 15, end=at, decodes=(1, 2) if number % 2 else (15, 31, 60))
-    return signals(at, window=window, **longer)
+    """A window in which each decode had three drafts, or none, in turns: a step makes as many tokens, and may last."""
+    window = step_window(start=at - 15, end=at)
+    drafts = 3 * (number // 2 % 2)
+    cells = {
+        key: replace(sums, tokens=sums.tokens + drafts * sums.decodes) if key.kind is StepKind.DECODE else sums
+        for key, sums in window.cells.items()
+    }
+    return signals(at, window=replace(window, cells=cells), finished=5.0, generated_tokens=1e6)
 
 
 def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:

@@ -1,4 +1,4 @@
-"""What one engine core is asked for, out of windows: what a decode makes, and how steps alike scatter."""
+"""What one engine core is asked for, out of windows: lengths, and what a decode makes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from flyball_operator.governor.situation import Demand
 from support.tuning import TPOT, signals
 
 
-def decodes(
-    *, drafts: int = 0, steps: float = 100, at_once: float = 8, seconds: tuple[float, float] = (0.01, 0.01)
-) -> Sums:
-    """Steps of decodes alone, half of which took the one time and half the other."""
+def decodes(*, drafts: int = 0, steps: float = 100) -> Sums:
+    """Steps of decodes alone."""
     return Sums(
         steps=steps,
-        seconds=steps * sum(seconds) / 2,
-        seconds_squared=steps * sum(one**2 for one in seconds) / 2,
+        seconds=steps * 0.01,
+        seconds_squared=steps * 0.0001,
         tokens=steps * 8 * (1 + drafts),
         decodes=steps * 8,
     )
@@ -35,7 +33,7 @@ def demanded(*windows: Signals) -> Demand:
         assert isinstance(one.steps, StepWindow)
         seen = seen.after(one.load, one.steps, at=one.at, seconds=one.window_seconds)
     assert isinstance(one.load, Load)
-    found = seen.demand(one.load, at=one.at, cores=1)
+    found = seen.demand(one.load, cores=1)
     assert found is not None
     return found
 
@@ -65,7 +63,7 @@ def test_no_decode_makes_less_than_a_token_or_more_than_all_its_drafts(generated
 def test_what_decodes_make_is_a_mean_over_many_requests() -> None:
     first = window(15, decodes(drafts=3), finished=150.0, generated_tokens=150.0 + 2 * 800)
     last = window(30, decodes(drafts=3), finished=75.0, generated_tokens=75.0 + 3 * 800)
-    assert demanded(first, last).made == pytest.approx(2.5, abs=0.05), "the newer one counts a little more"
+    assert demanded(first, last).made == pytest.approx(2.37, abs=0.01), "three windows, the newer ones count more"
 
 
 def test_few_long_answers_say_over_many_windows_what_a_decode_makes() -> None:
@@ -93,48 +91,37 @@ def test_steps_with_prompts_do_not_tell_of_drafts() -> None:
     assert demanded(plain, signals(30, window=prompts, finished=40.0, generated_tokens=840.0)).drafted == 1.0
 
 
-def test_a_few_decodes_alone_say_nothing_of_drafts() -> None:
+def test_a_few_decodes_alone_say_little_of_drafts() -> None:
     drafting = window(15.0, decodes(drafts=3), finished=40.0, generated_tokens=2040.0)
-    assert demanded(drafting, window(30.0, decodes(steps=2), finished=40.0, generated_tokens=2040.0)).drafted == 4.0
+    assert demanded(drafting, window(30.0, decodes(steps=2), finished=40.0, generated_tokens=2040.0)).drafted > 3.9
 
 
 def test_an_odd_window_of_drafts_is_hardly_believed_and_many_are() -> None:
     plain = [window(15.0 * n, decodes(), finished=40.0, generated_tokens=840.0) for n in range(1, 4)]
     odd = window(60.0, decodes(drafts=3), finished=40.0, generated_tokens=840.0)
-    assert demanded(*plain, odd).drafted < 1.5
+    assert demanded(*plain, odd).drafted < 2.0
     more = [replace(odd, at=60.0 + 15 * n) for n in range(1, 30)]
     assert demanded(*plain, odd, *more).drafted == pytest.approx(4.0, abs=0.05)
 
 
-def test_a_change_of_mix_is_seen_before_a_whole_window_of_it() -> None:
+def test_windows_that_overlap_are_taken_in_once() -> None:
     long = window(15.0, decodes(), finished=150.0, prompt_tokens=150.0 * 1000, generated_tokens=150.0 * 20)
-    half = window(20.0, decodes(), finished=150.0, prompt_tokens=150.0 * 400, generated_tokens=150.0 * 20)
-    assert demanded(long, half).prompt == pytest.approx(400.0)
+    short = window(20.0, decodes(), finished=150.0, prompt_tokens=150.0 * 400, generated_tokens=150.0 * 20)
+    assert demanded(long, short).prompt == pytest.approx(1000.0)
+    assert demanded(long, short, replace(short, at=30.0)).prompt < 800.0
+    many = [replace(short, at=30.0 + 15 * n) for n in range(40)]
+    assert demanded(long, *many).prompt == pytest.approx(400.0, rel=0.03)
 
 
-def scattering(sums: Sums, *, windows: int = 30) -> float:
-    return demanded(*(window(15.0 * n, sums) for n in range(1, windows + 1))).scatter
-
-
-def test_steps_alike_that_take_other_times_scatter() -> None:
-    assert scattering(decodes(seconds=(0.01, 0.01))) == pytest.approx(0.0, abs=1e-6)
-    assert scattering(decodes(seconds=(0.01, 0.03))) == pytest.approx(0.5, rel=0.01)
-
-
-def test_one_step_of_a_kind_says_nothing_of_scatter() -> None:
-    assert scattering(decodes(steps=1, seconds=(0.01, 0.03))) == 0.0
-
-
-def test_one_step_that_stands_still_is_soon_forgotten() -> None:
-    stalled = Sums(steps=500, seconds=15.0, seconds_squared=500 * 0.02**2 + 25.0, tokens=4000, decodes=4000)
-    assert scattering(stalled, windows=1) < 0.5
-    calm = [window(15.0 * n, decodes()) for n in range(2, 9)]
-    assert demanded(window(15.0, stalled), *calm).scatter < 0.25
+def test_a_night_without_requests_leaves_lengths_as_they_were() -> None:
+    first = window(15.0, decodes(), finished=3.0, prompt_tokens=900.0, generated_tokens=60.0)
+    nothing = [window(15.0 * n, Sums(), finished=0.0, prompt_tokens=0.0, generated_tokens=0.0) for n in range(2, 4000)]
+    assert demanded(first, *nothing).prompt == pytest.approx(300.0)
 
 
 def seen_of(*, uneven: float, arrivals: float, cores: int = 4) -> tuple[Seen, Load]:
     """After a window in which the fullest core had so many times the requests of the mean one."""
-    now = signals(100.0, uneven=uneven, arrivals=arrivals, running=40.0)
+    now = signals(100.0, uneven=uneven, arrivals=arrivals, waiting=40.0)
     assert isinstance(now.load, Load)
     assert isinstance(now.steps, StepWindow)
     return Seen().after(now.load, now.steps, at=now.at, seconds=15.0, cores=cores), now.load
@@ -142,9 +129,9 @@ def seen_of(*, uneven: float, arrivals: float, cores: int = 4) -> tuple[Seen, Lo
 
 def test_an_uneven_load_is_that_of_the_fullest_core() -> None:
     seen, load = seen_of(uneven=1.6, arrivals=12.0)
-    asked = seen.demand(load, at=100.0, cores=4)
+    asked = seen.demand(load, cores=4)
     assert asked is not None
-    assert (asked.running, asked.arrivals) == pytest.approx((16.0, 1.6 * 12.0 / 4))
+    assert (asked.waiting, asked.arrivals) == pytest.approx((16.0, 1.6 * 12.0 / 4), rel=0.06), "but for chance"
 
 
 def test_what_chance_makes_uneven_is_not_believed() -> None:

@@ -15,7 +15,7 @@ from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, demand, situation
 
 LONG: Any = {"prompt": 1500.0, "uncached": 1500.0, "attention": 700.0, "ratio": 20.0, "arrivals": 1.0}
-OVERLOAD: Any = {"arrivals": 40.0, "waiting": 200.0, "running": 40.0}
+OVERLOAD: Any = {"arrivals": 40.0, "waiting": 200.0}
 NARROW = Margins(token=0.9, first_token=0.8)
 
 
@@ -42,10 +42,10 @@ def test_with_speculation_a_step_makes_several_tokens_and_may_take_as_much_longe
     assert choose(situation(TPOT, drafted=3.0)).seqs < choose(plain).seqs, "none accepted"
 
 
-def test_memory_bounds_the_batch_and_is_named() -> None:
-    roomy, short = (choose(situation(TTFT, TPOT, kv_tokens=kv)) for kv in (100_000.0, 4_000.0))
-    assert short.seqs * 140 <= 0.92 * 4_000
-    assert (roomy.binding, short.binding) == ("tpot", "KVCache")
+def test_memory_bounds_what_is_carried_and_leaves_the_batch_to_the_engine() -> None:
+    roomy, short = (choose(situation(TTFT, TPOT, kv_tokens=kv)) for kv in (100_000.0, 1_000.0))
+    assert short.seqs == roomy.seqs
+    assert short.capacity < roomy.capacity
 
 
 def test_long_contexts_leave_room_for_fewer_decodes() -> None:
@@ -53,7 +53,7 @@ def test_long_contexts_leave_room_for_fewer_decodes() -> None:
     wide, fast = Envelope(Span(4, 256), Span(128, 8192)), replace(TPOT, seconds=0.03)
     chats = demand(arrivals=1.0, ratio=0.5, kv_tokens=1e8)
     short, long = (
-        replace(situation(fast, model=gpu, envelope=wide), demand=replace(chats, held=context, context=context))
+        replace(situation(fast, model=gpu, envelope=wide), demand=replace(chats, context=context))
         for context in (500.0, 16_000.0)
     )
     assert choose(short).seqs == 256
@@ -106,11 +106,9 @@ def test_the_token_limit_is_the_step_that_the_budget_allows_beside_the_mean_batc
     here = situation(TTFT, GAP, **LONG)
     choice = choose(here)
     assert choice.budget is not None
-    begins = replace(here, demand=replace(here.demand, attention=0.0))
     decodes = here.demand.decodes
     assert choice.tokens < 2048
-    full, fuller = (begins.step(decodes, tokens - decodes) for tokens in (choice.tokens - 1, choice.tokens + 1))
-    assert full <= choice.budget < fuller
+    assert 0.8 * choice.budget < here.step(decodes, choice.tokens - decodes) <= choice.budget * 1.01
     assert choice.predicted.gap <= choice.budget * 1.001
 
 
@@ -158,11 +156,3 @@ def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_t
     assert long.deadline is not None
     assert E2E.seconds > short.deadline > long.deadline >= LEAST_FIRST_SHARE * E2E.seconds
     assert choose(situation(E2E, TTFT)).deadline == TTFT.seconds
-
-
-def test_a_deadline_made_of_lengths_is_kept_while_it_is_near() -> None:
-    first = choose(situation(E2E)).deadline
-    assert first is not None
-    near = replace(situation(E2E), deadline=first * 1.1)
-    assert choose(near).deadline == first * 1.1
-    assert choose(replace(near, deadline=first * 1.5)).deadline == first

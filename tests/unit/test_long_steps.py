@@ -22,7 +22,7 @@ MEAN = MARGINS.token * TOKEN.seconds
 def documents(*objectives: Objective, **load: float) -> Situation:
     """An H100 that is asked for long answers about long documents, 1.8 a second unless told otherwise."""
     base = {"arrivals": 1.8, "prompt": 6500.0, "uncached": 6500.0, "output": 300.0, "ratio": 21.7, "attention": 3250.0}
-    held = {"decodes": 5.0, "running": 6.0, "kv_tokens": 430_000.0, "held": 6800.0}
+    held = {"decodes": 5.0, "kv_tokens": 430_000.0}
     here = situation(*(objectives or (FIRST, TOKEN)), model=known_model(PRESETS["h100-8b"], 6700))
     envelope, asked = Envelope(Span(4, 256), Span(128, 8192)), replace(here.demand, **base | held | load)
     return replace(here, demand=asked, envelope=envelope, margins=MARGINS)

@@ -31,9 +31,11 @@ def test_answers_that_can_never_be_in_time_move_neither_margin_nor_budget() -> N
     assert shed.margin == MARGINS.first_token
 
 
-def test_short_answers_of_steps_that_scatter_need_more_room() -> None:
-    short, long = (scattered(MARGINS, (TPOT,), demand(output=output, scatter=0.4)).token for output in (16.0, 400.0))
-    assert short == pytest.approx(1 / (1 + 2.326 * 0.4 / 4), abs=1e-3), "99 of 100 by the normal distribution"
+def test_short_answers_need_more_room_with_speculation() -> None:
+    short, long = (
+        scattered(MARGINS, (TPOT,), demand(output=output, drafted=4.0, made=2.0)).token for output in (32.0, 4000.0)
+    )
+    assert short == pytest.approx(1 / (1 + 2.326 * 0.5**0.5 / 4), abs=1e-3), "99 of 100 by the normal distribution"
     assert long == 0.92, "the other margin is the narrower one"
 
 
@@ -46,6 +48,6 @@ def test_tokens_of_a_step_scatter_with_speculation() -> None:
 
 
 def test_scatter_narrows_a_margin_so_far_and_that_of_gaps_not_at_all() -> None:
-    noisy = demand(output=1.0, scatter=3.0)
+    noisy = demand(output=1.0, drafted=33.0, made=16.0)
     assert scattered(MARGINS, (TPOT,), noisy).token == LEAST_TOKEN_MARGIN
     assert scattered(MARGINS, (TTFT, GAP), noisy) == MARGINS

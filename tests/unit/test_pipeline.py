@@ -29,7 +29,7 @@ def chosen(asked: Situation, *, stages: int) -> Choice:
 
 
 def test_without_stages_nothing_is_different() -> None:
-    asked = situation(TTFT, TPOT, arrivals=8.0, decodes=12.0, running=12.0)
+    asked = situation(TTFT, TPOT, arrivals=8.0, decodes=12.0)
     assert chosen(asked, stages=1) == choose(asked)
 
 
@@ -44,14 +44,8 @@ def test_a_round_takes_as_long_as_its_steps() -> None:
         assert rounds.chunk(STAGES * 5, STAGES * seconds) == pytest.approx(STAGES * step)
 
 
-def test_steps_that_a_few_requests_leave_empty_have_no_decodes() -> None:
-    few = situation(TTFT, decodes=3.0, running=3.0)
-    assert in_rounds(few, STAGES).demand.decodes == 3.0
-    assert in_rounds(situation(TTFT, decodes=3.0, running=12.0), STAGES).demand.decodes == 12.0
-
-
 def test_the_batch_is_what_keeps_a_token_through_all_stages() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    asked = situation(TTFT, TPOT, decodes=8.0)
     choice = chosen(asked, stages=STAGES)
     rounds = in_rounds(asked, STAGES)
     assert 4 < choice.seqs < 128
@@ -62,13 +56,13 @@ def test_the_batch_is_what_keeps_a_token_through_all_stages() -> None:
 
 
 def test_who_does_not_know_of_stages_allows_tokens_that_take_too_long() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    asked = situation(TTFT, TPOT, decodes=8.0)
     naive = choose(asked)
     assert STAGES * asked.step(naive.seqs / STAGES, LEAST_CHUNK / STAGES) > TPOT.seconds
 
 
 def test_a_gap_is_a_round_too() -> None:
-    asked = situation(TTFT, GAP, decodes=4.0, running=16.0)
+    asked = situation(TTFT, GAP, decodes=4.0)
     choice = chosen(asked, stages=STAGES)
     gap = STAGES * asked.step(4.0, choice.tokens - 4.0)
     assert gap <= GAP.seconds
@@ -76,7 +70,7 @@ def test_a_gap_is_a_round_too() -> None:
 
 
 def test_behind_a_gate_each_step_has_its_part_of_the_budget() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0, running=32.0)
+    asked = situation(TTFT, TPOT, decodes=8.0)
     alone, staged = choose(asked), in_steps(choose(in_rounds(asked, STAGES)), STAGES)
     assert alone.budget is not None
     assert staged.budget == pytest.approx(alone.budget / STAGES)
@@ -120,7 +114,7 @@ def test_what_came_of_a_change_is_told_of_tokens() -> None:
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_a_step_with_the_whole_batch_keeps_gaps_too(stages: int) -> None:
     gap = replace(GAP, seconds=0.15 * stages)
-    asked = situation(TTFT, gap, decodes=8.0, running=8.0 * stages)
+    asked = situation(TTFT, gap, decodes=8.0)
     choice = chosen(asked, stages=stages)
     # Those that joined in one step stay together: the engine leaves each step as much room.
     assert choice.tokens >= choice.seqs

@@ -21,6 +21,7 @@ PUBLIC = {
     "endpoint.py": {"host"},
     "gate.py": {"model"},
     "requests.py": {"add_middleware"},
+    "serve.py": {"parse_args"},
 }  # fmt: skip
 #: Files that look at attributes by names of the contract's own, and at whatever they are told.
 BY_OTHER_NAMES = {"backstop.py", "wrapping.py"}

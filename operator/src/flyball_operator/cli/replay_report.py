@@ -135,7 +135,7 @@ def _capacity(replay: Replay) -> str:
         objectives=replay.spec.objectives,
         metrics=_SCRAPED,
         known=None,
-        lengths=replay.state.seen.lengths is not None,
+        lengths=replay.state.seen.lengths,
     )
     return verdict.message
 

@@ -1,12 +1,10 @@
 """Capacity: what engines carry at the objectives, and how many of them the load needs.
 
-What one core carries is the rate of arrivals of the largest batch at which the law's own prediction keeps every
-objective, with the lengths of now. Of the wait behind other prompts the prediction has only the mean. So a rate is
-judged with the queue that one request in a hundred meets: that tail is the headroom, and there is no other. First
-tokens are held to the threshold itself, since the margin stands for that same scatter.
+One core carries the arrivals of the largest batch at which the law's own prediction keeps every objective, with the
+lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with the wait that one request
+in a hundred meets. That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
 
-The number of replicas is advice: nothing here scales. Pure; seconds, tokens and requests per second, Unix seconds where
-a time is meant.
+The number of replicas is advice: nothing here scales. Pure; seconds, tokens, requests per second, Unix seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from flyball_operator.governor.law import choose
 from flyball_operator.governor.long_steps import step_budget
 from flyball_operator.governor.predict import largest, predict, steady, use
 from flyball_operator.governor.situation import Choice, Situation
-from flyball_operator.governor.spec import Envelope, Objective, TuningSpec
+from flyball_operator.governor.spec import Objective, TuningSpec
 
 #: Of a queue by chance, one request in a hundred meets so many times the mean.
 TAIL: Final = 3.0
@@ -28,18 +26,13 @@ DOUBLINGS: Final = 20.0
 #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
 WEIGHED_SECONDS: Final = 15.0
 MEMORY_SECONDS: Final = 60.0
-#: Windows in a row in which even an idle engine fails the objectives, before that is said.
-FAILING_WINDOWS: Final = 4
-#: An overload ends below this share of the capacity.
-RELIEVED: Final = 0.9
-#: One replica fewer must carry the load with this much to spare, for so long.
-SPARE: Final = 1.2
+#: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, and
+#: fewer replicas must carry the load with so much to spare.
+ALIKE: Final = 0.1
+#: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
 FEWER_SECONDS: Final = 300.0
-#: What people are shown stays while it is right within this share, so that noise writes no status.
-SHOWN_WITHIN: Final = 0.1
-#: More replicas are never advised, nor more than so many times those that run: where hardly any rate keeps the
-#: objectives more replicas do not make them feasible, and an autoscaler would follow any number.
-MOST_REPLICAS: Final = 10_000
+#: More replicas are never advised than so many times those that run: where hardly any rate keeps the objectives, more
+#: replicas do not either, and an autoscaler would follow any number.
 MOST_GROWTH: Final = 4
 
 
@@ -56,11 +49,7 @@ class Carried:
     reachable: tuple[tuple[str, float], ...] = ()
 
 
-#: What of a spec decides what is carried: objectives, bounds and stages.
-Asked = tuple[tuple[Objective, ...], Envelope, int]
-
-
-def asked(spec: TuningSpec) -> Asked:
+def asked(spec: TuningSpec) -> tuple[object, ...]:
     """What of a spec decides what is carried."""
     return spec.objectives, spec.envelope, spec.stages
 
@@ -69,14 +58,14 @@ def asked(spec: TuningSpec) -> Asked:
 class Balance:
     """The load of a service against what its engines carry, over the last minutes; bounded.
 
-    `rate`: what one replica carries, and `arrivals` of the service, in requests per second, refused ones too; both are
-    smoothed. `shown_rate` and `shown_arrivals` are the same for people, moved only when they are no longer right.
-    `failing`: windows in a row in which even an idle engine could not keep the objectives. `advised`: replicas.
-    `roomy`: most of what a fall of that would have needed since `fewer_since`. `short`: more would be needed. `unseen`:
-    pods that are Ready and not scraped, whose load is in none of this.
+    `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
+    smoothed. `shown_rate` and `shown_arrivals`: the same for people, moved only when they are no longer right.
+    `failing_since`: from when on even an idle engine could not keep the objectives. `advised`: replicas; `recent`: what
+    was needed when, in the stabilisation window. `short`: more would be needed. `unseen`: Ready pods that are not
+    scraped, whose load is in none of this.
     """
 
-    asked: Asked
+    asked: tuple[object, ...]
     since: float
     at: float
     carried: Carried
@@ -85,11 +74,10 @@ class Balance:
     rate: float
     shown_rate: float
     shown_arrivals: float
-    failing: int = 0
+    advised: int
+    recent: tuple[tuple[float, int], ...] = ()
+    failing_since: float = math.inf
     overloaded: bool = False
-    advised: int = 1
-    fewer_since: float = math.inf
-    roomy: int = 1
     short: bool = False
     unseen: int = 0
 
@@ -106,16 +94,12 @@ class Balance:
 
 def carried(situation: Situation) -> Carried:
     """What one core carries of the present mix; `situation` needs objectives."""
-    # Batch and mean budget are the same at any load.
+    # Batch and objectives that are given up are the same at any load.
     choice = choose(steady(situation, 0.0))
-
-    def keeps(decodes: float) -> bool:
-        return max(_uses(situation, choice, decodes).values()) <= 1.0
-
     idle = _uses(situation, choice, 0.0)
     if max(idle.values()) > 1.0:
         return Carried(rate=0.0, reachable=_reachable(situation, idle))
-    decodes = largest(choice.seqs, keeps)
+    decodes = largest(choice.batch, lambda decodes: max(_uses(situation, choice, decodes).values()) <= 1.0)
     uses = _uses(situation, choice, decodes)
     return Carried(rate=situation.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
 
@@ -125,19 +109,11 @@ def _uses(situation: Situation, choice: Choice, decodes: float) -> dict[str, flo
 
     Token objectives are held to their margin, first tokens to the threshold: their tail is predicted.
     """
-    here, margins = steady(situation, decodes), replace(situation.margins, first_token=1.0)
-    budget, seqs = choice.budget, choice.seqs
-    if budget is not None:
-        held = tuple(objective for objective in situation.objectives if objective.name not in choice.given_up)
-        mean, _ = replace(situation, objectives=held).mean_budget
-        budget = None if mean is None else step_budget(here, seqs, mean)
-    predicted = predict(here, seqs, budget, tail=TAIL)
-    uses = {o.name: use(o, predicted, margins) for o in situation.objectives}
-    # Its steps are held to their time, so what is not kept there is the mean of steps that carry all prompts.
-    for objective in situation.objectives:
-        mean = here.token_budget(objective)
-        if mean is not None:
-            uses[objective.name] = max(uses[objective.name], here.balanced_step(decodes) / mean)
+    here = steady(situation, decodes)
+    held = tuple(objective for objective in situation.objectives if objective.name not in choice.given_up)
+    predicted = predict(here, choice.seqs, step_budget(replace(here, objectives=held), choice.seqs), tail=TAIL)
+    margins = replace(situation.margins, first_token=1.0)
+    uses = {objective.name: use(objective, predicted, margins) for objective in held}
     return uses | dict.fromkeys(choice.given_up, math.inf)
 
 
@@ -188,74 +164,58 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     rate = found.rate * cores / replicas
     if before is None or before.asked != asked(spec) or now < before.at:
         last = before.advised if before is not None else advised
-        return Balance(
+        before = Balance(
             asked=asked(spec),
             since=now,
             at=now,
             carried=found,
-            failing=1 if found.reachable else 0,
             arrivals=arrivals,
             replicas=replicas,
             rate=rate,
             shown_rate=rate,
             shown_arrivals=arrivals,
-            overloaded=arrivals > replicas * rate,
             advised=last or replicas + unseen,
-            unseen=unseen,
         )
     share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
-    failing = before.failing + 1 if found.reachable else 0
-    # A window of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
+    # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
+    failing_since = min(now, before.failing_since) if found.reachable else math.inf
     if found.reachable:
-        found, rate = (before.carried, before.rate) if failing < FAILING_WINDOWS else (found, 0.0)
+        found, rate = (before.carried, before.rate) if now - failing_since < MEMORY_SECONDS - 0.5 else (found, 0.0)
     elif before.rate > 0.0:
         rate = before.rate + share * (rate - before.rate)
-    over = arrivals > replicas * rate * (RELIEVED if before.overloaded else 1.0)
-    # Figures that were right within a tenth may not say why it turned.
-    turned = over != before.overloaded
+    over = arrivals > replicas * rate * (1.0 - ALIKE if before.overloaded else 1.0)
     moved = replace(
         before,
         at=now,
         carried=found,
-        failing=failing,
         arrivals=arrivals,
         replicas=replicas,
         rate=rate,
-        shown_rate=rate if turned else _shown(before.shown_rate, rate),
-        shown_arrivals=arrivals if turned else _shown(before.shown_arrivals, arrivals),
+        failing_since=failing_since,
         overloaded=over,
         unseen=unseen,
     )
+    shown = ((moved.shown_rate, rate), (moved.shown_arrivals, arrivals))
+    # Figures that were right within a tenth may not say why it turned.
+    if over != before.overloaded or any(abs(new - old) > ALIKE * old for old, new in shown):
+        moved = replace(moved, shown_rate=rate, shown_arrivals=arrivals)
     return _advised(moved)
 
 
 def _advised(balance: Balance) -> Balance:
-    """The advice: up at once, down when fewer would have carried the load with room for all of some minutes.
+    """The advice: up at once, down to the most that was needed, with room, in the stabilisation window.
 
     Never down while some pods are not seen: half of a load may be that of half of the pods. What one window says, the
     first after a start or an edit, is no advice to a scaler.
     """
     if balance.rate <= 0.0 or not balance.settled:
-        return replace(balance, fewer_since=math.inf, short=False)
-    most = min(MOST_REPLICAS, MOST_GROWTH * (balance.replicas + balance.unseen))
-    asked_for = _needed(balance.arrivals, balance.rate)
-    needed, roomy = min(most, asked_for), _needed(SPARE * balance.arrivals, balance.rate)
-    balance = replace(balance, short=asked_for > max(needed, balance.advised))
-    if balance.unseen or needed > balance.advised or roomy >= balance.advised:
-        return replace(balance, advised=max(needed, balance.advised), fewer_since=math.inf)
-    if balance.fewer_since > balance.at:
-        return replace(balance, fewer_since=balance.at, roomy=roomy)
-    roomy = max(roomy, balance.roomy)
-    if balance.at - balance.fewer_since < FEWER_SECONDS - 0.5:
-        return replace(balance, roomy=roomy)
-    return replace(balance, advised=roomy, fewer_since=math.inf)
-
-
-def _needed(arrivals: float, rate: float) -> int:
-    """Replicas that carry so many arrivals; one where none would."""
-    return max(1, math.ceil(min(arrivals / rate, MOST_REPLICAS + 1.0))) if rate > 0.0 else 1
-
-
-def _shown(before: float, now: float) -> float:
-    return before if abs(now - before) <= SHOWN_WITHIN * before else now
+        return replace(balance, recent=((balance.at, balance.advised),), short=False)
+    most = MOST_GROWTH * (balance.replicas + balance.unseen)
+    load = min(balance.arrivals / balance.rate, max(most, balance.advised) + 1.0)
+    needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - ALIKE)))
+    kept = (one for one in balance.recent if one[0] > balance.at - FEWER_SECONDS)
+    recent = (*kept, (balance.at, balance.advised if balance.unseen else roomy))
+    fewer = min(balance.advised, max(count for _, count in recent))
+    advised = max(fewer, min(most, needed))
+    return replace(balance, advised=advised, recent=recent, short=needed > advised)

@@ -8,12 +8,12 @@ from typing import Final
 from flyball_engine.contract import LARGEST_LIMIT, Metric
 from flyball_operator.governor.guard import replace_limits
 from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.situation import TOKEN_METRICS
 from flyball_operator.governor.spec import TuningSpec
 
 #: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective: near
 #: full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several of them.
 FIRST_TOKENS: Final = 512
+_OF_TOKENS: Final = (Metric.TIME_PER_OUTPUT_TOKEN, Metric.INTER_TOKEN_LATENCY)
 
 
 def first_policy(spec: TuningSpec) -> Policy:
@@ -22,7 +22,7 @@ def first_policy(spec: TuningSpec) -> Policy:
     Only where requests will be refused: elsewhere those that wait go by what engines start with until a model is there.
     """
     limits, span = spec.envelope.upper(), spec.envelope
-    if not spec.refuses or not any(one.metric in TOKEN_METRICS for one in spec.objectives):
+    if not spec.refuses or not any(one.metric in _OF_TOKENS for one in spec.objectives):
         return Policy(limits=limits)
     first = span.tokens.clip(max(FIRST_TOKENS, span.seqs.most))
     limits = replace_limits(limits, seqs=span.seqs.most, tokens=first)

@@ -21,7 +21,7 @@ from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose
 from flyball_operator.governor.margins import MARGINS, scattered
 from flyball_operator.governor.pipeline import in_rounds, in_steps
-from flyball_operator.governor.policy import BUDGET_MOVED, Policy, asked_deadline, rounded, settled
+from flyball_operator.governor.policy import MOVED, Policy, asked_deadline, rounded, settled
 from flyball_operator.governor.signals import Load, Observation, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.situation import Choice, Demand, Situation
 from flyball_operator.governor.spec import TuningSpec
@@ -171,7 +171,7 @@ def _act(state: State, signals: Signals, load: Load, spec: TuningSpec, now: floa
         return state, _decision(state, state, now, Hold.IDLE, "no requests")
     model, demand = state.learner.model, _demand(state, load, signals)
     if model is None or demand is None:
-        first = state.seen.first_demand(load, at=signals.at, cores=signals.cores)
+        first = state.seen.first_demand(load, cores=signals.cores)
         return _learn_on(state, demand or first, spec, now, window=signals.window_seconds)
     situation = _situation(state, model, demand, spec)
     choice = in_steps(choose(situation), spec.stages)
@@ -236,10 +236,10 @@ def _explored(state: State, asked: float, spec: TuningSpec, now: float, *, windo
     step = state.policy.step
     if step is None or not spec.live or 0.0 <= now - state.changed_at < window:
         return state, _decision(state, state, now, Hold.LEARNING, _learning(state))
-    if step.seconds > (1.0 + BUDGET_MOVED) * asked:
+    if step.seconds > (1.0 + MOVED) * asked:
         seconds = max(asked, step.seconds / 2)
     else:
-        seconds = asked if step.seconds < (1.0 - BUDGET_MOVED) * asked else step.seconds / 2
+        seconds = asked if step.seconds < (1.0 - MOVED) * asked else step.seconds / 2
     policy = replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
     moved = replace(state, policy=policy)
     return moved, _decision(state, moved, now, None, _learning(state))
@@ -252,19 +252,18 @@ def _situation(state: State, model: StepModel, demand: Demand, spec: TuningSpec)
         spec.objectives,
         scattered(MARGINS, spec.objectives, demand),
         spec.envelope,
-        deadline=state.policy.deadline,
         budget=state.policy.budget,
     )
     return in_rounds(situation, spec.stages)
 
 
 def _demand(state: State, load: Load, signals: Signals) -> Demand | None:
-    return state.seen.demand(load, at=signals.at, cores=signals.cores)
+    return state.seen.demand(load, cores=signals.cores)
 
 
 def _learning(state: State) -> str:
     fit = state.learner.fit
-    if fit is None or state.seen.lengths is None or state.seen.mix is None:
+    if fit is None or not state.seen.lengths or state.seen.recent.steps.decodes <= 0.0:
         return "learning the step-time model: too little traffic so far"
     return f"learning the step-time model: {doubts.said(fit)} ({fit.steps:,} steps so far)"
 

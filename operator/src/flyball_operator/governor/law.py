@@ -3,8 +3,8 @@
 One policy, whether late requests wait or are refused. Who has its first token in time is decided in the engine, which
 orders its prompts by what can still be on time, or refuses what cannot. The law says what steps may take:
 
-- `max_num_active_seqs` (S): the largest batch whose decodes keep the token objectives beside a least chunk of a prompt,
-  as far as KV memory goes.
+- `max_num_active_seqs` (S): the largest batch whose decodes keep the token objectives beside a least chunk of a prompt.
+  KV memory does not bound it: the engine itself admits what fits.
 - The step budget: what a step may take so that the predicted mean time per token is kept. Gaps are single steps.
 - `max_num_scheduled_tokens` (C): the largest step that this budget allows beside the mean batch, as an outer bound.
 - The deadline: the first-token objective, or what an end-to-end objective leaves.
@@ -23,16 +23,11 @@ from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.governor.long_steps import step_budget
 from flyball_operator.governor.margins import MARGINS
 from flyball_operator.governor.predict import largest, predict, sustained
-from flyball_operator.governor.situation import Choice, Demand, Situation
+from flyball_operator.governor.situation import Choice, Situation
 from flyball_operator.governor.spec import Objective
 
 #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
 LEAST_CHUNK: Final = 16.0
-#: Share of the KV cache that may be filled, and how many deviations of request length are kept free (1 % preempted).
-KV_SHARE: Final = 0.92
-KV_DEVIATIONS: Final = 2.33
-#: A deadline made of lengths is kept while it is right within this share, or each window's noise would be a setpoint.
-KEEP: Final = 0.15
 #: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
 #: deadline that no request can meet, and with none served nothing would show that answers are short again.
 LEAST_FIRST_SHARE: Final = 0.25
@@ -48,41 +43,31 @@ def choose(situation: Situation) -> Choice:
     lost = tuple(objective.name for objective in situation.objectives if objective not in held)
     calm = replace(situation, objectives=held)
     mean, binding = calm.mean_budget
-    seqs, full = _seqs(calm, mean)
-    budget = None if mean is None else step_budget(calm, seqs, mean)
+    seqs = _seqs(calm, mean)
+    budget, batch = step_budget(calm, seqs), sustained(calm, seqs)
     return Choice(
         seqs=seqs,
         tokens=_tokens(calm, seqs, budget),
-        binding=lost[0] if lost else "KVCache" if full else binding,
+        binding=lost[0] if lost else binding,
         given_up=lost,
         predicted=predict(calm, seqs, budget),
-        capacity=sustained(calm, seqs),
+        batch=batch,
+        capacity=calm.arrivals_of(batch),
         budget=budget,
         deadline=_deadline(situation, budget),
     )
 
 
-def _seqs(situation: Situation, mean: float | None) -> tuple[int, bool]:
-    """The largest batch that keeps the mean time of a token beside a least chunk; and whether memory binds it."""
-    span, fits = situation.envelope.seqs, kv_seqs(situation.demand)
-    most = span.most
-    if mean is not None:
-        most = int(largest(span.most, lambda decodes: situation.step(decodes, LEAST_CHUNK) <= mean))
-    return max(span.least, min(most, fits)), fits < most
-
-
-def kv_seqs(demand: Demand) -> int:
-    """Requests whose KV fits with room for their scatter; no bound if the cache's size is not known."""
-    mean = max(demand.held, demand.prompt + demand.output / 2)
-    if demand.kv_tokens <= 0 or mean <= 0:
-        return 2**31 - 1
-    # k requests hold k·mean ± deviation·√k with a deviation of half the mean: solved for √k.
-    room, half = KV_SHARE * demand.kv_tokens / mean, KV_DEVIATIONS / 4
-    return max(1, int((math.sqrt(room + half**2) - half) ** 2))
+def _seqs(situation: Situation, mean: float | None) -> int:
+    """The largest batch that keeps the mean time of a token beside a least chunk."""
+    span = situation.envelope.seqs
+    if mean is None:
+        return span.most
+    return max(span.least, int(largest(span.most, lambda decodes: situation.step(decodes, LEAST_CHUNK) <= mean)))
 
 
 def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
-    """Tokens of the largest step that a budget allows beside the mean batch, for the beginning of a prompt.
+    """Tokens of the largest step that a budget allows beside the mean batch.
 
     Never less than the whole batch needs beside a least chunk, whichever step of a round it is in.
     """
@@ -90,8 +75,7 @@ def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
         return situation.envelope.tokens.most
     decodes, drafted = min(situation.demand.decodes, float(seqs)), situation.demand.drafted
     room = situation.stages * seqs * drafted + LEAST_CHUNK
-    fresh = replace(situation, demand=replace(situation.demand, attention=0.0))
-    return situation.envelope.tokens.clip(max(room, decodes * drafted + fresh.chunk(decodes, budget)))
+    return situation.envelope.tokens.clip(max(room, decodes * drafted + situation.chunk(decodes, budget)))
 
 
 def _feasible(situation: Situation) -> tuple[Objective, ...]:
@@ -116,8 +100,7 @@ def _feasible(situation: Situation) -> tuple[Objective, ...]:
 def _deadline(situation: Situation, budget: float | None) -> float | None:
     """The earliest that the objectives leave for a first token; None if none says.
 
-    Of an end-to-end objective that is what the tokens of a mean answer leave in the batch of now. It moves with every
-    window's lengths, so that the present one is kept while it is near.
+    Of an end-to-end objective that is what the tokens of a mean answer leave in the batch of now.
     """
     token = situation.token_seconds(situation.decodes(situation.envelope.seqs.most))
     made = situation.demand.output * (token if budget is None else min(token, budget / situation.demand.made))
@@ -127,8 +110,4 @@ def _deadline(situation: Situation, budget: float | None) -> float | None:
         for o in situation.objectives
         if o.metric is Metric.END_TO_END_LATENCY
     ]
-    earliest, present = min([*given, *left], default=None), situation.deadline
-    if earliest is None or earliest in given or present is None:
-        return earliest
-    near = abs(earliest - present) <= KEEP * present and present <= min(given, default=present)
-    return present if near else earliest
+    return min([*given, *left], default=None)

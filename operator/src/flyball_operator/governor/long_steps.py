@@ -33,8 +33,11 @@ AHEAD_KEPT: Final = 1.5
 SHORT_ANSWER: Final = 0.1
 
 
-def step_budget(situation: Situation, seqs: int, mean: float) -> float:
-    """Seconds that a step may take beside a batch of up to `seqs`; `mean`: what one may take in the mean."""
+def step_budget(situation: Situation, seqs: int) -> float | None:
+    """Seconds that a step may take beside a batch of up to `seqs`; None if no objective says."""
+    mean, _ = situation.mean_budget
+    if mean is None:
+        return None
     first = min((o.seconds for o in situation.objectives if o.metric in DEADLINES), default=math.inf)
     first *= situation.margins.first_token
     chunk = situation.chunk(situation.decodes(seqs), mean)

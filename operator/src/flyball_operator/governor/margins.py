@@ -17,7 +17,7 @@ from flyball_operator.governor.spec import Objective
 
 #: Order and gate keep what comes of the queue near the prediction.
 MARGINS: Final = Margins(token=0.92, first_token=0.85)
-#: However much short answers scatter, so much of a token objective is aimed at.
+#: However much the tokens of a step scatter, so much of a token objective is aimed at.
 LEAST_TOKEN_MARGIN: Final = 0.70
 #: No objective is held for more than all requests but this share.
 LEAST_ALLOWED: Final = 1e-4
@@ -25,14 +25,14 @@ _NORMAL: Final = NormalDist()
 
 
 def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Demand) -> Margins:
-    """The margins, narrowed for what short answers scatter: so that all but the allowed share keep their token time.
+    """The margins, narrowed for speculation: so that all but the allowed share of answers keep their token time.
 
     A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.
-    With speculation the tokens of a step scatter, too: between one and all drafts, by a variance that their mean bounds
-    (Bhatia and Davis, 2000).
+    The tokens that a step makes are between one and all drafts; their mean bounds their variance (Bhatia and Davis,
+    2000).
     """
     drafts = max(0.0, (demand.made - 1.0) * (demand.drafted - demand.made)) / demand.made**2
-    scatter = math.sqrt((demand.scatter**2 + drafts) / max(1.0, demand.output / demand.made))
+    scatter = math.sqrt(drafts / max(1.0, demand.output / demand.made))
     token = margins.token
     for objective in objectives:
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flyball_engine.model import StepModel
-from flyball_operator.governor.situation import Choice, Demand, Situation
+from flyball_operator.governor.situation import Choice, Situation
 from flyball_operator.governor.spec import Envelope, Span
 
 
@@ -20,11 +19,13 @@ def in_rounds(situation: Situation, stages: int) -> Situation:
     """The same situation, told of rounds of so many steps."""
     if stages == 1:
         return situation
-    tokens = situation.envelope.tokens
+    tokens, model = situation.envelope.tokens, situation.model
+    # A token, a decode and attention cost the same. What each step costs comes as often as there are steps.
+    model = replace(model, t0=stages * model.t0, h=stages * model.h, kappa=stages * model.kappa)
     return replace(
         situation,
-        model=_of_rounds(situation.model, stages),
-        demand=replace(situation.demand, decodes=_decodes(situation.demand, stages)),
+        model=model,
+        demand=replace(situation.demand, decodes=stages * situation.demand.decodes),
         envelope=Envelope(situation.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
         budget=None if situation.budget is None else stages * situation.budget,
         stages=stages,
@@ -35,13 +36,3 @@ def in_steps(choice: Choice, stages: int) -> Choice:
     """What was chosen of rounds of so many steps, told of the steps that an engine is held to."""
     budget = None if choice.budget is None else choice.budget / stages
     return replace(choice, tokens=choice.tokens // stages, budget=budget)
-
-
-def _of_rounds(model: StepModel, stages: int) -> StepModel:
-    """What a token, a decode and attention cost is the same; what each step costs comes as often as there are steps."""
-    return replace(model, t0=stages * model.t0, h=stages * model.h, kappa=stages * model.kappa)
-
-
-def _decodes(demand: Demand, stages: int) -> float:
-    """Decodes of a round: no more than run, where these leave steps empty."""
-    return min(stages * demand.decodes, max(demand.decodes, demand.running))

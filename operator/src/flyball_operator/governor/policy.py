@@ -30,9 +30,8 @@ from flyball_operator.governor.spec import Objective, TuningSpec
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: A model is sent anew when the time of some step moved by this share; a budget by this.
-MODEL_MOVED: Final = 0.05
-BUDGET_MOVED: Final = 0.05
+#: A model is sent anew when the time of some step moved by this share, a budget or a deadline when it moved by it.
+MOVED: Final = 0.05
 #: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
     (1, 0, 0, 0),
@@ -152,15 +151,20 @@ def model_spec(model: StepModel) -> ModelSpec:
 
 
 def _moved(present: Policy, wanted: Policy) -> bool:
+    """Whether it says something else. What noise does to a deadline that is made of lengths is nothing else."""
+    if present.deadline is not None and wanted.deadline is not None and _near(present.deadline, wanted.deadline):
+        wanted = wanted.due_by(present.deadline)
     step, new_step = present.step, wanted.step
     if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
         return True
     if step is None or new_step is None:
         return step is not new_step
-    return (
-        abs(new_step.seconds - step.seconds) > BUDGET_MOVED * step.seconds
-        or difference(step.model.step_model(), new_step.model.step_model()) > MODEL_MOVED
-    )
+    alike = difference(step.model.step_model(), new_step.model.step_model()) <= MOVED
+    return not (alike and _near(step.seconds, new_step.seconds))
+
+
+def _near(present: float, wanted: float) -> bool:
+    return abs(wanted - present) <= MOVED * present
 
 
 def difference(one: StepModel, other: StepModel) -> float:

@@ -29,46 +29,38 @@ def predict(situation: Situation, seqs: float, budget: float | None, *, tail: fl
     chunk = max(1.0, situation.chunk(decodes, budget))
     full = situation.step(decodes, chunk)
     rate = chunk / full
-    wait = _prompt_wait(situation, rate)
-    backlog = demand.waiting * demand.uncached + 1.5 * demand.large
-    ttft, tpot = full / 2 + backlog / rate + (1.0 + tail) * wait, situation.token_seconds(decodes)
+    load = demand.arrivals * demand.uncached / rate
+    wait = load / (2 * (1 - load)) * demand.large / rate if load < 1 else UNBOUNDED
+    ttft = full / 2 + (demand.waiting * demand.uncached + 1.5 * demand.large) / rate + (1.0 + tail) * wait
+    tpot = situation.token_seconds(decodes)
     if budget is not None:
         # A batch that does not get its prompts in this time shrinks: its steps are held all the same.
         tpot = min(tpot, budget / demand.made)
-    return Prediction(
-        ttft=ttft,
-        tpot=tpot,
-        gap=full,
-        e2e=ttft + demand.output * tpot,
-    )
+    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot)
 
 
 def sustained(situation: Situation, seqs: float) -> float:
-    """Requests per second of the largest batch, of at most `seqs`, that holds its size in the mean time of a token."""
+    """Decodes of the largest batch, of at most `seqs`, that memory and the mean time of a token let hold its size."""
     demand, mean = situation.demand, situation.mean_budget[0]
-    most = min(seqs, situation.envelope.tokens.most / (demand.drafted + demand.ratio))
-    if mean is not None:
-        most = largest(most, lambda decodes: situation.balanced_step(decodes) <= mean)
-    return situation.arrivals_of(most)
+    most = min(seqs, demand.fits, situation.envelope.tokens.most / (demand.drafted + demand.ratio))
+    return most if mean is None else largest(most, lambda decodes: situation.balanced_step(decodes) <= mean)
 
 
 def steady(situation: Situation, decodes: float) -> Situation:
     """The same mix with nobody waiting, at the rate of arrivals that keeps so many decodes running."""
-    demand = replace(
-        situation.demand, arrivals=situation.arrivals_of(decodes), waiting=0.0, running=decodes, decodes=decodes
-    )
+    demand = replace(situation.demand, arrivals=situation.arrivals_of(decodes), waiting=0.0, decodes=decodes)
     return replace(situation, demand=demand)
 
 
 def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
     """Predicted share of what the objective allows; 1 is at the margin."""
-    if objective.metric is Metric.TIME_TO_FIRST_TOKEN:
-        return predicted.ttft / (objective.seconds * margins.first_token)
-    if objective.metric is Metric.END_TO_END_LATENCY:
-        return predicted.e2e / (objective.seconds * margins.first_token)
-    if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
-        return predicted.tpot / (objective.seconds * margins.token)
-    return predicted.gap / (objective.seconds * margins.token * GAP_SHARE)
+    seconds, margin = {
+        Metric.TIME_TO_FIRST_TOKEN: (predicted.ttft, margins.first_token),
+        Metric.END_TO_END_LATENCY: (predicted.e2e, margins.first_token),
+        Metric.TIME_PER_OUTPUT_TOKEN: (predicted.tpot, margins.token),
+        Metric.INTER_TOKEN_LATENCY: (predicted.gap, margins.token * GAP_SHARE),
+    }[objective.metric]
+    return seconds / (objective.seconds * margin)
 
 
 def largest(most: float, holds: Callable[[float], bool]) -> float:
@@ -80,10 +72,3 @@ def largest(most: float, holds: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def _prompt_wait(situation: Situation, rate: float) -> float:
-    """Mean wait behind other prompts (M/G/1), `rate` tokens of which are computed per second."""
-    demand = situation.demand
-    load = demand.arrivals * demand.uncached / rate
-    return load / (2 * (1 - load)) * demand.large / rate if load < 1 else UNBOUNDED

@@ -5,6 +5,7 @@ Seconds and tokens throughout, all per engine core.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +15,6 @@ from flyball_operator.governor.spec import Envelope, Objective
 
 #: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
 GAP_SHARE: Final = 0.85
-#: Metrics that bound the time of a step.
-TOKEN_METRICS: Final = (Metric.TIME_PER_OUTPUT_TOKEN, Metric.INTER_TOKEN_LATENCY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +29,11 @@ class Margins:
 class Demand:
     """What one engine core is asked for.
 
-    `arrivals` requests per second; `prompt` tokens of a prompt, `uncached` those that need computing, `output` tokens;
-    `ratio` prefill tokens per decode; `attention` prefill attention per prefill token (mean context of a chunk);
-    `decodes` running in a mean step, each of which reads `context` tokens of KV cache; `running`, `waiting` requests;
-    `kv_tokens` the cache holds, `held` per running request. `drafted`: tokens that a step processes for a decode,
-    `made`: those that come of it, both 1 without speculation. `scatter`: deviation of the time of steps alike, as a
-    share of their mean.
+    `arrivals` requests per second, of which `waiting` have no slot; `prompt` tokens of a prompt, `uncached` those that
+    need computing, `output` tokens; `ratio` prefill tokens per decode; `attention` prefill attention per prefill token
+    (mean context of a chunk); `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
+    `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
+    both 1 without speculation.
     """
 
     arrivals: float
@@ -45,18 +43,20 @@ class Demand:
     ratio: float
     attention: float
     decodes: float
-    running: float
     waiting: float
     kv_tokens: float
-    held: float
     drafted: float = 1.0
     made: float = 1.0
-    scatter: float = 0.0
     context: float = 0.0
 
     @property
+    def fits(self) -> float:
+        """Requests of mean length whose KV cache fits; infinite where its size is not known."""
+        return self.kv_tokens / (self.prompt + self.output / 2) if self.kv_tokens > 0.0 else math.inf
+
+    @property
     def large(self) -> float:
-        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts, and the tail, see.
+        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts sees these.
 
         A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
         """
@@ -77,15 +77,16 @@ class Prediction:
 class Choice:
     """What the law wants. `binding` names what bounds batch and steps, empty if nothing does.
 
-    `capacity`: requests per second that the batch sustains, whatever they wait. `given_up`: token objectives that leave
-    prompts no room even on an idle engine. `budget`: seconds that a step may take, `deadline`: seconds to the first
-    token, None where no objective bounds it.
+    `batch`: decodes of the largest batch that holds its size, `capacity`: the requests per second that it comes to,
+    whatever they wait. `given_up`: token objectives that leave prompts no room even on an idle engine. `budget`:
+    seconds that a step may take, `deadline`: seconds to the first token; None where no objective says.
     """
 
     seqs: int
     tokens: int
     binding: str
     predicted: Prediction
+    batch: float = 0.0
     capacity: float = 0.0
     given_up: tuple[str, ...] = ()
     budget: float | None = None
@@ -96,8 +97,7 @@ class Choice:
 class Situation:
     """All that limits are chosen from.
 
-    `deadline`, `budget`: the present ones, kept while they are right. `stages`: steps of a round, whose prompts are
-    apart, where it is rounds that are told of (see `pipeline`).
+    `budget`: the present one. `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline`).
     """
 
     model: StepModel
@@ -105,7 +105,6 @@ class Situation:
     objectives: tuple[Objective, ...]
     margins: Margins
     envelope: Envelope
-    deadline: float | None = None
     budget: float | None = None
     stages: int = 1
 
@@ -114,8 +113,7 @@ class Situation:
 
         A prefill below one token stands for a prefill in that share of steps.
         """
-        # One token for each step of a round.
-        one = float(self.stages)
+        one = float(self.stages)  # A token for each step of a round.
         if prefill <= 0.0 or prefill >= one:
             return self._seconds(decodes, max(0.0, prefill))
         idle = self._seconds(decodes, 0.0)
@@ -160,8 +158,8 @@ class Situation:
         return 0.0 if decodes <= 0.0 else decodes / (self.demand.output * self.token_seconds(decodes))
 
     def decodes(self, seqs: float) -> float:
-        """Decodes to plan one step for: a little above the mean, never above the limit."""
-        return min(float(seqs), 1.1 * self.demand.decodes + 2.0)
+        """Decodes to plan one step for: the mean, never above the limit."""
+        return min(float(seqs), max(1.0, self.demand.decodes))
 
     @property
     def mean_budget(self) -> tuple[float | None, str]:

@@ -346,7 +346,7 @@ class Seat:
                 objectives=self._spec.objectives,
                 metrics=metrics,
                 known=self._advice.known,
-                lengths=self._state.seen.lengths is not None,
+                lengths=self._state.seen.lengths,
             ),
         }
 
