@@ -1,4 +1,4 @@
-"""More requests than the objectives allow: refused at once where the user wants that, and no longer when not."""
+"""More requests than the objectives allow: refused before anything was sent where the user wants that, or all wait."""
 
 from __future__ import annotations
 

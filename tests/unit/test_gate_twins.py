@@ -27,7 +27,7 @@ DEADLINE = 1.0
 
 
 def told(*, orders: bool) -> Setpoint:
-    order = OnTime(first_token_deadline_seconds=DEADLINE, margin=0.85, late_share=0.0)
+    order = OnTime(first_token_deadline_seconds=DEADLINE, margin=0.85)
     shed = Shed(ttft_deadline_seconds=DEADLINE)
     return a_setpoint(step=a_budget(0.060, LAW), shed=shed, on_time=order if orders else None)
 

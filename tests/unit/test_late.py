@@ -32,9 +32,9 @@ def test_attention_takes_its_time_too() -> None:
 
 def test_of_those_that_are_late_one_stays_where_nobody_else_is_there() -> None:
     late = [["a"], ["b", "b2"], ["c"]]
-    assert but_one_alone(late, present=4) == [["a"], ["b", "b2"]]
-    assert but_one_alone(late, present=5) == late
-    assert but_one_alone([], present=0) == []
+    assert but_one_alone(late, present=4) == ([["a"], ["b", "b2"]], ["c"])
+    assert but_one_alone(late, present=5) == (late, [])
+    assert but_one_alone([], present=0) == ([], [])
 
 
 @dataclass

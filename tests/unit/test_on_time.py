@@ -55,6 +55,28 @@ def test_what_cannot_be_on_time_alone_costs_nobody_else_its_place() -> None:
     assert judged(order) == ["good", "hopeless"]
 
 
+def test_who_is_refused_before_long_has_no_share_while_requests_are_refused() -> None:
+    order = an_order(late_share=0.5)
+    for name, refusable in (("first", True), ("second", False)):
+        order.add(name, arrived=0.0, deadline=math.inf, tokens=500, refusable=refusable)
+    order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
+    order.refuses = True
+    order.served(tokens=100, behind=0, most=100)
+    assert [one.request for one in order.in_order()] == ["second", "in time", "first"]
+    order.discard("second")
+    assert order.owed is None
+    order.stays("first")
+    assert order.owed is order.get("first")
+
+
+def test_where_nobody_is_refused_all_share() -> None:
+    order = an_order(late_share=0.5)
+    order.add("behind", arrived=0.0, deadline=math.inf, tokens=500, refusable=True)
+    order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
+    order.served(tokens=100, behind=0, most=100)
+    assert order.owed is order.get("behind")
+
+
 def test_the_least_weight_per_second_is_given_up() -> None:
     order = an_order()
     order.add("dear", arrived=0.0, deadline=1.0, tokens=900, weight=10.0)

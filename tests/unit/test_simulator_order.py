@@ -190,6 +190,17 @@ def test_an_engine_that_only_decodes_is_let_a_hopeless_one_now_and_then() -> Non
     assert (first.fate, second.fate) == (Fate.FINISHED, Fate.SHED)
 
 
+def test_what_is_served_in_any_case_has_its_share_and_the_others_get_all_else() -> None:
+    core = ordered(shed=True, late_share=0.1)
+    submitted(core, a_request(64, 4000))
+    at = PROBE_SECONDS + 1.0
+    (probe,) = submitted(core, a_request(3000, 2, at=at))
+    crowd = submitted(core, *(a_request(400, 2, at=at + number * 0.05) for number in range(400)))
+    core.run(at + 20.0)
+    assert probe.first_token is not None, "it is not kept waiting for the crowd to end"
+    assert any(one.fate is Fate.SHED for one in crowd)
+
+
 def test_sequences_of_a_request_are_refused_together_and_not_once_one_has_a_token() -> None:
     core = ordered(shed=True, seqs=2)
     submitted(core, a_request(64, 100))

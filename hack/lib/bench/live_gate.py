@@ -16,8 +16,8 @@ from typing import Final
 from bench.engines import Engines, say
 from bench.identified import identify
 from bench.load import Answer, Ask, Prompts, carried, closed, never_idle, open_loop, poisson
-from bench.plays import model_spec, ordered
-from flyball_engine.contract import QueueLimits, Shed, StepBudget
+from bench.plays import model_spec
+from flyball_engine.contract import OnTime, QueueLimits, Shed, StepBudget
 from flyball_operator.governor.identify import Fit
 
 #: The objective, in seconds, and the request: most of its cost is its prompt.
@@ -47,7 +47,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
 
 def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     step = StepBudget(seconds=BUDGET, model=model_spec(fit.model))
-    shed, order = Shed(ttft_deadline_seconds=TTFT), ordered(TTFT)
+    shed, order = Shed(ttft_deadline_seconds=TTFT), OnTime(first_token_deadline_seconds=TTFT)
     streams, requests = BUSY
     busy = never_idle(
         engines.stock.url, [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(requests)], streams=streams
@@ -107,7 +107,9 @@ def _warm(engines: Engines, rate: float, step: StepBudget) -> dict[str, float]:
     deadline = statistics.median(answer.first or TTFT for answer in cold) / 2
     warming = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, index / 2) for index in range(10)]
     open_loop(url, warming, patience=20.0)
-    governed.put(step=step, shed=Shed(ttft_deadline_seconds=deadline), on_time=ordered(deadline))
+    governed.put(
+        step=step, shed=Shed(ttft_deadline_seconds=deadline), on_time=OnTime(first_token_deadline_seconds=deadline)
+    )
     asks = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, at) for at in poisson(random, rate=rate, seconds=WARM_SECONDS)]
     warm = open_loop(url, asks, patience=2 * TTFT)
     refused_cold = closed(url, _alone(engines), streams=1)

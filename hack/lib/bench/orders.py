@@ -113,7 +113,7 @@ class Rule:
         """As it is sent, once and for all."""
         spec = model_spec(_faster(case.known, self.speed))
         order = OnTime(first_token_deadline_seconds=case.ttft, margin=self.margin, late_share=self.late_share)
-        shed = Shed(ttft_deadline_seconds=case.ttft, margin=GATE_MARGIN)
+        shed = Shed(ttft_deadline_seconds=case.ttft, margin=GATE_MARGIN if self.at_arrival else self.margin)
         return fixed(Limits(max_num_active_seqs=self.seqs), case.tuning).model_copy(
             update={
                 "step": StepBudget(seconds=self.budget * case.token, model=spec),
@@ -144,8 +144,7 @@ def _faster(model: StepModel, speed: float) -> StepModel:
 FIRST_COME: Final = Rule(name="first come, first served")
 LATE_LAST: Final = Rule(name="late ones last", relegates=True)
 QUEUE: Final = Rule(name="on time, all wait", on_time=True)
-#: Who waits behind is refused before long: what was processed of its prompt would be for nothing.
-SHED: Final = Rule(name="on time, shed", on_time=True, sheds=True, late_share=0.0)
+SHED: Final = Rule(name="on time, shed", on_time=True, sheds=True)
 #: A model that is wrong by so much, either way.
 WRONG: Final = 1.5
 WRONGLY: Final = tuple(

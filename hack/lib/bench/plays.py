@@ -33,11 +33,6 @@ def model_spec(model: StepModel) -> ModelSpec:
     return ModelSpec(id="bench", trusted=True, **asdict(model))
 
 
-def ordered(deadline: float) -> OnTime:
-    """The order of a service that sheds: who waits behind is refused before long, and needs no share."""
-    return OnTime(first_token_deadline_seconds=deadline, late_share=0.0)
-
-
 def keeps(request: Request, *, ttft: float, tpot: float) -> bool:
     """Whether it was answered, its first token within `ttft` seconds and the others in `tpot` each, in the mean."""
     return first_in_time(request, ttft) and tokens_in_time(request, tpot)
@@ -89,7 +84,7 @@ class Policy:
             limits=Limits(max_num_scheduled_tokens=self.tokens),
             step=None if self.budget is None else StepBudget(seconds=self.budget, model=spec),
             shed=None if self.deadline is None else Shed(ttft_deadline_seconds=self.deadline),
-            on_time=None if self.deadline is None else ordered(self.deadline),
+            on_time=None if self.deadline is None else OnTime(first_token_deadline_seconds=self.deadline),
             expires_seconds=NEVER_EXPIRES,
         )
 

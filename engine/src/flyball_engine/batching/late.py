@@ -126,12 +126,13 @@ class LetIn(Generic[R]):
         return found
 
 
-def but_one_alone(late: list[list[R]], *, present: int) -> list[list[R]]:
-    """Whom to refuse of the requests that are `late`: one stays where they are all that is `present`, in sequences.
+def but_one_alone(late: list[list[R]], *, present: int) -> tuple[list[list[R]], list[R]]:
+    """Whom to refuse of the requests that are `late`, and who stays: one, where they are all that is `present`.
 
     Nobody is hurt by a request that is late and alone: late is better than never. It is asked about no more.
+    `present`: sequences in the engine.
     """
-    return late[:-1] if sum(map(len, late)) == present else late
+    return (late[:-1], late[-1]) if late and sum(map(len, late)) == present else (late, [])
 
 
 def _misses(left: Progress, deadline: float, rate: PrefillRate, now: float) -> bool:

@@ -4,7 +4,7 @@ The prompts of an engine core are jobs on one machine, its prefill. The most of 
 deadline and, whenever one would be late, the longest of those taken is given up: Moore and Hodgson, 1968. Where jobs
 have weights, the one with the least weight per second of work is given up. Those that are given up, and those that
 have no deadline, are served behind, in order of arrival; a share of the prefill goes to the oldest of them, so that
-nobody starves.
+nobody starves. Who will be refused before long needs no share: prompt tokens spent on it are lost.
 
 A long queue is judged in parts, some requests before each step, so that no step waits for it: what a call costs
 depends on how many requests it looks at, not on how many there are.
@@ -85,7 +85,7 @@ class Pending(Generic[R]):
     `arrived`, `deadline`: by the engine's clock; the deadline is infinite for work that has none. `tokens` and
     `attention` are still to be processed of its prompt, without what the prefix cache holds. `weight`: what its being
     on time is worth. `begun`: whether it has a slot. `on_time`: whether it is in the on-time set. `moved_behind`:
-    whether it ever was given up.
+    whether it ever was given up. `refusable`: whether it is refused once it is hopeless, where anybody is.
     """
 
     __slots__ = (
@@ -96,6 +96,7 @@ class Pending(Generic[R]):
         "moved_behind",
         "number",
         "on_time",
+        "refusable",
         "request",
         "tokens",
         "weight",
@@ -122,6 +123,7 @@ class Pending(Generic[R]):
         self.begun = False
         self.on_time = math.isfinite(deadline)
         self.moved_behind = False
+        self.refusable = False
 
     def rank(self) -> tuple[bool, float, int]:
         """Sorts as they are served: by deadline those on time, then by arrival."""
@@ -132,7 +134,7 @@ class OnTimeOrder(Generic[R]):
     """The requests without a first token, in the order to serve them.
 
     `moved_behind`: requests that were given up once, cumulative. `in_time_after_all`: those of them whose first token
-    came by its deadline.
+    came by its deadline. `refuses`: whether requests are refused that may be, once they are hopeless.
     """
 
     def __init__(self, *, late_share: float) -> None:
@@ -140,11 +142,14 @@ class OnTimeOrder(Generic[R]):
         self.late_share = late_share
         self.moved_behind = 0
         self.in_time_after_all = 0
+        self.refuses = False
         self._pending: dict[R, Pending[R]] = {}
         self._numbers = 0
         # Sorted by deadline and by arrival; the numbers make each key unique.
         self._on_time: list[tuple[float, int, Pending[R]]] = []
         self._behind: list[tuple[int, Pending[R]]] = []
+        # Those of the latter that are served in any case.
+        self._staying: list[tuple[int, Pending[R]]] = []
         # Those of the latter that may be on time yet, by deadline.
         self._hopeful: list[tuple[float, int, Pending[R]]] = []
         self._judgement: _Judgement[R] | None = None
@@ -173,6 +178,7 @@ class OnTimeOrder(Generic[R]):
         tokens: float,
         attention: float = 0.0,
         weight: float = 1.0,
+        refusable: bool = False,
     ) -> None:
         """A request came, or came back. It counts as on time until it is judged."""
         self.discard(request)
@@ -186,8 +192,17 @@ class OnTimeOrder(Generic[R]):
             attention=attention,
             weight=weight,
         )
+        pending.refusable = refusable
         self._pending[request] = pending
         self._place(pending)
+
+    def stays(self, request: R) -> None:
+        """A request is served in any case from now on."""
+        pending = self._pending.get(request)
+        if pending is not None and pending.refusable:
+            self._take_out(pending)
+            pending.refusable = False
+            self._place(pending)
 
     def progressed(self, request: R, *, tokens: float, attention: float, begun: bool = True) -> None:
         """So much of its prompt is still to be processed; `begun`: whether it has a slot."""
@@ -214,7 +229,7 @@ class OnTimeOrder(Generic[R]):
     def clear(self) -> None:
         """Nobody is ordered any more."""
         self._pending.clear()
-        for each in (self._on_time, self._behind, self._hopeful):
+        for each in (self._on_time, self._behind, self._staying, self._hopeful):
             each.clear()
         self._judgement = None
         self._owed = 0.0
@@ -260,7 +275,7 @@ class OnTimeOrder(Generic[R]):
 
         What those behind get while nobody else wants it is not held against them.
         """
-        if not self._behind or not self._on_time:
+        if not self._sharing or not self._on_time:
             self._owed = 0.0
             return
         owed = self._owed + self.late_share * tokens - behind
@@ -269,12 +284,17 @@ class OnTimeOrder(Generic[R]):
 
     @property
     def owed(self) -> Pending[R] | None:
-        """The oldest of those behind, if it is to be served before all others; None if not."""
-        return self._behind[0][1] if self._behind and self._owed > 0 else None
+        """The oldest of those that share, if it is to be served before all others; None if not."""
+        return self._sharing[0][1] if self._sharing and self._owed > 0 else None
+
+    @property
+    def _sharing(self) -> list[tuple[int, Pending[R]]]:
+        """Those behind that have a share of the prefill."""
+        return self._staying if self.refuses else self._behind
 
     @property
     def owes_all(self) -> bool:
-        """Whether the oldest of those behind is owed as much as may be saved up: something else keeps it waiting."""
+        """Whether the oldest that shares is owed as much as may be saved up: something else keeps it waiting."""
         return 0 < self._most <= self._owed
 
     def slots_behind(self, rate: PrefillRate) -> float:
@@ -302,6 +322,8 @@ class OnTimeOrder(Generic[R]):
             insort(self._on_time, by_deadline)
             return
         insort(self._behind, (pending.number, pending))
+        if not pending.refusable:
+            insort(self._staying, (pending.number, pending))
         if math.isfinite(pending.deadline):
             insort(self._hopeful, by_deadline)
 
@@ -311,6 +333,8 @@ class OnTimeOrder(Generic[R]):
             del self._on_time[bisect_left(self._on_time, by_deadline)]
             return
         del self._behind[bisect_left(self._behind, (pending.number,))]
+        if not pending.refusable:
+            del self._staying[bisect_left(self._staying, (pending.number,))]
         index = bisect_left(self._hopeful, by_deadline)
         # Not there once its deadline has passed.
         if index < len(self._hopeful) and self._hopeful[index][2] is pending:

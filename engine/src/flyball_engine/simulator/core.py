@@ -92,7 +92,9 @@ class Core:
             policy=config.policy,
             decode_steps=self._speculative_steps if drafts else None,
         )
-        self.prompts = PromptOrder(self.scheduler)
+        self.prompts = PromptOrder(
+            self.scheduler, refusable=lambda request: not request.together and self.may_refuse((request,))
+        )
         self.governed = Governed(sizes, config.start or whole, fixed=FIXED)
         self._config = config
         self._random = random
@@ -168,11 +170,11 @@ class Core:
             if math.isfinite(request.leaves):
                 heapq.heappush(self._leaving, (request.leaves, request.number, request))
             self.scheduler.waiting.push(request)
-            self.prompts.came(request)
-            self.batches.arrived(request, arrival)
             if verdict.refusable:
                 size, tokens = len(requests), request.prompt
                 self._let_in.add(request, key=requests[0].number, size=size, arrived=arrival, tokens=tokens)
+            self.prompts.came(request)
+            self.batches.arrived(request, arrival)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
         self.ledger.ended(opened, End.ANSWERED, arrival)
         return verdict
@@ -284,7 +286,8 @@ class Core:
         rate = self.prefill_rate()
         if rate is None:
             return None
-        prompts.judge(rate, self.now, active=self.governed.held(scheduler.batch()).limits.active)
+        active, refuses = self.governed.held(scheduler.batch()).limits.active, self.governed.shed is not None
+        prompts.judge(rate, self.now, active=active, refuses=refuses)
         batch = scheduler.batch()
         limits = self.governed.limits(batch, prompts.queue)
         decoding = batch.decodes * self.governed.sizes.tokens_per_decode
@@ -314,7 +317,10 @@ class Core:
             rate=None if shed is None else self.prefill_rate(),
             now=self.now,
         )
-        for requests in but_one_alone(late, present=len(scheduler.running) + len(scheduler.waiting)):
+        refused, kept = but_one_alone(late, present=len(scheduler.running) + len(scheduler.waiting))
+        for request in kept:
+            self.prompts.stays(request)
+        for requests in refused:
             for request in requests:
                 scheduler.remove(request)
                 self.prompts.gone(request)

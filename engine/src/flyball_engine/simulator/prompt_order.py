@@ -7,6 +7,7 @@ priority policy is an order of its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
@@ -28,8 +29,10 @@ from flyball_engine.simulator.scheduler import Scheduler, remaining
 class PromptOrder:
     """The order, while there is one. `moved_behind` and `in_time_after_all` count, whatever comes of the order."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, refusable: Callable[[Request], bool] = lambda _: False) -> None:
+        """`refusable`: whether a request may be refused yet."""
         self._scheduler = scheduler
+        self._refusable = refusable
         self._on_time: OnTime | None = None
         self._order = self.new_order(late_share=0.0)
         self._turnover = SlotTurnover()
@@ -78,14 +81,23 @@ class PromptOrder:
                 deadline=request.arrival + on_time.first_token_deadline_seconds * on_time.margin,
                 tokens=work.tokens,
                 attention=work.attention,
+                refusable=self._refusable(request),
             )
 
     def gone(self, request: Request) -> None:
         """A request left."""
         self._order.discard(request)
 
-    def judge(self, rate: PrefillRate, now: float, *, active: int) -> None:
-        """Make the set anew, as far as a step has time for it. `active`: requests that may run."""
+    def stays(self, request: Request) -> None:
+        """A request is served in any case from now on."""
+        self._order.stays(request)
+
+    def judge(self, rate: PrefillRate, now: float, *, active: int, refuses: bool) -> None:
+        """Make the set anew, as far as a step has time for it. `active`: requests that may run.
+
+        `refuses`: whether requests are refused that may be.
+        """
+        self._order.refuses = refuses
         prefixes = self._scheduler.prefixes.changes
         if prefixes != self._prefixes:
             self._prefixes = prefixes

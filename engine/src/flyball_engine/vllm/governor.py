@@ -97,7 +97,9 @@ class Governor:
         self._joining = 0
         self._joined: list[Any] = []
         self._active, self._room = surface.start.active, surface.start.tokens
-        self._order = PromptOrder(scheduler, surface, self._admission.queues, cached=self._cached_tokens)
+        self._order = PromptOrder(
+            scheduler, surface, self._admission.queues, cached=self._cached_tokens, refusable=self._may_refuse
+        )
         self._prefilling: list[Any] = []
         self._left = 0
         unsupported = {**surface.unsupported, **self._admission.unsupported, **self._order.unsupported}
@@ -199,7 +201,9 @@ class Governor:
             rate=None if shed is None else self._rate_of_now(),
             now=now,
         )
-        refused = but_one_alone(late, present=len(surface.running) + surface.waiting())
+        refused, kept = but_one_alone(late, present=len(surface.running) + surface.waiting())
+        for request in kept:
+            self._order.stays(request)
         if refused:
             self._refuser.refuse([request for requests in refused for request in requests], outputs)
 
@@ -252,6 +256,11 @@ class Governor:
         waited = mark.waited + max(0.0, min(self._wall_clock() - mark.sent_at, now - self._deaf_since))
         key = (request.client_index, mark.number)
         self._let_in.add(request, key=key, size=mark.sequences, arrived=now - waited, tokens=request.num_prompt_tokens)
+
+    def _may_refuse(self, request: Any) -> bool:
+        """Whether a request may be refused yet, by itself: of several sequences others may have begun."""
+        mark = mark_of(request) if self._let_in else None
+        return mark is not None and mark.sequences == 1 and self._let_in.has((request.client_index, mark.number))
 
     def _progress(self, request: Any) -> Progress:
         """How far a request is that may be refused."""
@@ -322,6 +331,7 @@ class Governor:
                 tokens=limits.tokens,
                 rate=rate,
                 kv_tokens=kv_tokens,
+                refuses=self._governed.shed is not None,
                 now=self._began,
             )
             step = self._governed.limits(batch, lambda: queue)

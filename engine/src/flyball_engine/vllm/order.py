@@ -50,13 +50,18 @@ class PromptOrder:
         queues: WaitingQueues,
         *,
         cached: Callable[[], CachedTokens | None],
+        refusable: Callable[[Any], bool] = lambda _: False,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`cached`: what knows the prefix cache, None as long as nobody does. `wall`: the clock of arrivals."""
+        """`cached`: what knows the prefix cache, None as long as nobody does. `wall`: the clock of arrivals.
+
+        `refusable`: whether a request may be refused yet.
+        """
         self._scheduler = scheduler
         self._surface = surface
         self._queues = queues
         self._cached = cached
+        self._refusable = refusable
         self._wall = wall
         reason = surface.ungoverned or _unsupported(scheduler, queues)
         self.unsupported: dict[AnyKnob, str] = {} if reason is None else {OrderKnob.ON_TIME: reason}
@@ -126,8 +131,13 @@ class PromptOrder:
             deadline=arrived + _patience(self._on_time),
             tokens=tokens,
             attention=attention,
+            refusable=self._refusable(request),
         )
         self._named[request.request_id] = request
+
+    def stays(self, request: Any) -> None:
+        """A request is served in any case from now on."""
+        self._order.stays(request)
 
     def gone(self, name: str) -> None:
         """A request ended, whatever of it was served."""
@@ -152,13 +162,16 @@ class PromptOrder:
         tokens: int,
         rate: PrefillRate | None,
         kv_tokens: float,
+        refuses: bool,
         now: float,
     ) -> Queue:
         """Who may have prompt tokens in the next step, in order.
 
         `active`, `tokens`: its limits. `rate`: of prompts beside the decodes, which read `kv_tokens` of the KV cache.
+        `refuses`: whether requests are refused that may be.
         """
         order, sizes = self._order, self._surface.sizes
+        order.refuses = refuses
         self._slots = active - len(self._surface.running) - self._queues.holding_slots
         self._note_preempted()
         resumed, begun = [], []
