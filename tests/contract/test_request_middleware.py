@@ -20,11 +20,12 @@ from flyball_engine.batching.outcomes import OpenRequest, RequestLedger, Sequenc
 from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_engine.vllm import gate
 from flyball_engine.vllm import requests as counting
+from flyball_engine.vllm.routes import COHERE_PATH, MESSAGES_PATH
 from support.gates import no_gate
 
 TTFT = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.5)
 PATH = "/v1/completions"
-PATHS = (PATH, counting.MESSAGES_PATH, "/other")
+PATHS = (PATH, MESSAGES_PATH, COHERE_PATH, "/other")
 
 
 class Engine:
@@ -262,9 +263,13 @@ async def test_a_refusal_has_the_form_of_its_route() -> None:
     engine = Engine()
     engine.refuses()
     async with served(engine) as client:
-        answer = await client.post(counting.MESSAGES_PATH, content="wait in a stream")
+        answer = await client.post(MESSAGES_PATH, content="wait in a stream")
+        cohere = await client.post(COHERE_PATH, content="wait in a stream")
     assert answer.json()["type"] == "error"
     assert answer.json()["error"]["type"] == "Service Unavailable"
+    assert cohere.json() == {
+        "message": "overloaded: the first token could not come before its deadline; retry after 4 s"
+    }
 
 
 async def test_an_answer_is_held_until_its_first_token_and_comes_whole() -> None:

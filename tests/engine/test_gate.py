@@ -26,9 +26,11 @@ from flyball_engine.contract import (
     QueueKnob,
     QueueLimits,
     Shed,
+    ShedKnob,
     StrategyType,
 )
 from flyball_engine.model import StepModel
+from flyball_engine.vllm.routes import unasked
 from support.reflexes import a_budget
 from support.served import Served
 from support.streams import StreamLoad
@@ -206,6 +208,13 @@ def test_requests_in_time_are_answered(gated: Gated, route: str) -> None:
     assert answer.status_code == 200, answer.text
     assert "retry-after" not in answer.headers
     assert gated.admissions(Reason.IN_TIME) == let_in + 1
+
+
+def test_the_routes_that_the_gate_is_not_asked_about_are_named(gated: Gated) -> None:
+    served = httpx.get(f"{gated.served.server.url}/openapi.json", trust_env=False).json()["paths"]
+    said = gated.served.control.read()
+    assert said.unsupported.get(ShedKnob.ROUTES) == unasked(served)
+    assert said.ungated is None, "on all others it refuses"
 
 
 @pytest.mark.parametrize("route", OTHER)

@@ -46,10 +46,10 @@ class Cores:
         return answer
 
 
-def an_engine(folder: Path, cores: Cores, *, failure: str | None = None) -> VllmEngine:
+def an_engine(folder: Path, cores: Cores, *, failure: str | None = None, unasked: str | None = None) -> VllmEngine:
     client = SimpleNamespace(engine_core=cores, errored=False)
     backstop = Backstop(client, refused=lambda: None, clock=lambda: 0.0)
-    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure, backstop=backstop)
+    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure, backstop=backstop, unasked=unasked)
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -144,6 +144,12 @@ async def test_without_governed_cores_every_knob_is_unsupported_with_the_reason(
     assert (failure or "without Flyball's scheduler") in engine.unsupported[Knob.MAX_NUM_ACTIVE_SEQS]
     await engine.apply(Setpoint(service="s", epoch=1, generation=1))
     assert engine.reports().cores == ()
+
+
+async def test_what_the_gate_is_not_asked_about_is_named_and_the_rest_is_refused(tmp_path: Path) -> None:
+    engine = an_engine(tmp_path, Cores(GovernedCore(tmp_path)), unasked="requests to /v1/realtime are let in")
+    assert engine.unsupported[ShedKnob.ROUTES] == "requests to /v1/realtime are let in"
+    assert engine.ungated is None
 
 
 async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ PUBLIC = {
     "arguments.py": {
         "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
     },
-    "endpoint.py": {"host"},
+    "endpoint.py": {"host", "model_type", "path", "routes"},
     "gate.py": {"model"},
     "requests.py": {"add_middleware"},
     "serve.py": {"parse_args"},

@@ -270,6 +270,8 @@ class ShedKnob(StrEnum):
 
     WAITING = "shed.waiting"
     """Refusing what was let in and became late. Without it only what is hopeless at arrival is refused."""
+    ROUTES = "shed.routes"
+    """Refusing on every route that generates. Requests to the routes that are named are let in."""
 
 
 class QueueLimits(Frozen):

@@ -50,11 +50,12 @@ class VllmEngine:
         backstop: Backstop,
         ungated: Callable[[], str | None] = lambda: None,
         unmarked: str | None = None,
+        unasked: str | None = None,
     ) -> None:
         """Open the cores' state files, and what tells of their caches. Cores that are up, governed and here have one.
 
         `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused now, `unmarked`: why not
-        after they were let in; None if they can.
+        after they were let in; None if they can. `unasked`: which requests the gate is not asked about.
         """
         self._client = engine_client
         self._way = way(functools.partial(hasattr, engine_client.engine_core))
@@ -67,7 +68,8 @@ class VllmEngine:
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
         self._backstop = backstop
         self._ungated = ungated
-        self._unmarked: dict[AnyKnob, str] = {} if unmarked is None else {ShedKnob.WAITING: unmarked}
+        partly = {ShedKnob.WAITING: unmarked, ShedKnob.ROUTES: unasked}
+        self._ungated_partly: dict[AnyKnob, str] = {knob: why for knob, why in partly.items() if why is not None}
 
     @property
     def version(self) -> str:
@@ -86,7 +88,7 @@ class VllmEngine:
         if not self.governed:
             return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), self._failure)
         cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
-        return cores | self._backstop.unsupported | self._unmarked
+        return cores | self._backstop.unsupported | self._ungated_partly
 
     @property
     def ungated(self) -> str | None:

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -30,8 +31,10 @@ from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.gate import GateKeeper, install_gate
+from flyball_engine.vllm.harmony import install_harmony, unread
 from flyball_engine.vllm.needs import MARKING
 from flyball_engine.vllm.requests import install
+from flyball_engine.vllm.routes import unasked
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
 _log = logging.getLogger(__name__)
@@ -57,6 +60,8 @@ class FlyballControl:
         self._servers: ApiServers | None = None
         self._ungated: str | None = None
         self._unmarked: str | None = None
+        self._unasked: str | None = None
+        self._no_harmony: str | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
@@ -64,6 +69,8 @@ class FlyballControl:
         try:
             uncounted = install(self._ledger, app, keeper=self._keeper)
             self._ungated = uncounted or install_gate(self._keeper)
+            self._no_harmony = install_harmony(self._keeper)
+            self._unasked = unasked(str(getattr(route, "path", "")) for route in app.routes)
         except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
             uncounted = self._ungated = f"{type(error).__name__}: {error}"
         if uncounted is not None:
@@ -101,8 +108,9 @@ class FlyballControl:
             folder=ensure_state_dir(),
             failure=plugin.failure(),
             backstop=self._backstop,
-            ungated=lambda: self._ungated or (None if self._servers is None else self._servers.missing()),
+            ungated=self._why_ungated(engine_client),
             unmarked=self._unmarked,
+            unasked=self._unasked,
         )
         self._keeper.look_up(lambda: engine.prefixes)
         return engine
@@ -121,6 +129,16 @@ class FlyballControl:
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, servers.collect, servers))
         return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
+
+    def _why_ungated(self, engine_client: Any) -> Callable[[], str | None]:
+        """Says why requests cannot be refused now; None if they can."""
+        lasting = self._ungated or self._unread_format(engine_client)
+        return lambda: lasting or (None if self._servers is None else self._servers.missing())
+
+    def _unread_format(self, engine_client: Any) -> str | None:
+        """Why the gate cannot be asked about this model's chats; None if it can."""
+        model = getattr(getattr(engine_client, "vllm_config", None), "model_config", None)
+        return unread(getattr(getattr(model, "hf_config", None), "model_type", None), self._no_harmony)
 
     def _follow(self, setpoint: Setpoint) -> None:
         """What of a setpoint is done in the API servers."""

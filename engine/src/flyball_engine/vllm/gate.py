@@ -7,7 +7,8 @@ through the same method.
 What the gate let in with a deadline may still be refused by the engine core, if it becomes late before its first token:
 such requests are marked for it, see `refusal`. All others are served, however late.
 
-Prompts that do not pass that method (the Harmony format, precomputed features) are let in.
+Prompts in the Harmony format are asked about elsewhere, see `harmony`. Others that do not pass that method (precomputed
+features, the routes of `routes.UNASKED_PATHS`) are let in.
 """
 
 from __future__ import annotations

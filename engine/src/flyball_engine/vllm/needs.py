@@ -86,6 +86,7 @@ SCHEDULER_CONFIG: Final = Used(
     },
 )
 _BLIND: Final = "of prompts the share is taken to be cached that was lately"
+_NOT_HARMONY: Final = "no model's prompts are taken to be in the Harmony format"
 #: What the governor reads once, of the scheduler's own objects.
 CACHE_CONFIG: Final = Used(
     module="vllm.config.cache",
@@ -135,6 +136,7 @@ STEP_SIZES: Final = (
         optional={
             "speculative_config": "no drafter needs slots beside the scheduled tokens",
             "compilation_config": "steps are cut to any size",
+            "model_config": _NOT_HARMONY,
         },
     ),
     Used(
@@ -231,7 +233,27 @@ TELLING: Final = (
     Used(module="vllm.v1.engine", name="EngineCoreOutputs", optional={"outputs": _AT_ARRIVAL}),
 )
 #: Where requests are refused by a deadline.
-GATE: Final = Used(module="vllm.renderers.base", name="BaseRenderer", needed=("process_for_engine_async",))
+GATE: Final = (
+    Used(module="vllm.renderers.base", name="BaseRenderer", needed=("process_for_engine_async",)),
+    Used(
+        module="vllm.renderers.online_renderer",
+        name="OnlineRenderer",
+        optional={
+            "_make_request_with_harmony": "requests to gpt-oss models are not refused by a deadline",
+            "render_responses_harmony_messages": "of a gpt-oss model's responses the gate is asked in their route",
+        },
+    ),
+    Used(
+        module="vllm.entrypoints.openai.responses.serving",
+        name="OpenAIServingResponses",
+        optional={"_make_request_with_harmony": "of a gpt-oss model's responses the gate is asked in the renderer"},
+    ),
+    Used(
+        module="vllm.config.model",
+        name="ModelConfig",
+        optional={"hf_config": _NOT_HARMONY},
+    ),
+)
 #: Where vLLM's own limits of its queue are asked, and moved.
 QUEUE: Final = Used(
     module="vllm.v1.engine.async_llm",
@@ -290,7 +312,7 @@ ELSEWHERE: Final = (
 )
 #: All that the governor needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
-EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
+EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, *GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
 
 
 def _refusing(*, core: bool) -> tuple[Used, ...]:

@@ -29,6 +29,7 @@ from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
 from flyball_engine.vllm.needs import COUNTING
 from flyball_engine.vllm.refusal import is_refusal, set_mark
+from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
 
 _log = logging.getLogger(__name__)
@@ -37,21 +38,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-#: The route of Anthropic's form; all others are of OpenAI's.
-MESSAGES_PATH: Final = "/v1/messages"
-#: Routes whose refusals and early departures are counted; elsewhere only requests that reach the engine are.
-GENERATING_PATHS: Final = frozenset(
-    {
-        "/v1/completions",
-        "/v1/chat/completions",
-        "/v1/chat/completions/batch",
-        "/v1/responses",
-        MESSAGES_PATH,
-        "/inference/v1/generate",
-        "/invocations",
-    }
-)
 
 #: Methods of the output processor that are wrapped, and the parameters they must have. What is read: `needs.COUNTING`.
 _SURFACE: Final = {
@@ -391,6 +377,8 @@ def _refusal_body(path: str, status: int, retry_after: int) -> bytes:
     message = f"overloaded: the first token could not come before its deadline; retry after {retry_after} s"
     if path == MESSAGES_PATH:
         return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    if path == COHERE_PATH:
+        return json.dumps({"message": message}).encode()
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}}).encode()
 
 
