@@ -113,6 +113,15 @@ def test_windows_that_overlap_are_taken_in_once() -> None:
     assert demanded(long, *many).prompt == pytest.approx(400.0, rel=0.03)
 
 
+def test_absurd_figures_are_soon_forgotten() -> None:
+    plain = [window(15.0 * n, decodes(), finished=40.0, generated_tokens=840.0) for n in range(1, 40)]
+    absurd = window(30.0, decodes(drafts=3, steps=1e14), finished=4e13, prompt_tokens=4e16, generated_tokens=9e14)
+    found = demanded(plain[0], absurd, *plain[2:])
+    assert found.prompt == pytest.approx(demanded(plain[0]).prompt, rel=0.1)
+    assert found.output == pytest.approx(21.0, rel=0.05)
+    assert found.drafted < 1.2
+
+
 def test_a_night_without_requests_leaves_lengths_as_they_were() -> None:
     first = window(15.0, decodes(), finished=3.0, prompt_tokens=900.0, generated_tokens=60.0)
     nothing = [window(15.0 * n, Sums(), finished=0.0, prompt_tokens=0.0, generated_tokens=0.0) for n in range(2, 4000)]

@@ -2,7 +2,7 @@
 
 Goodput is compared seed by seed with that of the perfect scheduler: the on-time set with the plant's own coefficients,
 and of some limits and step budgets the best in hindsight. Beside it stand first come, first served; the same with late
-ones last; and with a gate that decides at arrival, with the best of the same limits.
+ones last, and with a step's tokens by P-PAS; and with a gate that decides at arrival, with the best of the same limits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.intervals import quotients
 from bench.kept import Kept
 from bench.law import Figures
 from bench.options import Options
-from bench.orders import FIRST_COME, LATE_LAST, QUEUE, SHED, WRONGLY, Crowd, Rule, crowds, gates, perfect
+from bench.orders import FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, WRONGLY, Crowd, Rule, crowds, gates, perfect
 from bench.policies import Outcome
 from bench.report.page import OF_SEED
 from bench.runs import finish
@@ -60,7 +60,7 @@ def measure(options: Options) -> Figures:
     """By scenario, and summed up. Raises InterruptedPart with the scenarios that were finished."""
     cases, seeds = crowds(quick=options.quick), options.played
     best, gated = perfect(quick=options.quick), gates(quick=options.quick)
-    rules = (*best, *gated, FIRST_COME, LATE_LAST, QUEUE, SHED, *WRONGLY)
+    rules = (*best, *gated, FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY)
     jobs = [_Job(case, rule, seed) for case in cases for rule in rules for seed in seeds]
     found, whole = finish(jobs, Kept(options.out))
     figures: Figures = {}
@@ -83,7 +83,7 @@ def measure(options: Options) -> Figures:
 def _figures(came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]) -> dict[str, float]:
     top = _best(came, best)
     figures = {f"{top.name}, goodput": statistics.fmean(_goodput(came[top]))}
-    for rule in (_best(came, gated), FIRST_COME, LATE_LAST, QUEUE, SHED, *WRONGLY):
+    for rule in (_best(came, gated), FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY):
         name = "the best gate at arrival" if rule in gated else rule.name
         figures[name + OVER] = statistics.fmean(_over(came[rule], came[top]))
     figures["kept of those let in, on time, shed"] = min(one.kept for one in came[SHED])

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.plays import model_spec
-from bench.policies import AFTERWARDS, Outcome, outcome
+from bench.policies import AFTERWARDS, PPAS, Outcome, outcome
 from bench.rivals.gate_at_arrival import GateAtArrival
+from bench.rivals.loop import pressed
 from bench.rivals.relegation import Relegation
 from bench.scenarios import PHASE_SECONDS, Scenario
 from bench.setpoints import GATE_MARGIN, fixed
@@ -94,6 +95,7 @@ class Rule:
     """A setpoint: `seqs` at most, steps of `budget` × the token objective, and a step model.
 
     `on_time`: prompts in the order of the on-time set, in that of their arrival otherwise; `relegates`: late ones last.
+    `pressed`: P-PAS says what tokens a step has, and no step has a time.
     `sheds`: who would be late is refused; with `at_arrival` only then, by the queue that is foreseen. `speed`: prompts
     are believed to be so many times as fast as they are. `margin`: the share of the deadline that is planned with.
     """
@@ -101,6 +103,7 @@ class Rule:
     name: str
     on_time: bool = False
     relegates: bool = False
+    pressed: bool = False
     sheds: bool = False
     at_arrival: bool = False
     speed: float = 1.0
@@ -116,7 +119,7 @@ class Rule:
         shed = Shed(ttft_deadline_seconds=case.ttft, margin=GATE_MARGIN if self.at_arrival else self.margin)
         return fixed(Limits(max_num_active_seqs=self.seqs), case.tuning).model_copy(
             update={
-                "step": StepBudget(seconds=self.budget * case.token, model=spec),
+                "step": None if self.pressed else StepBudget(seconds=self.budget * case.token, model=spec),
                 "on_time": order if self.on_time or self.relegates else None,
                 "shed": shed if self.sheds else None,
             }
@@ -129,6 +132,8 @@ class Rule:
             core.prompts = Relegation(core.scheduler)
         if self.at_arrival:
             core.stand_behind(GateAtArrival)
+        if self.pressed:
+            pressed(core)
         run(core, requests, until=case.seconds + AFTERWARDS, events=[retune(0.0, self.setpoint(case))])
         came = outcome(case, requests, ())
         feasible = outcome(case, [request for request in requests if not request.expected_late], ())
@@ -140,9 +145,11 @@ def _faster(model: StepModel, speed: float) -> StepModel:
     return replace(model, c1=model.c1 / speed, c2=model.c2 / speed, g=model.g / speed)
 
 
-#: vLLM's order, all wait; the same, late ones last; the order, all wait and shed; and with wrong models.
+#: vLLM's order, all wait; the same, late ones last; with a step's tokens by P-PAS; the on-time order, all wait and
+#: shed; and with wrong models.
 FIRST_COME: Final = Rule(name="first come, first served")
 LATE_LAST: Final = Rule(name="late ones last", relegates=True)
+P_PAS: Final = Rule(name=PPAS, pressed=True)
 QUEUE: Final = Rule(name="on time, all wait", on_time=True)
 SHED: Final = Rule(name="on time, shed", on_time=True, sheds=True)
 #: A model that is wrong by so much, either way.

@@ -74,8 +74,8 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         knobs=_knobs(seen),
         setpoints=_setpoints(seen[CLIENT.name]),
         counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
-        gate=_all_there((*COUNTING, GATE), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
-        refusing=_all_there((*COUNTING, GATE, *REFUSING, *MARKING), seen)
+        gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        refusing=_all_there((*COUNTING, GATE[0], *REFUSING, *MARKING), seen)
         or Verdict(works=True, how="an output of the engine core that ends the request, a start that is held back"),
         prefixes=_all_there(PREFIXES, seen) or Verdict(works=True, how="the hashes in BlockHashToBlockMap"),
         queue=_queue(seen),

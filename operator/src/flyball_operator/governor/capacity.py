@@ -158,12 +158,11 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
 
     Where cores are loaded unevenly, `cores` are as many as would carry evenly what they do until the fullest is full.
-    `advised`: what was advised last, if no balance tells.
+    `advised`: what was advised last.
     """
     replicas = max(1, pods)
     rate = found.rate * cores / replicas
     if before is None or before.asked != asked(spec) or now < before.at:
-        last = before.advised if before is not None else advised
         before = Balance(
             asked=asked(spec),
             since=now,
@@ -174,7 +173,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             rate=rate,
             shown_rate=rate,
             shown_arrivals=arrivals,
-            advised=last or replicas + unseen,
+            advised=advised or replicas + unseen,
         )
     share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)

@@ -42,13 +42,16 @@ class Recent:
         total, alone = (steps.total(), steps.total(StepKind.DECODE)) if steps is not None else (Sums(), Sums())
         if load.finished <= 0.0 and total.decodes <= 0.0:
             return self
+        # No window counts for more than all before it, so that absurd figures are soon forgotten.
+        pairs = ((self.requests, load.finished), (self.steps.decodes, total.decodes))
+        part = min([1.0, *(old / new for old, new in pairs if old > 0.0 and new > 0.0)])
         return Recent(
-            requests=KEPT * self.requests + load.finished,
-            prompt=KEPT * self.prompt + load.prompt_tokens,
-            cached=KEPT * self.cached + load.cached_tokens,
-            output=KEPT * self.output + load.generated_tokens,
-            steps=_kept(self.steps).plus(total),
-            alone=_kept(self.alone).plus(alone),
+            requests=KEPT * self.requests + part * load.finished,
+            prompt=KEPT * self.prompt + part * load.prompt_tokens,
+            cached=KEPT * self.cached + part * load.cached_tokens,
+            output=KEPT * self.output + part * load.generated_tokens,
+            steps=_times(self.steps, KEPT).plus(_times(total, part)),
+            alone=_times(self.alone, KEPT).plus(_times(alone, part)),
         )
 
 
@@ -116,8 +119,8 @@ class Seen:
         return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).demand(load, cores=cores)
 
 
-def _kept(sums: Sums) -> Sums:
-    return Sums(**{f.name: KEPT * getattr(sums, f.name) for f in fields(Sums)})
+def _times(sums: Sums, part: float) -> Sums:
+    return Sums(**{f.name: part * getattr(sums, f.name) for f in fields(Sums)})
 
 
 def _drafted(alone: Sums) -> float:

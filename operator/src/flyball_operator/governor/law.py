@@ -35,26 +35,25 @@ LEAST_FIRST_SHARE: Final = 0.25
 
 def choose(situation: Situation) -> Choice:
     """What one core shall do. Never outside the envelope."""
-    held = _feasible(situation)
+    # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
     wide = replace(situation, margins=replace(situation.margins, token=MARGINS.token))
-    if len(at_most := _feasible(wide)) > len(held):
-        # Scatter must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
-        situation, held = wide, at_most
+    situation, held = max(((one, _feasible(one)) for one in (situation, wide)), key=lambda found: len(found[1]))
     lost = tuple(objective.name for objective in situation.objectives if objective not in held)
     calm = replace(situation, objectives=held)
     mean, binding = calm.mean_budget
     seqs = _seqs(calm, mean)
     budget, batch = step_budget(calm, seqs), sustained(calm, seqs)
+    predicted = predict(calm, seqs, budget)
     return Choice(
         seqs=seqs,
         tokens=_tokens(calm, seqs, budget),
         binding=lost[0] if lost else binding,
         given_up=lost,
-        predicted=predict(calm, seqs, budget),
+        predicted=predicted,
         batch=batch,
         capacity=calm.arrivals_of(batch),
         budget=budget,
-        deadline=_deadline(situation, budget),
+        deadline=_deadline(situation, predicted.tpot),
     )
 
 
@@ -73,7 +72,7 @@ def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
     """
     if budget is None:
         return situation.envelope.tokens.most
-    decodes, drafted = min(situation.demand.decodes, float(seqs)), situation.demand.drafted
+    decodes, drafted = situation.decodes(seqs), situation.demand.drafted
     room = situation.stages * seqs * drafted + LEAST_CHUNK
     return situation.envelope.tokens.clip(max(room, decodes * drafted + situation.chunk(decodes, budget)))
 
@@ -97,17 +96,15 @@ def _feasible(situation: Situation) -> tuple[Objective, ...]:
     return tuple(filter(leaves_room, situation.objectives))
 
 
-def _deadline(situation: Situation, budget: float | None) -> float | None:
+def _deadline(situation: Situation, token: float) -> float | None:
     """The earliest that the objectives leave for a first token; None if none says.
 
-    Of an end-to-end objective that is what the tokens of a mean answer leave in the batch of now.
+    Of an end-to-end objective that is what a mean answer leaves, each of whose tokens takes so many seconds.
     """
-    token = situation.token_seconds(situation.decodes(situation.envelope.seqs.most))
-    made = situation.demand.output * (token if budget is None else min(token, budget / situation.demand.made))
-    given = [o.seconds for o in situation.objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
-    left = [
-        max(LEAST_FIRST_SHARE * o.seconds, o.seconds - made)
-        for o in situation.objectives
-        if o.metric is Metric.END_TO_END_LATENCY
-    ]
-    return min([*given, *left], default=None)
+    answer = situation.demand.output * token
+
+    def left(objective: Objective) -> float:
+        taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0
+        return max(LEAST_FIRST_SHARE * objective.seconds, objective.seconds - taken)
+
+    return min((left(o) for o in situation.objectives if o.metric in DEADLINES), default=None)

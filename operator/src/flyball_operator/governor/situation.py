@@ -109,17 +109,7 @@ class Situation:
     stages: int = 1
 
     def step(self, decodes: float, prefill: float) -> float:
-        """Seconds of a step of this many decodes and prefill tokens at the mean context.
-
-        A prefill below one token stands for a prefill in that share of steps.
-        """
-        one = float(self.stages)  # A token for each step of a round.
-        if prefill <= 0.0 or prefill >= one:
-            return self._seconds(decodes, max(0.0, prefill))
-        idle = self._seconds(decodes, 0.0)
-        return idle + prefill / one * (self._seconds(decodes, one) - idle)
-
-    def _seconds(self, decodes: float, prefill: float) -> float:
+        """Seconds of a step of this many decodes and prefill tokens at the mean context."""
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
         context = max(self.demand.attention, prefill / self.stages / 2)
         return self.model.step_seconds(
