@@ -84,23 +84,17 @@ class FlyballControl:
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
         if engine_client is None:
             return
-        index, number = _place(engine_client)
         try:
-            engine = self._open(engine_client)
+            index, number = _place(engine_client)
             if index:
-                follower = Follower(
-                    ensure_state_dir(), index, follow=self._follow, counts=self._ledger.collect, gate=self._gate
-                )
-                self._serving = asyncio.get_running_loop().create_task(follower.run(), name="flyball-follower")
+                self._serving = self._follow_the_first(engine_client, index, number)
             else:
-                servers = ApiServers(ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate)
-                self._serving = self._start(engine, servers, host=getattr(args, "host", None))
+                self._serving = self._serve(engine_client, number, host=getattr(args, "host", None))
         except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
             _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
 
-    def _open(self, engine_client: Any) -> VllmEngine:
-        """The engine as this API server sees it; its limits of the queue are moved from now on."""
-        _, number = _place(engine_client)
+    def _open(self, engine_client: Any, number: int) -> VllmEngine:
+        """The engine as this API server, one of so many, sees it; its limits of the queue are moved from now on."""
         self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic, servers=number)
         engine = self._engine = VllmEngine(
             engine_client,
@@ -115,10 +109,12 @@ class FlyballControl:
         self._keeper.look_up(lambda: engine.prefixes)
         return engine
 
-    def _start(self, engine: VllmEngine, servers: ApiServers, *, host: str | None) -> asyncio.Task[None]:
+    def _serve(self, engine_client: Any, number: int, *, host: str | None) -> asyncio.Task[None]:
         """Bind the port and serve on it in the background; raises OSError if it is taken, PortError if it is none."""
         sock = bind(host, control_port(os.environ))
         _log.info("Flyball: control port on %s", sock.getsockname())
+        engine = self._open(engine_client, number)
+        servers = ApiServers(ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate)
         self._servers = servers
         service = ControlService(
             engine=engine,
@@ -129,6 +125,14 @@ class FlyballControl:
         registry = CollectorRegistry()
         registry.register(EngineCollector(service, servers.collect, servers))
         return asyncio.get_running_loop().create_task(serve(build_app(service, registry), sock), name="flyball-control")
+
+    def _follow_the_first(self, engine_client: Any, index: int, number: int) -> asyncio.Task[None]:
+        """Follow the API server that has the control port, in the background."""
+        self._open(engine_client, number)
+        follower = Follower(
+            ensure_state_dir(), index, follow=self._follow, counts=self._ledger.collect, gate=self._gate
+        )
+        return asyncio.get_running_loop().create_task(follower.run(), name="flyball-follower")
 
     def _why_ungated(self, engine_client: Any) -> Callable[[], str | None]:
         """Says why requests cannot be refused now; None if they can."""
@@ -143,7 +147,11 @@ class FlyballControl:
     def _follow(self, setpoint: Setpoint) -> None:
         """What of a setpoint is done in the API servers."""
         if self._servers is not None:
-            self._servers.publish(setpoint)
+            try:
+                self._servers.publish(setpoint)
+            except OSError:
+                # The read-back names those that do not follow.
+                _log.exception("Flyball: the other API servers could not be told")
         self._ledger.set_objectives(setpoint.objectives)
         self._gate.set_policy(setpoint, now=time.monotonic())
         if self._backstop is not None:
@@ -152,7 +160,7 @@ class FlyballControl:
 
 def _place(engine_client: Any) -> tuple[int, int]:
     """Which of the engine's API servers this is, the first being 0, and how many there are."""
-    core = engine_client.engine_core
+    core = getattr(engine_client, "engine_core", None)
     return int(getattr(core, "client_index", 0)), int(getattr(core, "client_count", 1))
 
 
