@@ -117,7 +117,7 @@ def test_setpoints_are_signed_moved_live_and_refused_by_name(control: ControlCli
         BatchingKnob.MAX_CONCURRENT_PREFILLS,
         QueueKnob.MAX_NUM_QUEUED_REQS,
         QueueKnob.MAX_NUM_QUEUED_TOKENS,
-        OrderKnob.ON_TIME,
+        *OrderKnob,
     }
     own = control.put(setpoint(next(numbers)))
     assert (own.cores[0].strategy, own.cores[0].effective.max_num_active_seqs) == (StrategyType.DYNAMIC, 8)

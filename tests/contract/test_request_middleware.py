@@ -22,6 +22,7 @@ from flyball_engine.vllm import gate
 from flyball_engine.vllm import requests as counting
 from flyball_engine.vllm.routes import COHERE_PATH, MESSAGES_PATH
 from support.gates import no_gate
+from support.simulated import two_classes
 
 TTFT = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=0.5)
 PATH = "/v1/completions"
@@ -40,6 +41,7 @@ class Engine:
         self.passage: gate.Passage | None = None
         self.waits = asyncio.Event()
         self.expires = True
+        self.classes: list[str] = []
 
     def start(self) -> Sequence:
         request = counting._current.get()
@@ -74,6 +76,8 @@ class Engine:
             return StreamingResponse(self.stream())
         if behaviour == "break":
             return StreamingResponse(self.break_off())
+        if (passage := gate._passage.get()) is not None:
+            self.classes.append(passage.of_class)
         sequences = [self.start() for _ in range(int(behaviour))]
         for sequence in sequences:
             self.finish(sequence)
@@ -344,6 +348,26 @@ async def test_a_client_that_leaves_is_judged_by_when_it_left(left_at: float, ou
             async with client.stream("POST", PATH, content="stream") as response:
                 await anext(response.aiter_raw())
         await until(engine, **{outcome: 1})
+
+
+async def test_the_header_of_a_request_names_its_class() -> None:
+    engine = Engine()
+    engine.ledger.set_classes(two_classes(1.0))
+    chat, unknown = ({"X-Gateway-Inference-Objective": value} for value in ("Chat", "unheard-of"))
+    async with served(engine) as client:
+        await client.post(PATH, content="1", headers=chat)
+        await client.post(MESSAGES_PATH, content="refuse", headers=chat)
+        await client.post(PATH, content="1", headers=unknown)
+        await client.post("/other", content="1", headers=unknown)
+        await client.post(PATH, content="1")
+    counts = engine.ledger.collect()
+    assert {key: count for key, count in counts.classes.items() if count} == {
+        ("chat", "finished"): 1,
+        ("chat", "refused"): 1,
+        ("default", "finished"): 3,
+    }
+    assert counts.unknown_class == 1, "of those that generate"
+    assert engine.classes == ["chat", "", ""], "the gate hears it, too"
 
 
 async def test_reads_are_no_requests() -> None:

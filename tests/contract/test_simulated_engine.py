@@ -20,7 +20,7 @@ from flyball_engine.simulator.presets import PRESETS
 from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.exercises import hear_interrupts
 from support.ports import free_port
-from support.simulated import a_budget
+from support.simulated import a_budget, two_classes
 from support.waiting import eventually
 from support.wrong_inputs.openai import SIMULATED, TOO_LARGE
 
@@ -193,6 +193,18 @@ def test_a_response_begins_when_its_first_token_is_sure_to_come(engine: Served) 
     assert 0 < len(refused) < len(answers)
     assert all(one.status_code == 503 and "Retry-After" in one.headers for one in refused)
     assert all(one.text.endswith("data: [DONE]\n\n") for one in answers if one.status_code == 200)
+
+
+def test_the_header_of_a_request_names_its_class(engine: Served) -> None:
+    engine.control.put(setpoint(1, classes=two_classes(1.0)))
+    for value in ("Chat", "unheard-of"):
+        headers = {"X-Gateway-Inference-Objective": value}
+        body = {"prompt": "x" * 40, "max_tokens": 2}
+        assert engine.api.post("/v1/completions", json=body, headers=headers).status_code == 200
+    page = engine.control.metrics()
+    assert 'flyball_class_requests_total{class="chat",outcome="finished"} 1.0' in page
+    assert 'flyball_class_requests_total{class="default",outcome="finished"} 1.0' in page
+    assert "flyball_unknown_class_total 1.0" in page
 
 
 def test_an_unsigned_setpoint_is_refused(engine: Served) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, step_order
+from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, step_order
 
 RATE = PrefillRate(per_token=1.0)
 #: Deadline and tokens: whole numbers, so that sums are exact.
@@ -144,7 +144,8 @@ class Orders(RuleBasedStateMachine):
 
     @rule(patience=st.floats(0.1, 50.0) | st.just(float("inf")), tokens=st.integers(1, 30))
     def come(self, patience: float, tokens: int) -> None:
-        self.order.add(self.added, arrived=self.now, deadline=self.now + patience, tokens=float(tokens))
+        deadline, of_class = self.now + patience, ("", "a", "b")[self.added % 3]
+        self.order.add(self.added, arrived=self.now, deadline=deadline, tokens=float(tokens), of_class=of_class)
         self.there.add(self.added)
         self.added += 1
 
@@ -169,13 +170,22 @@ class Orders(RuleBasedStateMachine):
         self.now += seconds
         self.order.judge(PrefillRate(per_token=1.0, free_slots=1, per_slot=per_slot), self.now, most=most)
 
-    @rule(seconds=st.floats(-5.0, 5.0))
-    def postpone(self, seconds: float) -> None:
-        self.order.postpone(seconds)
+    @rule(seconds=st.floats(-5.0, 5.0), batch=st.sampled_from(["", "a", "b"]))
+    def redate(self, seconds: float, batch: str) -> None:
+        """One class has no deadline any more, or has one again."""
+
+        def due(one: Pending[int]) -> tuple[float, float]:
+            return float("inf") if one.of_class == batch else one.arrived + 10.0 + seconds, 1.0
+
+        self.order.redate(due)
+
+    @rule(share=st.sampled_from([0.0, 0.1]), of_class=st.sampled_from([0.0, 0.3]))
+    def keep(self, share: float, of_class: float) -> None:
+        self.order.keep(share, {"a": of_class} if of_class else {})
 
     @rule(tokens=st.integers(0, 50), share=st.floats(0.0, 1.0))
     def serve(self, tokens: int, share: float) -> None:
-        self.order.served(tokens=tokens, behind=int(tokens * share), most=50)
+        self.order.served(tokens=tokens, behind=int(tokens * share), most=50, classes={"a": int(tokens * share)})
 
     @invariant()
     def each_is_in_the_order_once(self) -> None:

@@ -57,6 +57,8 @@ class _Counts:
     generated_tokens: int
     prompt_tokens: int
     cached_prompt_tokens: int = 0
+    classes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unknown_class: int = 0
 
 
 class PlantEngine:

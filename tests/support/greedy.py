@@ -30,8 +30,9 @@ async def _all(url: str, prompts: Prompts, max_tokens: int) -> list[list[int]]:
         return list(await asyncio.gather(*(_one(client, prompt, max_tokens) for prompt in prompts)))
 
 
-async def _one(client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int) -> list[int]:
-    wish = {
+def wish(prompt: Sequence[int], *, max_tokens: int) -> dict[str, object]:
+    """The body of a greedy completion of so many tokens."""
+    return {
         "model": MODEL_NAME,
         "prompt": list(prompt),
         "max_tokens": max_tokens,
@@ -39,7 +40,10 @@ async def _one(client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int
         "ignore_eos": True,
         "return_token_ids": True,
     }
-    response = await client.post("/v1/completions", json=wish)
+
+
+async def _one(client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int) -> list[int]:
+    response = await client.post("/v1/completions", json=wish(prompt, max_tokens=max_tokens))
     assert response.status_code == 200, response.text
     tokens: list[int] = response.json()["choices"][0]["token_ids"]
     assert len(tokens) == max_tokens

@@ -20,6 +20,7 @@ from flyball_engine.contract import QueueLimits, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.refusal import set_class
 
 
 class SchedulingPolicy(Enum):
@@ -139,7 +140,7 @@ class PlainScheduler:
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting) + len(getattr(self, "kv_holding_waiting", ()))
 
-    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:
+    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None, of_class: str = "") -> None:
         """One more request; `most` is the max_tokens it names, by default the output it gives."""
         request = PlainRequest(
             name,
@@ -148,6 +149,8 @@ class PlainScheduler:
             max_tokens=output if most is None else most,
             arrival_time=next(self._arrivals),
         )
+        if of_class:
+            set_class(request, of_class)
         self.add_request(request)
 
     def add_request(self, request: PlainRequest) -> None:
@@ -236,9 +239,9 @@ class GovernedCore:
         )
         self._reader = StateReader(find_state_files(self.folder)[self.engine])
 
-    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None) -> None:
+    def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None, of_class: str = "") -> None:
         """A request enters the queue, and the governor hears of it."""
-        self.scheduler.add(name, prompt=prompt, output=output, most=most)
+        self.scheduler.add(name, prompt=prompt, output=output, most=most, of_class=of_class)
         self.governor.received(self.scheduler.requests[name])
 
     def step(self, *, seconds: float = 0.1) -> PlainOutput:

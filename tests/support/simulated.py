@@ -7,7 +7,18 @@ from dataclasses import asdict
 from random import Random
 
 from flyball_engine.batching.limits import Sizes
-from flyball_engine.contract import Limits, ModelSpec, ObjectiveSpec, OnTime, Policy, Setpoint, Shed, StepBudget
+from flyball_engine.contract import (
+    Classes,
+    Limits,
+    ModelSpec,
+    ObjectiveSpec,
+    OnTime,
+    Policy,
+    RequestClass,
+    Setpoint,
+    Shed,
+    StepBudget,
+)
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core, CoreConfig, Speculation
 from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant
@@ -57,6 +68,16 @@ def a_budget(seconds: float, law: Law = LAW) -> StepBudget:
     return StepBudget(seconds=seconds, model=model)
 
 
+def two_classes(seconds: float | None, *, weight: float = 1.0, share: float = 0.0) -> Classes:
+    """People who wait for so long at most, and batch work that may keep a share."""
+    return Classes(
+        classes=(
+            RequestClass(name="chat", value="Chat", first_token_deadline_seconds=seconds, weight=weight),
+            RequestClass(name="batch", value="batch", prefill_share=share),
+        )
+    )
+
+
 def a_setpoint(
     number: int = 1,
     *,
@@ -67,6 +88,7 @@ def a_setpoint(
     step: StepBudget | None = None,
     shed: Shed | None = None,
     on_time: OnTime | None = None,
+    classes: Classes | None = None,
     expires: float = 3600.0,
 ) -> Setpoint:
     limits = Limits(max_num_active_seqs=active, max_num_scheduled_tokens=tokens, long_prefill_token_threshold=threshold)
@@ -79,5 +101,6 @@ def a_setpoint(
         step=step,
         shed=shed,
         on_time=on_time,
+        classes=classes,
         expires_seconds=expires,
     )

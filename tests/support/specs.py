@@ -18,7 +18,17 @@ _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 
 
 def specs() -> st.SearchStrategy[Object]:
     """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
-    return st.builds(_joined, _free(), _devices(), _batch(), _objectives())
+    return st.builds(_joined, _free(), _devices(), _batch(), _objectives()).map(_with_classes)
+
+
+def _with_classes(spec: Object) -> Object:
+    """The classes that objectives are of, and one without."""
+    names = {item["class"] for item in spec.get("objectives", ()) if "class" in item}
+    if not names:
+        return spec
+    classes = [{"name": name, "weight": 10, "prefillShare": 10} for name in sorted(names)]
+    tuning = spec["tuning"] | {"classes": [*classes, {"name": "batch", "value": "Low"}], "classHeader": "x-class"}
+    return spec | {"tuning": tuning}
 
 
 def _joined(*parts: Object) -> Object:
@@ -98,7 +108,10 @@ def _bounded(numbers: list[int], bounds: bool, caching: bool, mode: str) -> Obje
 def _objectives() -> st.SearchStrategy[Object]:
     one = st.fixed_dictionaries(
         {"name": _LABELS, "metric": st.sampled_from([metric.value for metric in Metric]), "threshold": _DURATIONS},
-        optional={"target": st.sampled_from(["99", "50.5", "0.1", "99.999"])},
+        optional={
+            "target": st.sampled_from(["99", "50.5", "0.1", "99.999"]),
+            "class": st.sampled_from(["chat", "code"]),
+        },
     )
     apart = st.lists(one, max_size=8, unique_by=(_name_of, lambda item: (item["metric"], item["threshold"][:3])))
     return st.fixed_dictionaries({}, optional={"objectives": apart.map(_whole_answers_last)})

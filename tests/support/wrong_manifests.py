@@ -9,6 +9,7 @@ from typing import Any
 
 from support.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
+from support.wrong_classes import WRONG_CLASSES
 from support.wrong_pods import GPU, WRONG_PODS
 
 
@@ -287,7 +288,7 @@ WRONG = (
         {"spec.objectives": _TWO},
         {"spec.objectives": _APART},
         "spec.objectives",
-        "two objectives have the same metric and threshold",
+        "two objectives of one class have the same metric and threshold",
     ),
     *(
         Wrong(
@@ -303,6 +304,7 @@ WRONG = (
             ("99.0", "99", _token_and_answer("10s", "99.9", "1s", "99")),
         )
     ),
+    *WRONG_CLASSES,
     *WRONG_BATCHING,
     # Rollout.
     Wrong(

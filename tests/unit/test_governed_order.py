@@ -17,6 +17,7 @@ from flyball_engine.vllm.scheduler import governed_class
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, SchedulingPolicy
 from support.reflexes import a_budget
+from support.simulated import two_classes
 
 #: A step of so long has 100 tokens.
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
@@ -83,6 +84,22 @@ def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: P
     assert len(core.scheduler.waiting) == 2
     core.scheduler.finish_requests(*(f"decode{number}" for number in range(50)))
     assert {"late", "later"} & step(core).keys(), "beside a small one they join"
+
+
+def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore) -> None:
+    core.governor.apply(ordered(2, classes=two_classes(5.0)))
+    core.add("batch", prompt=250, of_class="batch")
+    core.add("more", prompt=250, of_class="batch")
+    assert step(core) == {"batch": 100}
+    core.add("chat", prompt=60, of_class="chat")
+    assert step(core)["chat"] == 60
+    order = core.report().state.order
+    assert (order.moved_behind, order.behind) == (0, 2)
+    # An edit: the batch work has the deadline of all, and comes first, since it came first.
+    core.add("chat2", prompt=60, of_class="chat")
+    core.governor.apply(ordered(3))
+    assert next(iter(step(core))) != "chat2"
+    assert core.report().state.order.behind == 0
 
 
 def test_without_an_order_prompts_are_served_as_they_came(core: GovernedCore) -> None:

@@ -49,7 +49,7 @@ class Engine:
         self.let_in.add(name, key=of or name, size=size, arrived=arrived, tokens=tokens)
 
     def late(self, now: float, rate: PrefillRate | None = RATE) -> list[list[str]]:
-        return self.let_in.late(self.progress.__getitem__, deadline_seconds=2.0, rate=rate, now=now)
+        return self.let_in.late(self.progress.__getitem__, deadlines={"": 2.0}, rate=rate, now=now)
 
 
 @pytest.fixture

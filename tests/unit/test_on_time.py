@@ -169,10 +169,10 @@ def test_attention_counts() -> None:
 def test_all_deadlines_are_moved_together() -> None:
     order = queued(an_order(), long=(1.0, 900), short=(1.1, 300))
     judged(order)
-    order.postpone(0.5)
+    order.redate(lambda one: (one.deadline + 0.5, 1.0))
     assert judged(order) == ["long", "short"]
     assert order.behind() == 0
-    order.postpone(-0.5)
+    order.redate(lambda one: (one.deadline - 0.5, 1.0))
     assert judged(order) == ["short", "long"]
 
 

@@ -66,7 +66,9 @@ def test_behind_a_gate_both_have_the_same_deadline() -> None:
 def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_take() -> None:
     on_time = at_rest(tuning(E2E)).policy.on_time
     assert on_time is not None
-    assert 0.25 * E2E.seconds <= on_time.first_token_deadline_seconds < E2E.seconds
+    deadline = on_time.first_token_deadline_seconds
+    assert deadline is not None
+    assert 0.25 * E2E.seconds <= deadline < E2E.seconds
 
 
 @pytest.mark.parametrize("spec", [tuning(TPOT), tuning(GAP, TPOT), tuning(), tuning(TTFT, order=Order.ARRIVAL)])

@@ -11,7 +11,7 @@ import pytest
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.vllm import requests as counting
 from flyball_engine.vllm.gate import GateKeeper
-from flyball_engine.vllm.refusal import LATE, mark_of
+from flyball_engine.vllm.refusal import LATE, class_of, mark_of
 from support.gates import GatedCores, no_gate
 
 
@@ -100,6 +100,19 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     assert cores.gate._finished == 0, "an answer of no tokens says nothing of others"
     counting._current.reset(token)
     keeper.closed(passage)
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_sequence_is_told_the_class_of_its_request_where_the_core_can_hear_it(
+    processor: type[Processor], ledger: RequestLedger, marks: bool
+) -> None:
+    keeper = GateKeeper(GatedCores().gate, lambda: 0.0, lambda: 0.5, marks=marks)
+    counting._wrap(processor, counting._Feed(ledger, keeper, lambda: 2.0))
+    token = counting._current.set(ledger.opened(0.0, "chat"))
+    sent = SimpleNamespace(request_id="a", state=state(), sampling_params=SimpleNamespace(extra_args=None))
+    processor().add_request(sent, None)
+    counting._current.reset(token)
+    assert class_of(sent) == ("chat" if marks else "")
 
 
 @pytest.mark.usefixtures("in_a_request")

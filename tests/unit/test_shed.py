@@ -218,7 +218,12 @@ def test_a_model_is_sent_anew_when_it_says_something_else() -> None:
     ],
 )
 def test_a_budget_or_a_deadline_made_of_lengths_is_sent_when_it_moved(changed: dict[str, float], sent: bool) -> None:
-    asked = replace(CHOICE, **{name: getattr(CHOICE, name) * by for name, by in changed.items()})
+    asked = CHOICE
+    if "budget" in changed:
+        assert CHOICE.budget is not None
+        asked = replace(CHOICE, budget=CHOICE.budget * changed["budget"])
+    if "deadline" in changed:
+        asked = replace(CHOICE, deadlines={"": CHOICE.deadlines[""] * changed["deadline"]})
     assert (settled(PRESENT, PRESENT.limits, asked, CPU, NARROW, SHED) != PRESENT) is sent
 
 
@@ -289,7 +294,7 @@ def test_bounds_move_the_limits_and_leave_the_gate() -> None:
 
 
 def test_a_choice_without_deadline_and_budget_sends_limits_alone() -> None:
-    open_choice: Choice = replace(CHOICE, deadline=None, budget=None)
+    open_choice: Choice = replace(CHOICE, deadlines={}, budget=None)
     assert settled(PRESENT, limits(16, 2048), open_choice, CPU, NARROW, SHED) == Policy(limits=limits(16, 2048))
 
 

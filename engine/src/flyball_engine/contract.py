@@ -13,12 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
+from flyball_engine.classes import CLASS_HEADER as CLASS_HEADER
+from flyball_engine.classes import DEFAULT_CLASS as DEFAULT_CLASS
+from flyball_engine.classes import DEFAULT_CLASS_SAID as DEFAULT_CLASS_SAID
+from flyball_engine.classes import MOST_CLASSES as MOST_CLASSES
+from flyball_engine.classes import MOST_KEPT as MOST_KEPT
+from flyball_engine.classes import Classes as Classes
+from flyball_engine.classes import ClassName as ClassName
+from flyball_engine.classes import RequestClass as RequestClass
 from flyball_engine.knobs import LARGEST_COEFFICIENT as LARGEST_COEFFICIENT
 from flyball_engine.knobs import LARGEST_LIMIT as LARGEST_LIMIT
 from flyball_engine.knobs import AnyKnob as AnyKnob
@@ -145,15 +154,18 @@ class ObjectiveSpec(Frozen):
     """One latency objective as the engine counts it: a metric and a threshold, in seconds.
 
     The share that must meet it (the target) is the operator's business; the engine only counts met and violated.
+    `of_class`: whose requests are counted; empty are those that name no class, or an unknown one.
     """
 
     metric: Metric
     threshold_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    of_class: ClassName | Literal[""] = DEFAULT_CLASS
 
     @property
     def id(self) -> str:
-        """Identity made of metric and threshold, so that counts of an edited objective never mix with the old ones."""
-        return f"{self.metric.value}/{self.threshold_seconds:g}"
+        """Identity made of metric, threshold and class: counts of an edited objective never mix with the old ones."""
+        of_class = f"@{self.of_class}" if self.of_class else ""
+        return f"{self.metric.value}/{self.threshold_seconds:g}{of_class}"
 
 
 class Generation(Frozen):
@@ -179,6 +191,7 @@ class Setpoint(Frozen):
     engine's own. A strategy, a delay, `no_evict` and the priority policy choose who is next themselves: refused beside
     it.
     `objectives`: what each request is counted against; empty counts nothing.
+    `classes`: the classes of requests, and how they are named; absent, all are of the default class.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
     `batching`: how requests are admitted from the queue. `queue`: what vLLM itself refuses, a backstop.
     """
@@ -191,6 +204,7 @@ class Setpoint(Frozen):
     shed: Shed | None = None
     on_time: OnTime | None = None
     objectives: Annotated[tuple[ObjectiveSpec, ...], Field(max_length=8, strict=False)] = ()
+    classes: Classes | None = None
     expires_seconds: Annotated[float, Field(ge=60, le=7 * 86_400)] = 4 * 3_600.0
     batching: Batching = Batching()
     queue: QueueLimits = QueueLimits()
@@ -199,8 +213,46 @@ class Setpoint(Frozen):
     def _objectives_are_distinct(self) -> Setpoint:
         ids = [objective.id for objective in self.objectives]
         if len(set(ids)) != len(ids):
-            raise ValueError(f"objectives: each metric and threshold may appear once, got {', '.join(ids)}")
+            raise ValueError(
+                f"objectives: each metric and threshold may appear once for each class, got {', '.join(ids)}"
+            )
         return self
+
+    @model_validator(mode="after")
+    def _classes_are_there(self) -> Setpoint:
+        names = () if self.classes is None else self.classes.names
+        for objective in self.objectives:
+            if objective.of_class not in (DEFAULT_CLASS, *names):
+                accepted = ", ".join(names) or "none, since there are no classes"
+                raise ValueError(f"objectives.of_class: {objective.of_class!r} is no class, accepted: {accepted}")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_has_a_deadline(self) -> Setpoint:
+        found = () if self.classes is None else self.classes.classes
+        if any(one.first_token_deadline_seconds is not None for one in found):
+            return self
+        shed, on_time = self.shed, self.on_time
+        if shed is not None and shed.ttft_deadline_seconds is None:
+            raise ValueError("shed.ttft_deadline_seconds: required where no class has a deadline")
+        if on_time is not None and on_time.first_token_deadline_seconds is None:
+            raise ValueError("on_time.first_token_deadline_seconds: required where no class has a deadline")
+        return self
+
+    @property
+    def refusal_deadlines(self) -> dict[str, float]:
+        """The same of all classes by name, the default one among them; infinite where requests are never refused."""
+        names = (DEFAULT_CLASS, *(() if self.classes is None else self.classes.names))
+        found = {name: self.refused_after(name) for name in names}
+        return {name: math.inf if seconds is None else seconds for name, seconds in found.items()}
+
+    def refused_after(self, of_class: str) -> float | None:
+        """Seconds in which a class must have its first token, or it is refused; None if it never is."""
+        if self.shed is None:
+            return None
+        found = None if self.classes is None else self.classes.named(of_class)
+        deadline = self.shed.ttft_deadline_seconds if found is None else found.first_token_deadline_seconds
+        return None if deadline is None else self.shed.margin * deadline
 
     @model_validator(mode="after")
     def _the_order_is_asked_for_once(self) -> Setpoint:
@@ -214,7 +266,8 @@ class Setpoint(Frozen):
 
     def asks(self) -> tuple[AnyKnob, ...]:
         """Every knob it moves away from what the engine started with."""
-        ordered = () if self.on_time is None else (OrderKnob.ON_TIME,)
+        order = {OrderKnob.ON_TIME: self.on_time, OrderKnob.CLASSES: self.classes}
+        ordered = tuple(knob for knob, asked in order.items() if asked is not None)
         return (*self.limits.given(), *self.batching.given(), *self.queue.given(), *ordered)
 
 

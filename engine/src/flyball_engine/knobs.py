@@ -128,19 +128,15 @@ class Shed(Frozen):
 
     At arrival, and while nothing of the answer was sent: those whose first token would come after `margin` of the
     deadline even if they were served alone from then on.
+    Without a deadline only classes of requests have one.
     `refusal_status`: the HTTP status of a refusal. Service meshes retry a 503 on another pod and, where they detect
     outliers, take a pod that answers several of them out of rotation. They do neither with a 429, which also tells
     clients that they themselves asked for too much.
     """
 
-    ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    ttft_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     margin: Annotated[float, Field(gt=0, le=1)] = 0.85
     refusal_status: Literal[503, 429] = 503
-
-    @property
-    def patience_seconds(self) -> float:
-        """From arrival to the time by which a first token is planned."""
-        return self.ttft_deadline_seconds * self.margin
 
 
 class OnTime(Frozen):
@@ -148,10 +144,10 @@ class OnTime(Frozen):
 
     `first_token_deadline_seconds`: from a request's arrival to its first token. `margin`: share of it that is planned
     with. `late_share`: of the prefill tokens, for the oldest of the requests that are served behind; with 0 they may
-    starve.
+    starve. Without a deadline only classes of requests have one.
     """
 
-    first_token_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    first_token_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     margin: Annotated[float, Field(gt=0, le=1)] = 0.9
     late_share: Annotated[float, Field(ge=0, le=0.5)] = 0.1
 
@@ -263,6 +259,7 @@ class OrderKnob(StrEnum):
     """The order of prompts, which an engine may be unable to change; values are paths in a setpoint."""
 
     ON_TIME = "on_time"
+    CLASSES = "classes"
 
 
 class ShedKnob(StrEnum):

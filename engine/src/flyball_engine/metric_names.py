@@ -29,6 +29,10 @@ class MetricName(StrEnum):
     REQUESTS = "flyball_requests_total"
     """counter; outcome: `finished`, `abandoned` (left when an objective was violated), `aborted` (left before that),
     `refused` (never started), `error`, `uncounted`: see `flyball_engine.batching.outcomes`."""
+    CLASS_REQUESTS = "flyball_class_requests_total"
+    """counter; class (as configured, or `default`), outcome (as above); absent where there are no classes."""
+    UNKNOWN_CLASS = "flyball_unknown_class_total"
+    """counter: requests that named a class that nobody configured, and are of the default one."""
     ADMISSIONS = "flyball_admissions_total"
     """counter; decision (`admitted`, `refused`), reason: what the gate said, see `flyball_engine.batching.gate`."""
     OBJECTIVE_REQUESTS = "flyball_objective_requests_total"

@@ -41,6 +41,8 @@ def body_of(setpoint: Setpoint) -> bytes:
     unused: dict[str, Any] = {name: True for name, silent in _SILENT.items() if getattr(setpoint, name) == silent}
     if setpoint.step is not None and not setpoint.step.model.d:
         unused["step"] = {"model": {"d"}}
+    if classless := {at: {"of_class"} for at, one in enumerate(setpoint.objectives) if not one.of_class}:
+        unused["objectives"] = classless
     return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 

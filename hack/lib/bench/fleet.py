@@ -89,6 +89,7 @@ class _Ledgers:
         counts = [core.ledger.collect() for core in self._cores]
         return LedgerCounts(
             requests=_added([one.requests for one in counts]),
+            classes=_added([one.classes for one in counts]),
             objectives=_added([one.objectives for one in counts]),
             all_objectives=_added([one.all_objectives for one in counts]),
             generated_tokens=sum(one.generated_tokens for one in counts),

@@ -20,8 +20,9 @@ _GOVERNOR: Final = Path(flyball_operator.__path__[0]) / "governor"
 #: What makes any run what it is: folders and files of sources.
 _SOURCES: Final = (
     *(_HERE / name for name in ("fleet.py", "measures.py", "options.py", "orders.py", "plays.py", "policies.py")),
+    _HERE / "two_classes.py",
     *(_HERE / name for name in ("rivals", "robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
-    *(_ENGINE / name for name in ("batching", "simulator", "contract.py", "knobs.py", "model.py")),
+    *(_ENGINE / name for name in ("batching", "simulator", "classes.py", "contract.py", "knobs.py", "model.py")),
     _GOVERNOR / "spec.py",
 )
 #: And what one of the law's, besides.

@@ -3,6 +3,9 @@
 Goodput is compared seed by seed with that of the perfect scheduler: the on-time set with the plant's own coefficients,
 and of some limits and step budgets the best in hindsight. Beside it stand first come, first served; the same with late
 ones last, and with a step's tokens by P-PAS; and with a gate that decides at arrival, with the best of the same limits.
+
+Beyond what is carried two classes of requests are served, too: what those with objectives keep, and what batch work
+gets of the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from bench.interrupted import InterruptedPart
@@ -21,8 +25,11 @@ from bench.orders import FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, WRONGLY, Cro
 from bench.policies import Outcome
 from bench.report.page import OF_SEED
 from bench.runs import finish
+from bench.two_classes import TWO_CLASSES, TwoClasses
 
 OVER: Final = " over the perfect"
+KEPT: Final = "kept of the interactive class"
+REST: Final = "batch work over the rest of the capacity"
 #: From this load on the engine cannot serve all.
 OVERLOAD: Final = 1.3
 #: Requests/s that stand for none in a quotient: three in a run.
@@ -36,7 +43,11 @@ SUMMED: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "queue_over_fcfs_overload": min,
     "model_error_loss_worst": max,
     "admitted_ok_worst": min,
+    "interactive_kept": min,
+    "batch_of_the_rest": min,
 }
+#: What the last two are of: elsewhere some requests cannot be in time even without batch work.
+_SUMMED_KIND: Final = "chat"
 
 
 @dataclass(frozen=True)
@@ -56,13 +67,31 @@ class _Job:
         return self.rule.play(self.case, self.seed)
 
 
+@dataclass(frozen=True)
+class _ClassesJob:
+    case: TwoClasses
+    seed: int
+    law: bool = False
+    rule: Rule = QUEUE
+
+    @property
+    def key(self) -> str:
+        """As above."""
+        return f"{self.case.name} | order | seed {self.seed}"
+
+    def play(self) -> Outcome:
+        """The run."""
+        return self.case.play(self.seed)
+
+
 def measure(options: Options) -> Figures:
     """By scenario, and summed up. Raises InterruptedPart with the scenarios that were finished."""
     cases, seeds = crowds(quick=options.quick), options.played
     best, gated = perfect(quick=options.quick), gates(quick=options.quick)
     rules = (*best, *gated, FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY)
     jobs = [_Job(case, rule, seed) for case in cases for rule in rules for seed in seeds]
-    found, whole = finish(jobs, Kept(options.out))
+    mixed = {case: [_ClassesJob(case, seed) for seed in seeds] for case in TWO_CLASSES if _plays(case, options)}
+    found, whole = finish([*jobs, *chain.from_iterable(mixed.values())], Kept(options.out))
     figures: Figures = {}
     summed: dict[str, list[float]] = {}
     for case in cases:
@@ -73,11 +102,29 @@ def measure(options: Options) -> Figures:
         for name, values in _summed(case, came, best, gated).items():
             summed.setdefault(name, []).extend(values)
         figures[case.name] = _figures(came, best, gated)
+    for crowd, of_crowd in mixed.items():
+        if all(job.key in found for job in of_crowd):
+            figures[crowd.name] = rows = _of_classes([found[job.key] for job in of_crowd])
+            if crowd.kind == _SUMMED_KIND:
+                summed |= {name: [rows[row]] for name, row in (("interactive_kept", KEPT), ("batch_of_the_rest", REST))}
     if summed:
         figures["worst"] = {name: how(summed[name]) for name, how in SUMMED.items() if name in summed}
     if not whole:
         raise InterruptedPart(figures)
     return figures
+
+
+def _plays(case: TwoClasses, options: Options) -> bool:
+    return not options.quick or case.kind == _SUMMED_KIND
+
+
+def _of_classes(came: Sequence[Outcome]) -> dict[str, float]:
+    """The worst seed's."""
+    return {
+        KEPT: min(one.kept for one in came),
+        REST: min(one.goodput for one in came),
+        "batch work finished": min(one.first for one in came),
+    }
 
 
 def _figures(came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]) -> dict[str, float]:

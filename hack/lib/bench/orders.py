@@ -26,7 +26,7 @@ LOADS: Final = (0.7, 1.0, 1.3, 2.0)
 ARRIVALS: Final = {"Poisson": 1.0, "bursts": 3.0}
 #: What is asked for, and what an engine carries of it: the requests/s of which 95 % keep both objectives, all of them
 #: waiting, by the bisection of `hack/bench engine --part gate` with these objectives.
-_KINDS: Final = {
+KINDS: Final = {
     "chat": (15.9, Scenario(name="", preset="h100-8b", phases=((0, "conversation"),), ttft=0.5, tpot=0.030)),
     "code": (11.1, Scenario(name="", preset="h100-8b", phases=((0, "code"),), ttft=0.5, tpot=0.030, context=2000)),
     "long": (
@@ -69,7 +69,7 @@ class Crowd(Scenario):
 def crowds(*, quick: bool = False) -> tuple[Crowd, ...]:
     """Every kind at every load, evenly and in bursts; for the impatient an overload of each, and chats at all loads."""
     found = []
-    for kind, (capacity, like) in _KINDS.items():
+    for kind, (capacity, like) in KINDS.items():
         (_, shape), phases = like.phases[0], int(SECONDS / PHASE_SECONDS)
         for load in LOADS:
             for arrivals, variation in ARRIVALS.items():

@@ -85,6 +85,13 @@ BODIES: Final[list[tuple[bytes, tuple[str, ...]]]] = [
     (_body(on_time={}), ("on_time.first_token_deadline_seconds", "required")),
     (_on_time(late_share=0.9), ("on_time.late_share", "less than or equal to 0.5")),
     (_on_time(weights={}), ("on_time.weights", "accepted: first_token_deadline_seconds, margin, late_share")),
+    (_body(classes={"classes": []}), ("classes.classes", "at least 1 item")),
+    (_body(classes={"classes": [{"name": "a"}]}), ("classes.classes.0.value", "required")),
+    (_body(classes={"classes": [{"name": "default", "value": "d"}]}), ("classes", "any but 'default'")),
+    (
+        _body(objectives=[{"metric": "TimeToFirstToken", "threshold_seconds": 1, "of_class": "a"}]),
+        ("objectives.of_class", "'a' is no class"),
+    ),
     (_body(step={"seconds": 0.1}), ("step.model", "required")),
     (_step(seconds=0), ("step.seconds", "greater than 0")),
     (_step(seconds=61), ("step.seconds", "less than or equal to 60")),

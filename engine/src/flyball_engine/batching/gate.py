@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.contract import Setpoint, Shed
+from flyball_engine.contract import DEFAULT_CLASS, Setpoint, Shed
 
 #: Weight of one finished request in the share of prompts that the prefix cache holds.
 _FINISHED_WEIGHT: Final = 0.02
@@ -48,7 +48,7 @@ class Reason(StrEnum):
     IN_TIME = "in_time"
     """Let in: served alone, its first token comes before the deadline."""
     NO_DEADLINE = "no_deadline"
-    """Let in: the setpoint has no deadline."""
+    """Let in: the setpoint has no deadline, or the request's class has none."""
     NO_MODEL = "no_model"
     """Let in: there is no step-time model, or none that is trusted."""
     IDLE = "idle"
@@ -91,10 +91,14 @@ def prompt_work(tokens: int, cached: int = 0) -> Work:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A prompt that comes: its tokens, and how many of them each core's prefix cache holds, None if that is unknown."""
+    """A prompt that comes: its tokens, and how many of them each core's prefix cache holds, None if that is unknown.
+
+    `of_class`: the class of its request.
+    """
 
     tokens: int
     cached: tuple[int, ...] | None = None
+    of_class: str = DEFAULT_CLASS
 
 
 class CoreLoad(NamedTuple):
@@ -199,6 +203,9 @@ class Gate:
         policy = self._policy(now)
         if isinstance(policy, Reason):
             return Verdict(admitted=True, reason=policy)
+        seconds = None if self._setpoint is None else self._setpoint.refused_after(arrival.of_class)
+        if seconds is None:
+            return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
         loads = self._loads()
         if not loads:
             return Verdict(admitted=True, reason=Reason.UNOBSERVED)
@@ -206,7 +213,7 @@ class Gate:
             return Verdict(admitted=True, reason=Reason.NO_MODEL)
         works = self._works(arrival, len(loads))
         predicted = min(load.first_token(work) for load, work in zip(loads, works, strict=True))
-        deadline = policy.patience_seconds
+        deadline = seconds
         reason = Reason.IN_TIME if predicted <= deadline else self._why_late(loads, now)
         return Verdict(
             admitted=reason not in REFUSALS,

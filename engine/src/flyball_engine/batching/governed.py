@@ -27,7 +27,7 @@ from flyball_engine.batching.limits import (
 )
 from flyball_engine.batching.reflex import Queue, Reflex
 from flyball_engine.batching.watchdog import Stall, Watchdog
-from flyball_engine.contract import AnyKnob, Batching, ClampReason, Generation, Knob, OnTime, Setpoint, Shed
+from flyball_engine.contract import AnyKnob, Batching, ClampReason, Classes, Generation, Knob, OnTime, Setpoint, Shed
 
 _OWN_WAY: Final = Batching()
 
@@ -83,6 +83,7 @@ class Governed:
         self._knobs = [knob for knob in Knob if knob not in fixed]
         self._watchdog = watchdog or Watchdog()
         self._newest: Setpoint | None = None
+        self._deadlines: dict[str, float] = {}
         self._asked = start
         self._wanted = start
         self._tripped = False
@@ -98,6 +99,7 @@ class Governed:
             self._tripped = False
             self._watchdog.reset()
         self._newest = setpoint
+        self._deadlines = setpoint.refusal_deadlines
         self.expires = now + setpoint.expires_seconds
         self.applied = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
         self._asked = _complete(setpoint, self.start)
@@ -120,6 +122,16 @@ class Governed:
     def shed(self) -> Shed | None:
         """The deadline that requests are refused by; None, too, without a trusted model, and at the start values."""
         return self._newest.shed if self._newest is not None and self.reflex.holds else None
+
+    @property
+    def classes(self) -> Classes | None:
+        """The classes of requests, None if there are none."""
+        return self._newest.classes if self._newest is not None else None
+
+    @property
+    def refusal_deadlines(self) -> dict[str, float]:
+        """Seconds to the first token by which requests of each class are refused, infinite where they never are."""
+        return self._deadlines
 
     def expire_if_due(self, now: float) -> bool:
         """An engine that heard nothing for so long returns to its start values; whether it does so now."""

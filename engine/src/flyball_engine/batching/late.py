@@ -12,11 +12,13 @@ Pure: the clock is a parameter. Seconds and tokens throughout.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.contract import DEFAULT_CLASS
 
 #: Requests that have their turn before a step: 64 cost some 30 µs, and of 1,000 each has one within 16 steps.
 TURNS_IN_A_STEP: Final = 64
@@ -46,13 +48,14 @@ class Progress(NamedTuple):
 class Group(Generic[R]):
     """The sequences of one request. `size`: how many there will be. `arrived`: when the first of them came.
 
-    `prompt`: of the shortest prompt among them, nothing being processed.
+    `prompt`: of the shortest prompt among them, nothing being processed. `of_class`: whose deadline it has.
     """
 
-    __slots__ = ("arrived", "key", "prompt", "sequences", "size")
+    __slots__ = ("arrived", "key", "of_class", "prompt", "sequences", "size")
 
-    def __init__(self, key: Hashable, size: int, arrived: float, prompt: Progress) -> None:
+    def __init__(self, key: Hashable, size: int, arrived: float, prompt: Progress, of_class: str) -> None:
         self.key = key
+        self.of_class = of_class
         self.size = size
         self.arrived = arrived
         self.prompt = prompt
@@ -76,7 +79,9 @@ class LetIn(Generic[R]):
         """Whether a request may still be refused, as far as anybody looked."""
         return key in self._groups
 
-    def add(self, sequence: R, *, key: Hashable, size: int, arrived: float, tokens: int) -> None:
+    def add(
+        self, sequence: R, *, key: Hashable, size: int, arrived: float, tokens: int, of_class: str = DEFAULT_CLASS
+    ) -> None:
         """A sequence came that belongs to the request `key`, of so many sequences: with too many it is left alone.
 
         `tokens`: of its prompt.
@@ -86,7 +91,7 @@ class LetIn(Generic[R]):
         prompt = Progress(tokens=tokens, attention=tokens * tokens / 2)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key, size, arrived, prompt)
+            group = self._groups[key] = Group(key, size, arrived, prompt, of_class)
             self._turns.append(group)
         if len(group.sequences) < group.size:
             group.sequences.append(sequence)
@@ -94,17 +99,24 @@ class LetIn(Generic[R]):
             group.prompt = min(group.prompt, prompt)
 
     def late(
-        self, look: Callable[[R], Progress], *, deadline_seconds: float, rate: PrefillRate | None, now: float
+        self,
+        look: Callable[[R], Progress],
+        *,
+        deadlines: Mapping[str, float],
+        rate: PrefillRate | None,
+        now: float,
     ) -> list[list[R]]:
         """Look at some more; the sequences of each request that cannot be in time any more, which is forgotten.
 
-        `deadline_seconds`: from arrival to the first token. Without a `rate` nothing is late.
+        `deadlines`: seconds from arrival to the first token by class, infinite where it has none; a class that is not
+        there has the default one's. Without a `rate` nothing is late.
         """
         found: list[list[R]] = []
         turns, looks, sweeps = self._turns, LOOKED_AT_IN_A_STEP, SWEPT_IN_A_STEP
+        default = deadlines.get(DEFAULT_CLASS, math.inf)
         for _ in range(min(len(turns), TURNS_IN_A_STEP)):
             group = turns[0]
-            deadline = group.arrived + deadline_seconds
+            deadline = group.arrived + deadlines.get(group.of_class, default)
             if rate is None or not _misses(group.prompt, deadline, rate, now):
                 if not sweeps:
                     turns.rotate(-1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -84,8 +84,9 @@ class Pending(Generic[R]):
 
     `arrived`, `deadline`: by the engine's clock; the deadline is infinite for work that has none. `tokens` and
     `attention` are still to be processed of its prompt, without what the prefix cache holds. `weight`: what its being
-    on time is worth. `begun`: whether it has a slot. `on_time`: whether it is in the on-time set. `moved_behind`:
-    whether it ever was given up. `refusable`: whether it is refused once it is hopeless, where anybody is.
+    on time is worth. `of_class`: the class of requests whose share it may have. `begun`: whether it has a slot.
+    `on_time`: whether it is in the on-time set. `moved_behind`: whether it ever was given up. `refusable`: whether it
+    is refused once it is hopeless, where anybody is.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class Pending(Generic[R]):
         "deadline",
         "moved_behind",
         "number",
+        "of_class",
         "on_time",
         "refusable",
         "request",
@@ -112,8 +114,10 @@ class Pending(Generic[R]):
         tokens: float,
         attention: float,
         weight: float,
+        of_class: str = "",
     ) -> None:
         self.request = request
+        self.of_class = of_class
         self.number = number
         self.arrived = arrived
         self.deadline = deadline
@@ -138,8 +142,7 @@ class OnTimeOrder(Generic[R]):
     """
 
     def __init__(self, *, late_share: float) -> None:
-        """`late_share`: of the prefill tokens, for the oldest of those that are served behind."""
-        self.late_share = late_share
+        """`late_share`: see `keep`."""
         self.moved_behind = 0
         self.in_time_after_all = 0
         self.refuses = False
@@ -147,13 +150,11 @@ class OnTimeOrder(Generic[R]):
         self._numbers = 0
         # Sorted by deadline and by arrival; the numbers make each key unique.
         self._on_time: list[tuple[float, int, Pending[R]]] = []
-        self._behind: list[tuple[int, Pending[R]]] = []
-        # Those of the latter that are served in any case.
-        self._staying: list[tuple[int, Pending[R]]] = []
+        self._late: _Account[R] = _Account(late_share, None)
+        self._accounts = [self._late]
         # Those of the latter that may be on time yet, by deadline.
         self._hopeful: list[tuple[float, int, Pending[R]]] = []
         self._judgement: _Judgement[R] | None = None
-        self._owed = 0.0
         self._most = 0.0
 
     def __len__(self) -> int:
@@ -178,6 +179,7 @@ class OnTimeOrder(Generic[R]):
         tokens: float,
         attention: float = 0.0,
         weight: float = 1.0,
+        of_class: str = "",
         refusable: bool = False,
     ) -> None:
         """A request came, or came back. It counts as on time until it is judged."""
@@ -191,6 +193,7 @@ class OnTimeOrder(Generic[R]):
             tokens=tokens,
             attention=attention,
             weight=weight,
+            of_class=of_class,
         )
         pending.refusable = refusable
         self._pending[request] = pending
@@ -229,18 +232,36 @@ class OnTimeOrder(Generic[R]):
     def clear(self) -> None:
         """Nobody is ordered any more."""
         self._pending.clear()
-        for each in (self._on_time, self._behind, self._staying, self._hopeful):
+        for each in (self._on_time, self._hopeful):
             each.clear()
+        for account in self._accounts:
+            account.clear()
         self._judgement = None
-        self._owed = 0.0
 
-    def postpone(self, seconds: float) -> None:
-        """All deadlines are so much later, or earlier where it is negative."""
+    def keep(self, late_share: float, shares: Mapping[str, float]) -> None:
+        """What of the prefill tokens is kept for those that are served behind.
+
+        `late_share` is for the oldest of them all, and each of the `shares` for the oldest of a class. What one gets by
+        the share of its class counts for the late, too.
+        """
+        self._late.share = late_share
+        self._accounts = [self._late, *(_Account[R](share, name) for name, share in shares.items())]
+        for _, pending in self._late.waiting:
+            for account in self._accounts[1:]:
+                account.add(pending)
+
+    def redate(self, due: Callable[[Pending[R]], tuple[float, float]]) -> None:
+        """Each has another deadline and weight, which `due` gives. Who has its first deadline counts as on time."""
         for pending in self._pending.values():
-            pending.deadline += seconds
-        # All by the same: they stay sorted.
-        self._on_time = [(each.deadline, number, each) for _, number, each in self._on_time]
-        self._hopeful = [(each.deadline, number, each) for _, number, each in self._hopeful]
+            had = math.isfinite(pending.deadline)
+            pending.deadline, pending.weight = due(pending)
+            pending.on_time = math.isfinite(pending.deadline) and (pending.on_time or not had)
+        self._on_time.clear()
+        self._hopeful.clear()
+        for account in self._accounts:
+            account.forget()
+        for pending in self._pending.values():
+            self._place(pending)
         self._judgement = None
 
     def judge(self, rate: PrefillRate, now: float, most: int = JUDGED_IN_A_STEP) -> None:
@@ -266,36 +287,35 @@ class OnTimeOrder(Generic[R]):
             yield oldest
         for _, _, pending in self._on_time:
             yield pending
-        for _, pending in self._behind:
+        for _, pending in self._late.waiting:
             if pending is not oldest:
                 yield pending
 
-    def served(self, *, tokens: int, behind: int, most: int) -> None:
+    def served(self, *, tokens: int, behind: int, most: int, classes: Mapping[str, int] | None = None) -> None:
         """A step processed so many prompt `tokens`, some of those that stand `behind`; it had room for `most`.
 
-        What those behind get while nobody else wants it is not held against them.
+        `classes`: of those behind, by class. What they get while nobody else wants it is not held against them.
         """
-        if not self._sharing or not self._on_time:
-            self._owed = 0.0
-            return
-        owed = self._owed + self.late_share * tokens - behind
-        # No more is saved up, and no more is held against them, than they can get in one step.
-        self._owed, self._most = max(-float(most), min(float(most), owed)), float(most)
+        self._most = float(most)
+        for account in self._accounts:
+            got = behind if account.of_class is None else (classes or {}).get(account.of_class, 0)
+            shares = bool(self._on_time and account.sharing(refuses=self.refuses))
+            account.served(tokens, got, self._most, shares=shares)
 
     @property
     def owed(self) -> Pending[R] | None:
-        """The oldest of those that share, if it is to be served before all others; None if not."""
-        return self._sharing[0][1] if self._sharing and self._owed > 0 else None
+        """Of those that share the oldest of a class, if it is to be served before all others; None if not.
 
-    @property
-    def _sharing(self) -> list[tuple[int, Pending[R]]]:
-        """Those behind that have a share of the prefill."""
-        return self._staying if self.refuses else self._behind
+        Of several that are owed something it is the one that is owed most.
+        """
+        account = self._most_owed()
+        sharing = account.sharing(refuses=self.refuses)
+        return sharing[0][1] if sharing and account.owed > 0 else None
 
     @property
     def owes_all(self) -> bool:
-        """Whether the oldest that shares is owed as much as may be saved up: something else keeps it waiting."""
-        return 0 < self._most <= self._owed
+        """Whether it is owed as much as may be saved up: something else keeps it waiting."""
+        return 0 < self._most <= self._most_owed().owed
 
     def slots_behind(self, rate: PrefillRate) -> float:
         """Of those that are served behind, how many may join: any number beside a small batch, else who is owed."""
@@ -305,25 +325,28 @@ class OnTimeOrder(Generic[R]):
 
     def behind(self) -> int:
         """Requests that are served behind."""
-        return len(self._behind)
+        return len(self._late.waiting)
 
     def longest_wait(self, now: float) -> float:
         """Seconds that the oldest of those behind has waited; 0 where there is none."""
-        return now - self._behind[0][1].arrived if self._behind else 0.0
+        return now - self._late.waiting[0][1].arrived if self._late.waiting else 0.0
 
     def _by_deadline(self, now: float) -> Iterable[tuple[float, int, Pending[R]]]:
         """Those that may be on time, as they are now: those behind come back only while their deadline is ahead."""
         del self._hopeful[: bisect_left(self._hopeful, (now,))]
         return heapq.merge(tuple(self._on_time), tuple(self._hopeful))
 
+    def _most_owed(self) -> _Account[R]:
+        sharing = (account for account in self._accounts if account.sharing(refuses=self.refuses))
+        return max(sharing, key=lambda account: account.owed, default=self._late)
+
     def _place(self, pending: Pending[R]) -> None:
         by_deadline = (pending.deadline, pending.number, pending)
         if pending.on_time:
             insort(self._on_time, by_deadline)
             return
-        insort(self._behind, (pending.number, pending))
-        if not pending.refusable:
-            insort(self._staying, (pending.number, pending))
+        for account in self._accounts:
+            account.add(pending)
         if math.isfinite(pending.deadline):
             insort(self._hopeful, by_deadline)
 
@@ -332,9 +355,8 @@ class OnTimeOrder(Generic[R]):
         if pending.on_time:
             del self._on_time[bisect_left(self._on_time, by_deadline)]
             return
-        del self._behind[bisect_left(self._behind, (pending.number,))]
-        if not pending.refusable:
-            del self._staying[bisect_left(self._staying, (pending.number,))]
+        for account in self._accounts:
+            account.remove(pending)
         index = bisect_left(self._hopeful, by_deadline)
         # Not there once its deadline has passed.
         if index < len(self._hopeful) and self._hopeful[index][2] is pending:
@@ -347,6 +369,62 @@ class OnTimeOrder(Generic[R]):
         if not on_time and not pending.moved_behind:
             pending.moved_behind = True
             self.moved_behind += 1
+
+
+class _Account(Generic[R]):
+    """A `share` of the prefill tokens that some of those behind have: those `of_class`, all of them where it is None.
+
+    `owed`: tokens that they may have before all others now. `waiting`: all of them, by arrival.
+    """
+
+    __slots__ = ("_staying", "of_class", "owed", "share", "waiting")
+
+    def __init__(self, share: float, of_class: str | None) -> None:
+        self.share = share
+        self.of_class = of_class
+        self.owed = 0.0
+        self.waiting: list[tuple[int, Pending[R]]] = []
+        # Those of them that are served in any case.
+        self._staying: list[tuple[int, Pending[R]]] = []
+
+    def sharing(self, *, refuses: bool) -> list[tuple[int, Pending[R]]]:
+        """Those that have the share. `refuses`: whether requests are refused that may be."""
+        return self._staying if refuses else self.waiting
+
+    def add(self, pending: Pending[R]) -> None:
+        """One is served behind from now on."""
+        if self.of_class is None or self.of_class == pending.of_class:
+            insort(self.waiting, (pending.number, pending))
+            if not pending.refusable:
+                insort(self._staying, (pending.number, pending))
+
+    def remove(self, pending: Pending[R]) -> None:
+        """One is not any more."""
+        if self.of_class is None or self.of_class == pending.of_class:
+            del self.waiting[bisect_left(self.waiting, (pending.number,))]
+            if not pending.refusable:
+                del self._staying[bisect_left(self._staying, (pending.number,))]
+
+    def forget(self) -> None:
+        """None of them is known any more."""
+        self.waiting.clear()
+        self._staying.clear()
+
+    def clear(self) -> None:
+        """Nobody is there, and nothing is owed."""
+        self.forget()
+        self.owed = 0.0
+
+    def served(self, tokens: int, got: int, most: float, *, shares: bool) -> None:
+        """A step with room for `most` processed so many tokens, and they `got` some.
+
+        `shares`: whether somebody has the share, and others wanted the tokens, too.
+        """
+        if not shares:
+            self.owed = 0.0
+            return
+        # No more is saved up, and no more is held against them, than they can get in one step.
+        self.owed = max(-most, min(most, self.owed + self.share * tokens - got))
 
 
 class _Judgement(Generic[R]):

@@ -14,7 +14,8 @@ engine counts, and these are the rules:
 - A client that leaves when an objective is violated already (a deadline passed, or the stream so far too slow, the wait
   for its next token included) is counted as `abandoned`: violated for that objective and for all together, met where
   that is certain, and left out of the rest. One that leaves earlier is `aborted` and counts against nothing.
-- Requests are counted against the objectives in force when they end.
+- Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
+  unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_engine.batching.classes import ClassBook
+from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_SAID, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
 DEFAULT_CAPACITY: Final = 65_536
@@ -93,6 +95,7 @@ class OpenRequest:
     """A request that has not ended. `arrival`, `first_token` and `last_end` are times on the server's clock."""
 
     arrival: float
+    of_class: str = DEFAULT_CLASS
     sequences: list[Sequence] = field(default_factory=list)
     first_token: float | None = None
     last_end: float = 0.0
@@ -109,22 +112,25 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """Cumulative counts. Keys: outcome; (objective id, met or violated); (ids joined by `,`, met or violated).
+    """Cumulative counts. Keys: outcome; (class, outcome); (objective id, met or violated); (ids joined by `,`, same).
 
     Tokens are those of finished requests; a prompt shared by `n` sequences counts for each, as does what was cached.
     """
 
     requests: dict[str, int]
+    classes: dict[tuple[str, str], int]
     objectives: dict[tuple[str, str], int]
     all_objectives: dict[tuple[str, str], int]
     generated_tokens: int
     prompt_tokens: int
     cached_prompt_tokens: int
+    unknown_class: int = 0
 
 
 class RequestLedger:
     """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
 
+    `class_book` tells the class of a request by its headers.
     (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
     """
 
@@ -132,8 +138,11 @@ class RequestLedger:
         self._capacity = capacity
         self._open: dict[OpenRequest, None] = {}
         self._requests: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
+        self.class_book = ClassBook()
+        self._classes: dict[tuple[str, str], int] = {}
         self._objectives: tuple[ObjectiveSpec, ...] = ()
-        self._gap_thresholds: tuple[tuple[str, float], ...] = ()
+        self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
+        self._gap_thresholds: dict[str, tuple[tuple[str, float], ...]] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._together: dict[tuple[str, str], int] = {}
         self._generated = 0
@@ -146,21 +155,34 @@ class RequestLedger:
         if wanted == self._objectives:
             return
         keys = [(objective.id, outcome) for objective in wanted for outcome in (MET, VIOLATED)]
-        together = [(_joined(wanted), outcome) for outcome in (MET, VIOLATED)] if wanted else []
+        names = dict.fromkeys(objective.of_class for objective in wanted)
+        by_class = {name: tuple(one for one in wanted if one.of_class == name) for name in names}
+        together = [(_joined(each), outcome) for each in by_class.values() for outcome in (MET, VIOLATED)]
         # New keys are there before they are in force: an event in between finds what it counts on.
         self._counts = {key: self._counts.get(key, 0) for key in keys}
         self._together = {key: self._together.get(key, 0) for key in together}
-        self._gap_thresholds = tuple(
-            (objective.id, objective.threshold_seconds)
-            for objective in wanted
-            if objective.metric is Metric.INTER_TOKEN_LATENCY
-        )
+        gaps = {
+            name: tuple((one.id, one.threshold_seconds) for one in each if one.metric is Metric.INTER_TOKEN_LATENCY)
+            for name, each in by_class.items()
+        }
+        self._gap_thresholds = {name: each for name, each in gaps.items() if each}
+        self._by_class = by_class
         self._objectives = wanted
+
+    def set_classes(self, classes: Classes | None) -> None:
+        """The classes that requests are told apart by: those that are gone are counted no more, so labels are few."""
+        self.class_book.follow(classes)
+        names = () if classes is None else (DEFAULT_CLASS_SAID, *classes.names)
+        self._classes = {
+            (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
+        }
 
     def collect(self) -> LedgerCounts:
         """The counts so far."""
         return LedgerCounts(
             requests=self._requests.copy(),
+            classes=self._classes.copy(),
+            unknown_class=self.class_book.unknown,
             objectives=self._counts.copy(),
             all_objectives=self._together.copy(),
             generated_tokens=self._generated,
@@ -168,9 +190,9 @@ class RequestLedger:
             cached_prompt_tokens=self._cached,
         )
 
-    def opened(self, arrival: float) -> OpenRequest:
-        """A request has come in. Beyond the capacity the oldest open one is given up."""
-        request = OpenRequest(arrival)
+    def opened(self, arrival: float, of_class: str = DEFAULT_CLASS) -> OpenRequest:
+        """A request of a class has come in. Beyond the capacity the oldest open one is given up."""
+        request = OpenRequest(arrival, of_class)
         self._open[request] = None
         if len(self._open) > self._capacity:
             self._close(next(iter(self._open)), Outcome.UNCOUNTED)
@@ -201,7 +223,7 @@ class RequestLedger:
         if sequence.tokens:
             sequence.gaps += 1
             if self._gap_thresholds:
-                self._gap_passed(at - sequence.last)
+                self._gap_passed(at - sequence.last, sequence.request.of_class)
         else:
             sequence.first = at
             if sequence.request.first_token is None:
@@ -210,8 +232,8 @@ class RequestLedger:
         sequence.heard = now
         sequence.tokens += tokens
 
-    def _gap_passed(self, seconds: float) -> None:
-        for identity, threshold in self._gap_thresholds:
+    def _gap_passed(self, seconds: float, of_class: str) -> None:
+        for identity, threshold in self._gap_thresholds.get(of_class, ()):
             self._count(identity, met=seconds <= threshold)
 
     def caught_up(self, sequence: Sequence, *, tokens: int, gaps: int, at: float) -> None:
@@ -263,7 +285,7 @@ class RequestLedger:
         if request.failed:
             self._close(request, Outcome.ERROR)
             return
-        self._judge({objective: _verdict(objective, request) for objective in self._objectives})
+        self._judge({one: _verdict(one, request) for one in self._objectives_of(request)})
         self._generated += sum(sequence.tokens for sequence in request.sequences)
         self._prompt += request.prompt_tokens
         self._cached += request.cached_prompt_tokens
@@ -271,11 +293,14 @@ class RequestLedger:
 
     def _leave(self, request: OpenRequest, now: float) -> None:
         """Counts a request whose client left: only if an objective was violated by then."""
-        verdicts = {objective: _verdict_so_far(objective, request, now) for objective in self._objectives}
+        verdicts = {one: _verdict_so_far(one, request, now) for one in self._objectives_of(request)}
         violated = False in verdicts.values()
         if violated:
             self._judge(verdicts)
         self._close(request, Outcome.ABANDONED if violated else Outcome.ABORTED)
+
+    def _objectives_of(self, request: OpenRequest) -> tuple[ObjectiveSpec, ...]:
+        return self._by_class.get(request.of_class, ())
 
     def _judge(self, verdicts: Mapping[ObjectiveSpec, bool | None]) -> None:
         for objective, verdict in verdicts.items():
@@ -293,6 +318,10 @@ class RequestLedger:
         self._open.pop(request, None)
         request.open = False
         self._requests[outcome.value] += 1
+        key = (request.of_class or DEFAULT_CLASS_SAID, outcome.value)
+        # One that came before its class was forgotten is of none.
+        if key in self._classes:
+            self._classes[key] += 1
 
 
 def _joined(objectives: Several[ObjectiveSpec]) -> str:

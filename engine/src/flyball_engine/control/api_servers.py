@@ -42,11 +42,13 @@ class _Report(Frozen):
 
     follows: int
     requests: dict[str, int]
+    classes: list[tuple[str, str, int]]
     objectives: list[tuple[str, str, int]]
     all_objectives: list[tuple[str, str, int]]
     generated_tokens: int
     prompt_tokens: int
     cached_prompt_tokens: int
+    unknown_class: int
     admissions: dict[str, int]
 
 
@@ -113,11 +115,13 @@ class Follower:
         report = _Report(
             follows=self._follows,
             requests=counts.requests,
+            classes=_rows(counts.classes),
             objectives=_rows(counts.objectives),
             all_objectives=_rows(counts.all_objectives),
             generated_tokens=counts.generated_tokens,
             prompt_tokens=counts.prompt_tokens,
             cached_prompt_tokens=counts.cached_prompt_tokens,
+            unknown_class=counts.unknown_class,
             admissions={reason.value: count for reason, count in self._gate.counts.items()},
         )
         if report != self._told:
@@ -158,11 +162,13 @@ class ApiServers:
         own, others = self._own(), list(self._reports())
         return LedgerCounts(
             requests=_added(own.requests, (report.requests for report in others)),
+            classes=_added(own.classes, (_keyed(report.classes) for report in others)),
             objectives=_added(own.objectives, (_keyed(report.objectives) for report in others)),
             all_objectives=_added(own.all_objectives, (_keyed(report.all_objectives) for report in others)),
             generated_tokens=own.generated_tokens + sum(report.generated_tokens for report in others),
             prompt_tokens=own.prompt_tokens + sum(report.prompt_tokens for report in others),
             cached_prompt_tokens=own.cached_prompt_tokens + sum(report.cached_prompt_tokens for report in others),
+            unknown_class=own.unknown_class + sum(report.unknown_class for report in others),
         )
 
     @property

@@ -34,6 +34,14 @@ class Counts(Protocol):
         """Requests by outcome."""
 
     @property
+    def classes(self) -> Mapping[tuple[str, str], int]:
+        """Requests by class and outcome."""
+
+    @property
+    def unknown_class(self) -> int:
+        """Requests that named a class that nobody configured."""
+
+    @property
     def objectives(self) -> Mapping[tuple[str, str], int]:
         """Requests by objective and outcome."""
 
@@ -250,9 +258,13 @@ def _admissions(gate: Admissions) -> Metric:
 
 def _request_metrics(counts: Counts) -> Iterator[Metric]:
     requests = {(outcome,): float(count) for outcome, count in counts.requests.items()}
+    classes = {key: float(count) for key, count in counts.classes.items()}
     objectives = {key: float(count) for key, count in counts.objectives.items()}
     together = {key: float(count) for key, count in counts.all_objectives.items()}
     yield _counter(MetricName.REQUESTS, "Requests by outcome", ["outcome"], requests.items())
+    yield _counter(MetricName.CLASS_REQUESTS, "Requests by class", ["class", "outcome"], classes.items())
+    unknown = [((), float(counts.unknown_class))]
+    yield _counter(MetricName.UNKNOWN_CLASS, "Requests that named a class that there is not", [], unknown)
     yield _counter(MetricName.OBJECTIVE_REQUESTS, "Requests by objective", ["objective", "outcome"], objectives.items())
     yield _counter(
         MetricName.ALL_OBJECTIVES_REQUESTS, "Requests by all objectives", ["objectives", "outcome"], together.items()

@@ -27,6 +27,9 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 #: A client that waits for an answer as a whole, and gets no token meanwhile, is looked for so often.
 _LOOK_SECONDS: Final = 1.0
 
+#: As ASGI has them: the names in lower case.
+Headers = Sequence[tuple[bytes, bytes]]
+
 _FormT = TypeVar("_FormT", bound=Body)
 _FormT_contra = TypeVar("_FormT_contra", bound=Body, contravariant=True)
 
@@ -65,7 +68,7 @@ class Backend(Loaded, Protocol[_FormT_contra]):
     def healthy(self) -> bool:
         """Whether the engine still serves."""
 
-    async def submit(self, body: _FormT_contra) -> Sequence[Answer]:
+    async def submit(self, body: _FormT_contra, headers: Headers, /) -> Sequence[Answer]:
         """One HTTP request comes in: its sequences, `body.n` for each prompt. Raises NotServedError."""
 
     @property
@@ -135,7 +138,7 @@ class Api(Generic[_FormT]):
             message = f"model: {body.model!r} is not served here, accepted: {self.model!r}"
             raise NotServedError(message, status=404, kind="NotFoundError")
         engine = self.engine
-        answers = await engine.submit(body)
+        answers = await engine.submit(body, http.headers.raw)
         chat = form is self.chat
         identity = f"{'chatcmpl' if chat else 'cmpl'}-{self.random.getrandbits(64):016x}"
         reply = Reply(identity=identity, model=self.model, created=int(self.clock()), chat=chat, each=body.n)

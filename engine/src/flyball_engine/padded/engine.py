@@ -26,7 +26,7 @@ from flyball_engine.contract import AnyKnob, Batching, Policy, Setpoint, Strateg
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.knobs import Dynamic
-from flyball_engine.openai.app import NotServedError, overloaded
+from flyball_engine.openai.app import Headers, NotServedError, overloaded
 from flyball_engine.openai.load import Load
 from flyball_engine.padded.batch import Batch, Padding, Stepped
 from flyball_engine.padded.bodies import AnyBody, Tokens
@@ -183,7 +183,7 @@ class PaddedEngine:
         self._ledger.set_objectives(setpoint.objectives)
         self.gate.set_policy(setpoint, now=self._clock())
 
-    async def submit(self, body: AnyBody) -> list[Row]:
+    async def submit(self, body: AnyBody, _headers: Headers = (), /) -> list[Row]:
         """The sequences of one HTTP request come in. Raises NotServedError."""
         arrival = self._clock()
         try:

@@ -21,6 +21,7 @@ UNSUPPORTED: Final[Mapping[AnyKnob, str]] = {
     QueueKnob.MAX_NUM_QUEUED_REQS: _QUEUE,
     QueueKnob.MAX_NUM_QUEUED_TOKENS: _QUEUE,
     OrderKnob.ON_TIME: _WHOLE_PROMPTS,
+    OrderKnob.CLASSES: "the padded engine reads no class of requests",
 }
 #: Why requests cannot be refused by a deadline.
 UNGATED: Final = "the padded engine has no limit on the tokens of a step, which the prediction of a first token needs"

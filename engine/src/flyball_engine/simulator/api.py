@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from flyball_engine.batching.gate import QUEUE_FULL_SECONDS, spread
 from flyball_engine.batching.outcomes import LedgerCounts
-from flyball_engine.openai.app import Api, NotServedError, overloaded, told
+from flyball_engine.openai.app import Api, Headers, NotServedError, overloaded, told
 from flyball_engine.openai.load import Load
 from flyball_engine.openai.reply import error
 from flyball_engine.simulator.openai import TOKEN, ChatBody, CompletionBody
@@ -86,10 +86,13 @@ class _Backend:
     def counts(self) -> LedgerCounts:
         return self._engine.counts()
 
-    async def submit(self, body: CompletionBody | ChatBody) -> list[_Answer]:
+    async def submit(self, body: CompletionBody | ChatBody, headers: Headers, /) -> list[_Answer]:
         requests = body.sequences(self._random)
         if not requests:
             raise NotServedError("prompt: is empty")
+        of_class = self._engine.core.ledger.class_book.name(headers)
+        for request in requests:
+            request.of_class = of_class
         verdict = self._engine.submit(requests)
         if verdict is not None and not verdict.admitted:
             message = f"overloaded: the first token is expected after {verdict.predicted:.2f} s"

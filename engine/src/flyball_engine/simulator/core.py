@@ -23,7 +23,7 @@ from flyball_engine.batching.limits import Sizes, Wanted
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
+from flyball_engine.contract import DEFAULT_CLASS, Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
 from flyball_engine.simulator.plant import Plant, Stretch
 from flyball_engine.simulator.prompt_order import PromptOrder
 from flyball_engine.simulator.requests import Fate, Request
@@ -149,7 +149,8 @@ class Core:
         Returns what the gate says of it; None if it was refused for another reason.
         """
         arrival, verdict = requests[0].arrival, None
-        opened = self.ledger.opened(arrival)
+        of_class = requests[0].of_class
+        opened = self.ledger.opened(arrival, of_class)
         full = self._full(arrival)
         if full:
             self.gate.queue_full()
@@ -172,7 +173,8 @@ class Core:
             self.scheduler.waiting.push(request)
             if verdict.refusable:
                 size, tokens = len(requests), request.prompt
-                self._let_in.add(request, key=requests[0].number, size=size, arrived=arrival, tokens=tokens)
+                key = requests[0].number
+                self._let_in.add(request, key=key, size=size, arrived=arrival, tokens=tokens, of_class=of_class)
             self.prompts.came(request)
             self.batches.arrived(request, arrival)
         # Whatever comes of it, the ledger counts it with the end of its last sequence.
@@ -200,6 +202,7 @@ class Core:
     def follow(self, setpoint: Setpoint) -> None:
         """What of a setpoint is done where requests come in, at once: counting, the gate, the limits of the queue."""
         self.ledger.set_objectives(setpoint.objectives)
+        self.ledger.set_classes(setpoint.classes)
         self._queue, self._queue_until = setpoint.queue, self.now + setpoint.expires_seconds
         self._gaps = tuple(o for o in setpoint.objectives if o.metric is Metric.INTER_TOKEN_LATENCY)
         self.gate.set_policy(setpoint, now=self.now)
@@ -238,7 +241,7 @@ class Core:
         self._ready_at = self.now + start_seconds
 
     def _arrival(self, request: Request) -> Arrival:
-        return Arrival(request.prompt, (self.scheduler.prefixes.hit(request),))
+        return Arrival(request.prompt, (self.scheduler.prefixes.hit(request),), request.of_class)
 
     def _servable(self, request: Request) -> bool:
         return request.prompt >= 1 and request.prompt + request.output <= self._config.sizes.max_model_len
@@ -250,7 +253,8 @@ class Core:
                 self.statistics.new_period()
         self._inbox.clear()
         self.governed.expire_if_due(self.now)
-        self.prompts.follow(self.governed.on_time if self._config.policy is Policy.FCFS else None)
+        on_time = self.governed.on_time if self._config.policy is Policy.FCFS else None
+        self.prompts.follow(on_time, self.governed.classes)
         while self._leaving and self._leaving[0][0] <= self.now:
             at, _, request = heapq.heappop(self._leaving)
             if request.fate is Fate.OPEN and request.leaves <= at:
@@ -313,7 +317,7 @@ class Core:
         shed, scheduler = self.governed.shed, self.scheduler
         late = self._let_in.late(
             self._progress,
-            deadline_seconds=0.0 if shed is None else shed.patience_seconds,
+            deadlines=self.governed.refusal_deadlines,
             rate=None if shed is None else self.prefill_rate(),
             now=self.now,
         )
@@ -347,8 +351,9 @@ class Core:
         self._count(step, 1, seconds, seconds * seconds, step.kv_tokens, seconds)
         self.governed.reflex.observe(step, seconds)
         for objective in self._gaps:
-            met = step.decodes if seconds <= objective.threshold_seconds else 0
-            self.ledger.gaps_passed(objective, met=met, violated=step.decodes - met)
+            gaps = self._gaps_of(objective, step.decodes)
+            met = gaps if seconds <= objective.threshold_seconds else 0
+            self.ledger.gaps_passed(objective, met=met, violated=gaps - met)
         if flight.plan.chunks:
             self.governed.served({str(request.number) for request in flight.plan.chunks}, self.now)
             self.prompts.served(flight.plan.chunks, most=step.seats.room - (step.tokens - step.prefill_tokens))
@@ -369,10 +374,18 @@ class Core:
         self._count(plan.step, made.steps, made.seconds, made.seconds_squared, kv_tokens, made.longest)
         self._observe(replace(plan.step, kv_tokens=kv_tokens / made.steps), made)
         for objective, within in zip(self._gaps, made.within, strict=True):
-            met = within * plan.step.decodes
-            self.ledger.gaps_passed(objective, met=met, violated=made.steps * plan.step.decodes - met)
+            gaps = self._gaps_of(objective, plan.step.decodes)
+            self.ledger.gaps_passed(objective, met=within * gaps, violated=(made.steps - within) * gaps)
         self._deliver(made.steps, {})
         return made.steps
+
+    def _gaps_of(self, objective: ObjectiveSpec, decodes: int) -> int:
+        """Of the decodes of a step those that an objective counts."""
+        if self.governed.classes is None:
+            return decodes
+        names = self.governed.classes.names
+        mine = (one.of_class if one.of_class in names else DEFAULT_CLASS for one in self.scheduler.running if one.made)
+        return sum(name == objective.of_class for name in mine)
 
     def _observe(self, step: Step, made: Stretch) -> None:
         """The reflex forgets by the step, so it hears of each, of its expected share of the stretch."""

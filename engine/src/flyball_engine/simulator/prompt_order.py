@@ -7,10 +7,12 @@ priority policy is an order of its own.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
+from flyball_engine.batching.classes import prefill_shares, terms
 from flyball_engine.batching.gate import Work, prompt_work
 from flyball_engine.batching.on_time import (
     JUDGED_IN_A_STEP,
@@ -21,7 +23,7 @@ from flyball_engine.batching.on_time import (
     step_order,
 )
 from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
-from flyball_engine.contract import OnTime
+from flyball_engine.contract import Classes, OnTime
 from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Scheduler, remaining
 
@@ -34,6 +36,7 @@ class PromptOrder:
         self._scheduler = scheduler
         self._refusable = refusable
         self._on_time: OnTime | None = None
+        self._classes: Classes | None = None
         self._order = self.new_order(late_share=0.0)
         self._turnover = SlotTurnover()
         self._full = False
@@ -56,13 +59,15 @@ class PromptOrder:
         """Those of them whose first token came by its deadline."""
         return self._counted[1] + self._order.in_time_after_all
 
-    def follow(self, on_time: OnTime | None) -> None:
-        """The order from the next step on; None leaves it to the engine."""
-        if on_time == self._on_time:
+    def follow(self, on_time: OnTime | None, classes: Classes | None = None) -> None:
+        """The order from the next step on, with these classes of requests; None leaves it to the engine."""
+        if (on_time, classes) == (self._on_time, self._classes):
             return
         self._counted = (self.moved_behind, self.in_time_after_all)
-        self._on_time = on_time
-        self._order = self.new_order(late_share=on_time.late_share if on_time is not None else 0.0)
+        self._on_time, self._classes = on_time, classes
+        late_share = on_time.late_share if on_time is not None else 0.0
+        self._order = self.new_order(late_share=late_share)
+        self._order.keep(late_share, prefill_shares(classes))
         for request in (*self._scheduler.prefilling, *self._scheduler.waiting):
             self.came(request)
 
@@ -74,13 +79,15 @@ class PromptOrder:
         """A request entered the queue."""
         on_time = self._on_time
         if on_time is not None and not request.made:
-            work = self.work(request)
+            work, promised = self.work(request), terms(on_time, self._classes, request.of_class)
             self._order.add(
                 request,
                 arrived=request.arrival,
-                deadline=request.arrival + on_time.first_token_deadline_seconds * on_time.margin,
+                deadline=request.arrival + promised.seconds,
                 tokens=work.tokens,
                 attention=work.attention,
+                weight=promised.weight,
+                of_class=request.of_class,
                 refusable=self._refusable(request),
             )
 
@@ -145,13 +152,13 @@ class PromptOrder:
 
     def served(self, chunks: dict[Request, int], *, most: int) -> None:
         """A step ends that processed these parts of prompts; it had room for `most` tokens."""
-        tokens = behind = 0
+        tokens, behind = 0, Counter[str]()
         for request, chunk in chunks.items():
             pending = self._order.get(request)
             if pending is not None:
                 tokens += chunk
-                behind += 0 if pending.on_time else chunk
-        self._order.served(tokens=tokens, behind=behind, most=most)
+                behind[pending.of_class] += 0 if pending.on_time else chunk
+        self._order.served(tokens=tokens, behind=behind.total(), most=most, classes=behind)
 
     def progressed(self, request: Request) -> None:
         """What is left of its prompt is another: some was processed, or it lost its blocks."""

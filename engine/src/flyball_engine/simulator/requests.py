@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flyball_engine.batching.outcomes import Sequence
+from flyball_engine.contract import DEFAULT_CLASS
 
 
 class Fate(StrEnum):
@@ -38,7 +39,7 @@ class Prefix:
 class Request:
     """One sequence to generate: `output` tokens for `prompt` tokens. A lower `priority` goes first under that policy.
 
-    Its client gives up after `patience` seconds without a first token.
+    Its client gives up after `patience` seconds without a first token. `of_class`: the class that it names.
 
     While it prefills, `computed` of the `target` tokens are in the KV cache: those of the prompt, and after a
     preemption those made before it. As a decode it has `target` tokens there when it joins at step `joined`, `pace`
@@ -53,6 +54,7 @@ class Request:
     output: int
     prefix: Prefix | None = None
     priority: int = 0
+    of_class: str = DEFAULT_CLASS
     patience: float = math.inf
     number: int = 0
     fate: Fate = Fate.OPEN

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.simulator.lengths import Shape
 from flyball_engine.simulator.requests import Prefix, Request
 
@@ -33,7 +34,7 @@ class Phase:
     """Arrivals of one kind of request for a while: `rate` per second, in groups of `burst` that come together.
 
     `variation` is the coefficient of variation of the times between groups: 1 is a Poisson process, more comes in
-    swarms (Gamma). Clients give up after `patience` seconds without a first token.
+    swarms (Gamma). Clients give up after `patience` seconds without a first token. All are `of_class`.
     """
 
     seconds: float
@@ -42,6 +43,7 @@ class Phase:
     variation: float = 1.0
     burst: int = 1
     patience: float = math.inf
+    of_class: str = DEFAULT_CLASS
 
     def arrivals(self, start: float, random: Random) -> Iterator[Request]:
         """Its requests in order, the phase beginning at `start`."""
@@ -59,7 +61,8 @@ class Phase:
         if shape.prefixes:
             prefix = Prefix(f"shared-{random.randrange(shape.prefixes)}", shape.shared)
             prompt = max(prompt, shape.shared + 1)
-        return Request(at, prompt, shape.output.draw(random), prefix=prefix, patience=self.patience)
+        output = shape.output.draw(random)
+        return Request(at, prompt, output, prefix=prefix, patience=self.patience, of_class=self.of_class)
 
 
 def workload(phases: Sequence[Phase | Sequence[Phase]], random: Random, *, start: float = 0.0) -> list[Request]:

@@ -55,7 +55,8 @@ class VllmEngine:
         """Open the cores' state files, and what tells of their caches. Cores that are up, governed and here have one.
 
         `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused now, `unmarked`: why not
-        after they were let in; None if they can. `unasked`: which requests the gate is not asked about.
+        after they were let in, nor told apart by class; None if they can. `unasked`: which requests the gate is not
+        asked about.
         """
         self._client = engine_client
         self._way = way(functools.partial(hasattr, engine_client.engine_core))
@@ -68,7 +69,11 @@ class VllmEngine:
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
         self._backstop = backstop
         self._ungated = ungated
-        partly = {ShedKnob.WAITING: unmarked, ShedKnob.ROUTES: unasked}
+        partly: dict[AnyKnob, str | None] = {
+            ShedKnob.WAITING: unmarked,
+            OrderKnob.CLASSES: unmarked,
+            ShedKnob.ROUTES: unasked,
+        }
         self._ungated_partly: dict[AnyKnob, str] = {knob: why for knob, why in partly.items() if why is not None}
 
     @property

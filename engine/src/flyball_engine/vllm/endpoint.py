@@ -153,6 +153,7 @@ class FlyballControl:
                 # The read-back names those that do not follow.
                 _log.exception("Flyball: the other API servers could not be told")
         self._ledger.set_objectives(setpoint.objectives)
+        self._ledger.set_classes(setpoint.classes)
         self._gate.set_policy(setpoint, now=time.monotonic())
         if self._backstop is not None:
             self._backstop.follow(setpoint)

@@ -30,6 +30,7 @@ from flyball_engine.batching.gate import (
     retry_after,
     spread,
 )
+from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.prefixes import Prefixes
 from flyball_engine.vllm.refusal import Mark
 from flyball_engine.vllm.wrapping import original, wrap
@@ -42,6 +43,8 @@ _CHECK_MODEL: Final = "_check_model"
 class Passage:
     """One HTTP request on its way through the gate, of so many `prompts`.
 
+    `of_class`: the class that it names.
+
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
     prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
     by the core: it was let in with a deadline, it has no token, and the client has nothing of an answer. `expired`: the
@@ -52,6 +55,7 @@ class Passage:
         "adapter",
         "expired",
         "number",
+        "of_class",
         "prompts",
         "refusable",
         "retry_after",
@@ -59,8 +63,9 @@ class Passage:
         "status",
     )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, of_class: str) -> None:
         self.number = number
+        self.of_class = of_class
         self.prompts = 0
         self.adapter: Any = None
         self.retry_after: int | None = None
@@ -88,7 +93,7 @@ class GateKeeper:
     ) -> None:
         """`chance`: random numbers, at least 0 and below 1. `cores`: how many engine cores there are.
 
-        `marks`: whether the cores may refuse what was let in.
+        `marks`: whether the cores are told what they may refuse of what was let in, and of which class it is.
         """
         self.marks = marks
         self._cores = cores
@@ -102,9 +107,9 @@ class GateKeeper:
         """Where to look from now on how much of a prompt is cached: asked at each prompt, cores come and go."""
         self._prefixes = prefixes
 
-    def opened(self) -> Passage:
+    def opened(self, of_class: str = DEFAULT_CLASS) -> Passage:
         """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
-        passage = Passage(next(self._numbers))
+        passage = Passage(next(self._numbers), of_class)
         _passage.set(passage)
         return passage
 
@@ -133,7 +138,7 @@ class GateKeeper:
         if passage is None:
             return
         try:
-            verdict = self._decide(passage, Arrival(_length(engine_input), cached))
+            verdict = self._decide(passage, Arrival(_length(engine_input), cached, passage.of_class))
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
             _log.debug("Flyball: the gate failed", exc_info=True)
             return

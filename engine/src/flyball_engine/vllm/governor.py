@@ -28,7 +28,7 @@ from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
 from flyball_engine.vllm.order import PromptOrder
-from flyball_engine.vllm.refusal import Refuser, mark_of
+from flyball_engine.vllm.refusal import Refuser, class_of, mark_of
 from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
 
 _log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class Governor:
         surface, now, shed = self._surface, self._clock(), self._governed.shed
         late = self._let_in.late(
             self._progress,
-            deadline_seconds=0.0 if shed is None else shed.patience_seconds,
+            deadlines=self._governed.refusal_deadlines,
             rate=None if shed is None else self._rate_of_now(),
             now=now,
         )
@@ -255,7 +255,8 @@ class Governor:
             return
         waited = mark.waited + max(0.0, min(self._wall_clock() - mark.sent_at, now - self._deaf_since))
         key = (request.client_index, mark.number)
-        self._let_in.add(request, key=key, size=mark.sequences, arrived=now - waited, tokens=request.num_prompt_tokens)
+        tokens, of_class = request.num_prompt_tokens, class_of(request)
+        self._let_in.add(request, key=key, size=mark.sequences, arrived=now - waited, tokens=tokens, of_class=of_class)
 
     def _may_refuse(self, request: Any) -> bool:
         """Whether a request may be refused yet, by itself: of several sequences others may have begun."""
@@ -450,7 +451,7 @@ class Governor:
     def _follow_setpoint(self) -> None:
         """Admit and order as the setpoint in force says."""
         self._admit_by(self._governed.batching)
-        self._order.use(self._governed.on_time, self._clock())
+        self._order.use(self._governed.on_time, self._clock(), self._governed.classes)
 
     def _admit_by(self, batching: Batching) -> None:
         self._admission.use(batching)

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+from flyball_engine.batching.classes import prefill_shares, terms
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
 from flyball_engine.batching.reflex import Prompt, Queue
-from flyball_engine.contract import AnyKnob, Knob, OnTime, OrderKnob, Policy
+from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, Policy
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.queue import WaitingQueues
+from flyball_engine.vllm.refusal import class_of
 from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
 
 #: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
@@ -68,6 +71,7 @@ class PromptOrder:
         self.first: Any = None
         self.parks = False
         self._on_time: OnTime | None = None
+        self._classes: Classes | None = None
         self._order: OnTimeOrder[Any] = OnTimeOrder(late_share=0.0)
         self._turnover = SlotTurnover()
         # Those in the order and those that resume, by the names by which they end.
@@ -93,12 +97,13 @@ class PromptOrder:
         """Whether prompts are served in another order than vLLM's."""
         return self._on_time is not None
 
-    def use(self, on_time: OnTime | None, now: float) -> None:
-        """Serve in this order from the next step on; None is vLLM's own."""
+    def use(self, on_time: OnTime | None, now: float, classes: Classes | None = None) -> None:
+        """Serve in this order from the next step on, with these classes of requests; None is vLLM's own."""
         if self.unsupported:
             on_time = None
-        before, self._on_time = self._on_time, on_time
-        if on_time == before:
+        before, self._on_time = (self._on_time, self._classes), on_time
+        self._classes = classes
+        if (on_time, classes) == before or (on_time is None and before[0] is None):
             return
         if on_time is None:
             self.parks = False
@@ -107,9 +112,9 @@ class PromptOrder:
             for each in (self._named, self._resuming, self._passed_over, self._starting):
                 each.clear()
             return
-        self._order.late_share = on_time.late_share
-        if before is not None:
-            self._order.postpone(_patience(on_time) - _patience(before))
+        self._order.keep(on_time.late_share, prefill_shares(classes))
+        if before[0] is not None:
+            self._order.redate(lambda pending: _due(pending, on_time, classes))
             return
         self._looked = now
         for request in (*self._surface.prefilling(len(self._surface.running)), *self._scheduler.waiting):
@@ -125,12 +130,16 @@ class PromptOrder:
         age = self._wall() - request.arrival_time
         arrived = now - age if 0 <= age <= _LONGEST_AGE else now
         tokens, attention = self._left(request)
+        of_class = class_of(request)
+        promised = terms(self._on_time, self._classes, of_class)
         self._order.add(
             request,
             arrived=arrived,
-            deadline=arrived + _patience(self._on_time),
+            deadline=arrived + promised.seconds,
             tokens=tokens,
             attention=attention,
+            weight=promised.weight,
+            of_class=of_class,
             refusable=self._refusable(request),
         )
         self._named[request.request_id] = request
@@ -250,7 +259,7 @@ class PromptOrder:
         It had `room` for so many tokens; so many `lost` their places for it.
         """
         order, scheduled = self._order, output.num_scheduled_tokens
-        tokens = behind = 0
+        tokens, behind = 0, Counter[str]()
         starting = []
         for request in (*prompts, *joined):
             served = scheduled.get(request.request_id, 0)
@@ -262,10 +271,10 @@ class PromptOrder:
             if pending is None:
                 continue
             tokens += served
-            behind += 0 if pending.on_time else served
+            behind[pending.of_class] += 0 if pending.on_time else served
             if not request.is_prefill_chunk:
                 starting.append(pending)
-        order.served(tokens=tokens, behind=behind, most=room)
+        order.served(tokens=tokens, behind=behind.total(), most=room, classes=behind)
         if starting:
             for pending in starting:
                 order.discard(pending.request)
@@ -420,8 +429,9 @@ class PromptOrder:
             self._passed_over[missing] = self._step + _PASSED_OVER
 
 
-def _patience(on_time: OnTime) -> float:
-    return on_time.first_token_deadline_seconds * on_time.margin
+def _due(pending: Pending[Any], on_time: OnTime, classes: Classes | None) -> tuple[float, float]:
+    promised = terms(on_time, classes, pending.of_class)
+    return pending.arrived + promised.seconds, promised.weight
 
 
 def _prompt(one: Pending[Any]) -> Prompt:

@@ -1,9 +1,9 @@
-"""How a request that was let in is refused by the engine core, and how the API server hears of it.
+"""What the API server tells the engine core of a request, and how the core refuses one that was let in.
 
 The API server marks what the core may refuse: requests that it can still answer with a refusal. The mark travels in the
-`extra_args` of the sampling parameters. The core ends such a request as vLLM ends one that failed, and puts an output
-of its own beside those of the step; the reason why it stopped says that it was refused. A core that does not know the
-mark passes it over.
+`extra_args` of the sampling parameters, and so does the class of a request. The core ends what it refuses as vLLM ends
+one that failed, and puts an output of its own beside those of the step; the reason why it stopped says that it was
+refused. A core that does not know the mark passes it over.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.needs import REFUSING
 
 #: In a request's `extra_args`: see `Mark`.
 _KEY: Final = "flyball_refusable"
+#: The class of a request, where it is not the default one.
+_CLASS_KEY: Final = "flyball_class"
 #: The stop reason of what was refused.
 LATE: Final = "flyball: late"
 
@@ -35,15 +38,34 @@ class Mark(NamedTuple):
 
 def set_mark(request: Any, mark: Mark) -> None:
     """Mark a sequence, an EngineCoreRequest that was not sent yet."""
-    params = request.sampling_params
-    params.extra_args = {**(params.extra_args or {}), _KEY: list(mark)}
+    _tell(request, _KEY, list(mark))
 
 
 def mark_of(request: Any) -> Mark | None:
     """The mark of a sequence in the core; None if it may not be refused."""
-    params = getattr(request, "sampling_params", None)
-    found = (getattr(params, "extra_args", None) or {}).get(_KEY)
+    found = _told(request, _KEY)
     return None if found is None else Mark(*found)
+
+
+def set_class(request: Any, of_class: str) -> None:
+    """Say of which class a sequence is, an EngineCoreRequest that was not sent yet."""
+    _tell(request, _CLASS_KEY, of_class)
+
+
+def class_of(request: Any) -> str:
+    """The class of a sequence in the core; the default one if nobody said."""
+    # Clients can write there, too: whatever they say is at most another class.
+    return str(_told(request, _CLASS_KEY) or DEFAULT_CLASS)
+
+
+def _tell(request: Any, key: str, value: Any) -> None:
+    params = request.sampling_params
+    params.extra_args = {**(params.extra_args or {}), key: value}
+
+
+def _told(request: Any, key: str) -> Any:
+    params = getattr(request, "sampling_params", None)
+    return (getattr(params, "extra_args", None) or {}).get(key)
 
 
 def is_refusal(output: Any) -> bool:

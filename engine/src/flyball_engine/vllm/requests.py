@@ -25,10 +25,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
+from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
 from flyball_engine.vllm.needs import COUNTING
-from flyball_engine.vllm.refusal import is_refusal, set_mark
+from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark
 from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
 
@@ -106,6 +107,8 @@ class _Feed:
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
         setattr(state, _MARK, self._ledger.started(current))
+        if current.of_class and self._keeper.marks:
+            set_class(request, current.of_class)
         parent = getattr(state, "parent_req", None)
         mark = self._keeper.mark(siblings=1 if parent is None else parent.sampling_params.n)
         if mark is not None:
@@ -220,9 +223,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         path = _route(scope)
-        passage = self._keeper.opened() if path in GENERATING_PATHS else None
+        generates = path in GENERATING_PATHS
+        of_class = self._ledger.class_book.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
+        passage = self._keeper.opened(of_class) if generates else None
         exchange = _Exchange(receive, send, passage, path)
-        request = self._ledger.opened(self._clock())
+        request = self._ledger.opened(self._clock(), of_class)
         token = _current.set(request)
         try:
             await exchange.run(self._app, scope)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from flyball_engine.contract import Metric
+from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_SAID, MOST_CLASSES, MOST_KEPT, Metric
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.images import IS_IMAGE, IS_SHORT
 from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
@@ -180,6 +180,9 @@ class Objective(Model):
     """What is measured per HTTP request: TimeToFirstToken, TimePerOutputToken, InterTokenLatency, EndToEndLatency."""
     threshold: Annotated[str, Field(max_length=20), DurationBetween("100us", "24h")]
     """Longest time that meets the objective, such as 500ms or 1.5s; 100us to 24h."""
+    class_name: Annotated[Annotated[str, Field(min_length=1, max_length=63)] | None, Field(alias="class")] = None
+    """Name of a class in spec.tuning.classes whose requests are counted. Default: none, the requests that name no class
+    there is. A class without objectives is batch work: it has no deadline, and fills what the others leave."""
     target: Annotated[str, Field(max_length=20), PercentageBelow100()] = "99"
     """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string with at most six
     decimals. Default: 99."""
@@ -249,8 +252,71 @@ class Bounds(Model):
     """Tokens that one step may process."""
 
 
+class RequestClass(Model):
+    """A class of requests, with objectives of its own. A request names it in the header `classHeader`."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=63),
+        Matches(LABEL, "must be a DNS label: a-z, 0-9 and '-'"),
+        Refuses(DEFAULT_CLASS_SAID, "stands for the requests of no class: accepted is any other name"),
+    ]
+    """Name of the class, unique in the list; objectives, status and metrics refer to it."""
+    value: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=128),
+            Matches(
+                r"[!-&(-~]([ -&(-~]*[!-&(-~])?",
+                "must be printable ASCII without an apostrophe, and not begin or end with a space",
+            ),
+        ]
+        | None
+    ) = None
+    """What the header says for this class, exactly. Default: the name."""
+    weight: Annotated[int, Field(ge=1, le=1000)] = 1
+    """What a request in time is worth, beside 1 of one without a class. Where not all can be in time, the least weight
+    per second of work is given up first. Default: 1."""
+    prefill_share: Annotated[int, Field(ge=0, le=50)] = 0
+    """Percentage of the work on prompts that is kept for the oldest request of this class while it is served behind
+    others; all classes together 50 at most. Default: 0."""
+
+    @property
+    def header_value(self) -> str:
+        """What the header says."""
+        return self.value or self.name
+
+
+#: Not `sum`, whose estimated cost knows no bound.
+_ALL_SHARES: Final = " + ".join(
+    f"(self.classes.size() > {at} ? self.classes[{at}].prefillShare : 0)" for at in range(MOST_CLASSES)
+)
+
+
 class Tuning(Model):
     """Whether and within what the batch limits are tuned. Changing it rolls no pod."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                # Each comparison is of two fields: the estimated cost of a rule goes by what the schema bounds.
+                "!has(self.classes) || self.classes.all(a, self.classes.exists_one(b, has(a.value)"
+                " ? (has(b.value) ? a.value == b.value : a.value == b.name)"
+                " : (has(b.value) ? a.name == b.value : a.name == b.name)))",
+                "two classes have the same header value: their requests could not be told apart",
+                ".classes",
+            ),
+            lambda tuning: len({one.header_value for one in tuning.classes}) == len(tuning.classes),
+        ),
+        Check(
+            Rule(
+                f"!has(self.classes) || {_ALL_SHARES} <= {100 * MOST_KEPT:.0f}",
+                "prefillShare of all classes together must be at most 50: the rest is for requests in time",
+                ".classes",
+            ),
+            lambda tuning: sum(one.prefill_share for one in tuning.classes) <= 100 * MOST_KEPT,
+        ),
+    )
 
     mode: Mode = Mode.AUTO
     """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
@@ -269,6 +335,16 @@ class Tuning(Model):
     served behind them, and a tenth of the work on prompts goes to the oldest of these, so that nobody starves. Arrival:
     vLLM's own order. OnTime needs an objective on TimeToFirstToken or EndToEndLatency, and begins once the times of the
     engine's steps are learnt; the modes Disabled and Recommend leave vLLM's order. Default: OnTime."""
+    classes: Annotated[tuple[RequestClass, ...], Field(max_length=MOST_CLASSES), MapKeyed("name")] = ()
+    """Classes of requests. One that names no class, or an unknown one, is of the default class: objectives without a
+    class are its own. Default: none."""
+    class_header: Annotated[
+        str,
+        Field(min_length=1, max_length=128),
+        Matches(r"[a-z0-9][-a-z0-9_.]*", "must be the name of an HTTP header in lower case: a-z, 0-9, '-', '_', '.'"),
+    ] = CLASS_HEADER
+    """HTTP header that names a request's class. Default: x-gateway-inference-objective, which the Gateway API Inference
+    Extension uses."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
 

@@ -113,6 +113,15 @@ class StepModelStatus(StepModelCoefficients):
     """Steps the fit has seen."""
 
 
+class ClassDeadline(Model):
+    """By when requests of a class have their first token."""
+
+    name: Word
+    """Name of the class."""
+    deadline: Figure
+    """Time to first token, such as 500ms."""
+
+
 class SetpointStatus(Model):
     """What engines shall do, as decided; the intent is written here before it is pushed."""
 
@@ -135,6 +144,8 @@ class SetpointStatus(Model):
     Absent: vLLM's own order."""
     on_time_margin: Figure | None = None
     """Share of that deadline which the order plans with, a fraction."""
+    class_deadlines: Annotated[tuple[ClassDeadline, ...], Field(max_length=8), MapKeyed("name")] | None = None
+    """The same of classes of requests, where requests are refused or ordered. A class that is not here has none."""
     queued_tokens: Number | None = None
     """Tokens of waiting prompts at which vLLM refuses requests, until a deadline does. Absent: vLLM's own value."""
     step_model: StepModelCoefficients | None = None

@@ -32,6 +32,7 @@ from flyball_operator.api.spec import (
     Objective,
     Parallelism,
     Range,
+    RequestClass,
     Rollout,
     SecretKeyRef,
     Tuning,
@@ -40,6 +41,7 @@ from flyball_operator.api.status import (
     BRAIN_CONDITIONS,
     BRAIN_FIELDS,
     HANDS_CONDITIONS,
+    ClassDeadline,
     Condition,
     ConditionType,
     DecisionStatus,
@@ -65,6 +67,7 @@ __all__ = [
     "Accelerator",
     "Batching",
     "Bounds",
+    "ClassDeadline",
     "Condition",
     "ConditionType",
     "DecisionStatus",
@@ -87,6 +90,7 @@ __all__ = [
     "Parallelism",
     "PodTemplate",
     "Range",
+    "RequestClass",
     "Resources",
     "Rollout",
     "SecretKeyRef",
@@ -128,7 +132,7 @@ def _upper_tokens_cover_upper_seqs(spec: InferenceServiceSpec) -> bool:
 
 
 def _objectives_are_distinct(spec: InferenceServiceSpec) -> bool:
-    keys = [(objective.metric, parse_duration(objective.threshold)) for objective in spec.objectives]
+    keys = [(one.metric, parse_duration(one.threshold), one.class_name) for one in spec.objectives]
     return len(set(keys)) == len(keys)
 
 
@@ -141,7 +145,12 @@ def _first_tokens_come_first(spec: InferenceServiceSpec) -> bool:
         parse_duration(one.threshold) > parse_duration(other.threshold) and Decimal(one.target) <= Decimal(other.target)
         for one in first
         for other in whole
+        if one.class_name == other.class_name
     )
+
+
+def _classes_are_there(spec: InferenceServiceSpec) -> bool:
+    return {one.class_name for one in spec.objectives} <= {None, *(one.name for one in spec.tuning.classes)}
 
 
 def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
@@ -151,14 +160,15 @@ def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
 
 _THRESHOLDS_READ = "self.objectives.all(o, " + matches("o.threshold", DURATION_PATTERN) + ")"
 _TARGETS_READ = "self.objectives.all(o, " + matches("o.target", DECIMAL_PATTERN) + ")"
+_OF_ONE_CLASS = "has(a.class) == has(b.class) && (!has(a.class) || a.class == b.class)"
 _FIRST_TOKENS_LATER = (
     f"self.objectives.exists(a, a.metric == '{Metric.TIME_TO_FIRST_TOKEN.value}' && self.objectives.exists(b,"
-    f" b.metric == '{Metric.END_TO_END_LATENCY.value}' && duration(a.threshold) > duration(b.threshold)"
-    " && double(a.target) <= double(b.target)))"
+    f" b.metric == '{Metric.END_TO_END_LATENCY.value}' && {_OF_ONE_CLASS}"
+    " && duration(a.threshold) > duration(b.threshold) && double(a.target) <= double(b.target)))"
 )
 _ONE_OF_EACH = (
     "self.objectives.all(a, self.objectives.exists_one(b,"
-    " a.metric == b.metric && duration(a.threshold) == duration(b.threshold)))"
+    f" a.metric == b.metric && {_OF_ONE_CLASS} && duration(a.threshold) == duration(b.threshold)))"
 )
 
 
@@ -205,7 +215,8 @@ class InferenceServiceSpec(Model):
         Check(
             Rule(
                 f"!has(self.objectives) || !{_THRESHOLDS_READ} || {_ONE_OF_EACH}",
-                "two objectives have the same metric and threshold: their requests could not be told apart",
+                "two objectives of one class have the same metric and threshold: their requests could not be told"
+                " apart",
                 ".objectives",
             ),
             _objectives_are_distinct,
@@ -218,6 +229,15 @@ class InferenceServiceSpec(Model):
                 ".objectives",
             ),
             _first_tokens_come_first,
+        ),
+        Check(
+            Rule(
+                "!has(self.objectives) || self.objectives.all(o, !has(o.class) ||"
+                " (has(self.tuning.classes) && self.tuning.classes.exists(c, c.name == o.class)))",
+                "an objective is of a class that spec.tuning.classes does not have",
+                ".objectives",
+            ),
+            _classes_are_there,
         ),
         Check(
             Rule(

@@ -42,6 +42,7 @@ _NAMES: Final = {
     "refusal_status": "HTTP status of who is refused",
     "on_time_deadline": "first token by, served first who can have it",
     "on_time_margin": "share of that which the order plans with",
+    "class_deadlines": "first token by, of classes of requests",
     "queued_tokens": "prompt tokens that may wait before there is a deadline",
 }
 
@@ -76,7 +77,8 @@ def _objectives(service: InferenceService) -> Iterator[str]:
 
 
 def _asked(objective: Objective) -> str:
-    return f"{objective.metric.value} within {objective.threshold} for {objective.target} %"
+    of_class = f" of {objective.class_name}" if objective.class_name else ""
+    return f"{objective.metric.value} within {objective.threshold} for {objective.target} %{of_class}"
 
 
 def _attained(row: ObjectiveStatus | None) -> str:
@@ -269,7 +271,9 @@ def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:
 
 
 def _given(setpoint: SetpointStatus) -> dict[str, int | str]:
-    return {name: value for name in _NAMES if (value := getattr(setpoint, name)) is not None}
+    given = {name: value for name in _NAMES if (value := getattr(setpoint, name)) is not None}
+    by_class = ", ".join(f"{one.deadline} for {one.name}" for one in setpoint.class_deadlines or ())
+    return {name: value for name, value in (given | {"class_deadlines": by_class}).items() if value != ""}
 
 
 def wrapped(text: str, *, indent: int = 2) -> list[str]:

@@ -21,7 +21,7 @@ from flyball_operator.governor.identify import Learner, learn
 from flyball_operator.governor.law import choose
 from flyball_operator.governor.margins import MARGINS, scattered
 from flyball_operator.governor.pipeline import in_rounds, in_steps
-from flyball_operator.governor.policy import MOVED, Policy, asked_deadline, rounded, settled
+from flyball_operator.governor.policy import MOVED, Policy, asked_deadlines, rounded, settled
 from flyball_operator.governor.signals import Load, Observation, Signals, StepWindow, Unobserved, blind_spot
 from flyball_operator.governor.situation import Choice, Demand, Situation
 from flyball_operator.governor.spec import TuningSpec
@@ -103,9 +103,9 @@ def _edited(state: State, spec: TuningSpec) -> tuple[State, str] | None:
         return replace(state, policy=allowed), "prompts are served in order of arrival again"
     if (first := edited_first(policy, spec, trusted=state.learner.model is not None)) is not None:
         return replace(state, policy=first), "what is asked for changed, and the first policy with it"
-    present = policy.deadline
-    if present is not None and (deadline := asked_deadline(present, spec.objectives)) is not None:
-        moved = replace(state, policy=policy.due_by(deadline))
+    present = policy.deadlines
+    if present and (deadlines := asked_deadlines(present, spec.objectives)) != present:
+        moved = replace(state, policy=policy.due_by(deadlines))
         return moved, "the first-token objective changed, and the deadline with it"
     return None
 

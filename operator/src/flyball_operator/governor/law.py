@@ -24,7 +24,7 @@ from flyball_operator.governor.long_steps import step_budget
 from flyball_operator.governor.margins import MARGINS
 from flyball_operator.governor.predict import largest, predict, sustained
 from flyball_operator.governor.situation import Choice, Situation
-from flyball_operator.governor.spec import Objective
+from flyball_operator.governor.spec import Objective, of_class
 
 #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
 LEAST_CHUNK: Final = 16.0
@@ -53,7 +53,7 @@ def choose(situation: Situation) -> Choice:
         batch=batch,
         capacity=calm.arrivals_of(batch),
         budget=budget,
-        deadline=_deadline(situation, predicted.tpot),
+        deadlines=_deadlines(situation, predicted.tpot),
     )
 
 
@@ -96,8 +96,8 @@ def _feasible(situation: Situation) -> tuple[Objective, ...]:
     return tuple(filter(leaves_room, situation.objectives))
 
 
-def _deadline(situation: Situation, token: float) -> float | None:
-    """The earliest that the objectives leave for a first token; None if none says.
+def _deadlines(situation: Situation, token: float) -> dict[str, float]:
+    """The earliest that the objectives of each class leave for a first token, in their order.
 
     Of an end-to-end objective that is what a mean answer leaves, each of whose tokens takes so many seconds.
     """
@@ -107,4 +107,6 @@ def _deadline(situation: Situation, token: float) -> float | None:
         taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0
         return max(LEAST_FIRST_SHARE * objective.seconds, objective.seconds - taken)
 
-    return min((left(o) for o in situation.objectives if o.metric in DEADLINES), default=None)
+    asking = [objective for objective in situation.objectives if objective.metric in DEADLINES]
+    names = dict.fromkeys(objective.of_class for objective in asking)
+    return {name: min(map(left, of_class(asking, name))) for name in names}

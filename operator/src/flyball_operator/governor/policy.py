@@ -8,11 +8,12 @@ goes on with the same. Pure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from flyball_engine.contract import (
+    DEFAULT_CLASS,
     LARGEST_COEFFICIENT,
     Limits,
     Metric,
@@ -25,8 +26,10 @@ from flyball_engine.contract import (
 )
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.governor.law import LEAST_FIRST_SHARE
 from flyball_operator.governor.situation import Choice, Margins
-from flyball_operator.governor.spec import Objective, TuningSpec
+from flyball_operator.governor.spec import Objective, TuningSpec, of_class
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
@@ -48,25 +51,30 @@ _COMPARED: Final = (
 class Policy:
     """What engines are told besides what they count. Without `step` the limits alone hold, without `shed` all wait.
 
-    `on_time`: the order that prompts are served in; without it, vLLM's own. `queued_tokens`: while so many tokens of
-    prompts are unserved vLLM refuses, absent never: what stands in for a gate until there is one.
+    `on_time`: the order that prompts are served in; without it, vLLM's own. `class_deadlines`: seconds to the first
+    token by class of requests; that of the others stands in `shed` and `on_time`. `queued_tokens`: while so many tokens
+    of prompts are unserved vLLM refuses, absent never: what stands in for a gate until there is one.
     """
 
     limits: Limits
     step: StepBudget | None = None
     shed: Shed | None = None
     on_time: OnTime | None = None
+    class_deadlines: tuple[tuple[str, float], ...] = ()
     queued_tokens: int | None = None
 
     @classmethod
     def of(cls, setpoint: Setpoint) -> Policy:
         """What a setpoint tells."""
         queued = setpoint.queue.max_num_queued_tokens
+        classes = () if setpoint.classes is None else setpoint.classes.classes
+        due = {o.name: o.first_token_deadline_seconds for o in classes if o.first_token_deadline_seconds is not None}
         return cls(
             limits=setpoint.limits,
             step=setpoint.step,
             shed=setpoint.shed,
             on_time=setpoint.on_time,
+            class_deadlines=tuple(sorted(due.items())),
             queued_tokens=queued,
         )
 
@@ -82,16 +90,31 @@ class Policy:
             return self
         # Without a budget the model is for gate and order alone.
         needed = shed is not None or on_time is not None or self.budget is not None
-        return replace(self, step=self.step if needed else None, shed=shed, on_time=on_time)
+        due = self.class_deadlines if shed is not None or on_time is not None else ()
+        step = self.step if needed else None
+        return replace(self, step=step, shed=shed, on_time=on_time, class_deadlines=due)
 
-    def due_by(self, seconds: float) -> Policy:
-        """The policy with another deadline of first tokens, where it has one."""
-        shed, on_time = self.shed, self.on_time
+    def due_by(self, deadlines: Mapping[str, float]) -> Policy:
+        """The policy with other deadlines of first tokens by class, where it has any."""
+        shed, on_time, default = self.shed, self.on_time, deadlines.get(DEFAULT_CLASS)
+        if not deadlines or (shed is None and on_time is None):
+            return self.within(sheds=False, orders=False)
         if shed is not None:
-            shed = shed.model_copy(update={"ttft_deadline_seconds": seconds})
+            shed = shed.model_copy(update={"ttft_deadline_seconds": default})
         if on_time is not None:
-            on_time = on_time.model_copy(update={"first_token_deadline_seconds": seconds})
-        return replace(self, shed=shed, on_time=on_time)
+            on_time = on_time.model_copy(update={"first_token_deadline_seconds": default})
+        return replace(self, shed=shed, on_time=on_time, class_deadlines=_of_classes(deadlines))
+
+    def without_classes(self) -> Policy:
+        """The policy for engines that cannot tell classes apart: all have the deadline of requests without a class."""
+        deadline = self.deadline
+        return self.due_by({} if deadline is None else {DEFAULT_CLASS: deadline})
+
+    @property
+    def deadlines(self) -> dict[str, float]:
+        """Seconds to the first token by class, where requests are refused by it, or served first."""
+        deadline = self.deadline
+        return {**({} if deadline is None else {DEFAULT_CLASS: deadline}), **dict(self.class_deadlines)}
 
     def refusing_with(self, status: Literal[503, 429]) -> Policy:
         """The policy with another HTTP status of refusals, where it refuses."""
@@ -116,17 +139,19 @@ def settled(
     present: Policy, limits: Limits, choice: Choice, model: StepModel, margins: Margins, spec: TuningSpec
 ) -> Policy:
     """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
-    deadline = None if choice.deadline is None else rounded(choice.deadline)
+    deadlines = {name: rounded(seconds) for name, seconds in choice.deadlines.items()}
+    deadline = deadlines.get(DEFAULT_CLASS)
     shed, on_time, margin = None, None, round(margins.first_token, 2)
-    if deadline is not None and spec.sheds:
+    if deadlines and spec.sheds:
         shed = Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=spec.refusal_status)
-    if deadline is not None and spec.orders:
+    if deadlines and spec.orders:
         on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
+    due = _of_classes(deadlines) if shed is not None or on_time is not None else ()
     step = None
     if choice.budget is not None or shed is not None or on_time is not None:
         budget = NO_BUDGET if choice.budget is None else rounded(min(NO_BUDGET, choice.budget))
         step = StepBudget(seconds=budget, model=model_spec(model))
-    wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time)
+    wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
     return present if limits == present.limits and not _moved(present, wanted) else wanted
 
 
@@ -142,6 +167,26 @@ def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | N
     return min(given)
 
 
+def asked_deadlines(present: Mapping[str, float], objectives: Sequence[Objective]) -> dict[str, float]:
+    """The deadlines by class that edited objectives leave: the present ones, as far as these may stay.
+
+    Of a class that had none the law has not spoken yet: an end-to-end objective leaves its least share.
+    """
+    found = {}
+    for name in dict.fromkeys(o.of_class for o in objectives if o.metric in DEADLINES):
+        mine, had = of_class(objectives, name), present.get(name)
+        if had is not None:
+            found[name] = asked_deadline(had, mine) or had
+            continue
+        share = {Metric.TIME_TO_FIRST_TOKEN: 1.0, Metric.END_TO_END_LATENCY: LEAST_FIRST_SHARE}
+        found[name] = rounded(min(share[o.metric] * o.seconds for o in mine if o.metric in DEADLINES))
+    return found
+
+
+def _of_classes(deadlines: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((name, seconds) for name, seconds in deadlines.items() if name != DEFAULT_CLASS))
+
+
 def model_spec(model: StepModel) -> ModelSpec:
     """The model as engines get it: three digits, trusted, named by what it says."""
     seconds = {name: value for name, value in asdict(model).items() if name != "kappa"}
@@ -152,10 +197,13 @@ def model_spec(model: StepModel) -> ModelSpec:
 
 def _moved(present: Policy, wanted: Policy) -> bool:
     """Whether it says something else. What noise does to a deadline that is made of lengths is nothing else."""
-    if present.deadline is not None and wanted.deadline is not None and _near(present.deadline, wanted.deadline):
-        wanted = wanted.due_by(present.deadline)
+    now, then = present.deadlines, wanted.deadlines
+    if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
+        wanted = wanted.due_by(now)
     step, new_step = present.step, wanted.step
     if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
+        return True
+    if present.class_deadlines != wanted.class_deadlines:
         return True
     if step is None or new_step is None:
         return step is not new_step

@@ -13,6 +13,7 @@ from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTi
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
+    ClassDeadline,
     SetpointStatus,
     SlowPodStatus,
     StepModelCoefficients,
@@ -37,11 +38,15 @@ def setpoint_status(policy: Policy) -> SetpointStatus:
     return SetpointStatus(
         **policy.limits.model_dump(include=_LIMITS),
         step_budget=format_duration(policy.budget) if policy.budget is not None else None,
-        first_token_deadline=format_duration(shed.ttft_deadline_seconds) if shed is not None else None,
+        first_token_deadline=_said(shed.ttft_deadline_seconds) if shed is not None else None,
         first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
         refusal_status=shed.refusal_status if shed is not None else None,
-        on_time_deadline=format_duration(on_time.first_token_deadline_seconds) if on_time is not None else None,
+        on_time_deadline=_said(on_time.first_token_deadline_seconds) if on_time is not None else None,
         on_time_margin=f"{on_time.margin:.2f}" if on_time is not None else None,
+        class_deadlines=tuple(
+            ClassDeadline(name=name, deadline=format_duration(seconds)) for name, seconds in policy.class_deadlines
+        )
+        or None,
         queued_tokens=policy.queued_tokens,
         step_model=_coefficients(step.model) if step is not None else None,
     )
@@ -64,6 +69,9 @@ def policy_of(setpoint: SetpointStatus) -> Policy | None:
             step=_step(setpoint),
             shed=_shed(setpoint),
             on_time=_on_time(setpoint),
+            class_deadlines=tuple(
+                (one.name, float(parse_duration(one.deadline))) for one in setpoint.class_deadlines or ()
+            ),
             queued_tokens=setpoint.queued_tokens,
         )
     except ValueError:
@@ -84,9 +92,9 @@ def _step(setpoint: SetpointStatus) -> StepBudget | None:
 def _shed(setpoint: SetpointStatus) -> Shed | None:
     """The deadline; raises ValueError on what is none."""
     deadline, margin = setpoint.first_token_deadline, setpoint.first_token_margin
-    if deadline is None or margin is None:
+    if margin is None or (deadline is None and not setpoint.class_deadlines):
         return None
-    shed = {"ttft_deadline_seconds": float(parse_duration(deadline)), "margin": float(margin)}
+    shed = {"ttft_deadline_seconds": _seconds(deadline), "margin": float(margin)}
     if setpoint.refusal_status is not None:  # Else it was written before there was the field.
         shed["refusal_status"] = setpoint.refusal_status
     return Shed.model_validate(shed)
@@ -95,9 +103,17 @@ def _shed(setpoint: SetpointStatus) -> Shed | None:
 def _on_time(setpoint: SetpointStatus) -> OnTime | None:
     """The order of prompts; raises ValueError on what is none."""
     deadline, margin = setpoint.on_time_deadline, setpoint.on_time_margin
-    if deadline is None or margin is None:
+    if margin is None or (deadline is None and not setpoint.class_deadlines):
         return None
-    return OnTime(first_token_deadline_seconds=float(parse_duration(deadline)), margin=float(margin))
+    return OnTime(first_token_deadline_seconds=_seconds(deadline), margin=float(margin))
+
+
+def _said(seconds: float | None) -> str | None:
+    return None if seconds is None else format_duration(seconds)
+
+
+def _seconds(duration: str | None) -> float | None:
+    return None if duration is None else float(parse_duration(duration))
 
 
 def model_status(learner: Learner) -> StepModelStatus:

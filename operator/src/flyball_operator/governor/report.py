@@ -140,8 +140,8 @@ class Progress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
     `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
-    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked
-    for. None where that is not so.
+    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked for;
+    `unclassed`: why requests are all of one class. None where that is not so.
     """
 
     mode: Mode
@@ -156,6 +156,7 @@ class Progress:
     helpless: str | None = None
     canary: str | None = None
     unordered: str | None = None
+    unclassed: str | None = None
 
 
 def ended() -> dict[ConditionType, Verdict]:
@@ -209,6 +210,7 @@ def _applied_verdict(progress: Progress) -> Verdict:
     if not progress.trusted:
         return Verdict("False", Reason.LEARNING, progress.learning)
     lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
+    lacking += f"; all requests are of one class: {progress.unclassed}" if progress.unclassed else ""
     return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod{lacking}")
 
 
@@ -415,10 +417,11 @@ def shown(policy: Policy) -> str:
     said = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
     if policy.budget is not None:
         said.append(f"steps of {format_duration(policy.budget)}")
+    by_class = [f"{format_duration(seconds)} for {name}" for name, seconds in policy.class_deadlines]
+    deadline = policy.deadline
+    deadlines = ", ".join([*([] if deadline is None else [format_duration(deadline)]), *by_class])
     if shed is not None:
-        by = f"{shed.margin:.2f} of {format_duration(shed.ttft_deadline_seconds)}"
-        said.append(f"first tokens by {by}, else {shed.refusal_status}")
+        said.append(f"first tokens by {shed.margin:.2f} of {deadlines}, else {shed.refusal_status}")
     if on_time is not None:
-        deadline = format_duration(on_time.first_token_deadline_seconds)
-        said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadline})")
+        said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadlines})")
     return ", ".join(said)

@@ -6,10 +6,11 @@ Seconds and tokens throughout, all per engine core.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from flyball_engine.contract import Metric
+from flyball_engine.contract import DEFAULT_CLASS, Metric
 from flyball_engine.model import StepModel
 from flyball_operator.governor.spec import Envelope, Objective
 
@@ -79,7 +80,8 @@ class Choice:
 
     `batch`: decodes of the largest batch that holds its size, `capacity`: the requests per second that it comes to,
     whatever they wait. `given_up`: token objectives that leave prompts no room even on an idle engine. `budget`:
-    seconds that a step may take, `deadline`: seconds to the first token; None where no objective says.
+    seconds that a step may take, None where no objective says. `deadlines`: seconds to the first token by class of
+    requests, where an objective says.
     """
 
     seqs: int
@@ -90,7 +92,12 @@ class Choice:
     capacity: float = 0.0
     given_up: tuple[str, ...] = ()
     budget: float | None = None
-    deadline: float | None = None
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def deadline(self) -> float | None:
+        """That of requests without a class."""
+        return self.deadlines.get(DEFAULT_CLASS)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from flyball_engine.contract import Limits, Metric, ObjectiveSpec
+from flyball_engine.contract import DEFAULT_CLASS, Classes, Limits, Metric, ObjectiveSpec, RequestClass
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import (
     DEADLINES,
@@ -18,6 +18,7 @@ from flyball_operator.api.v1alpha1 import (
     Order,
     Overload,
     Range,
+    Tuning,
 )
 
 
@@ -52,17 +53,21 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Objective:
-    """One objective: `seconds` is the threshold, `allowed` the share that may violate it (0…1)."""
+    """One objective: `seconds` is the threshold, `allowed` the share that may violate it (0…1).
+
+    `of_class`: whose requests it is about.
+    """
 
     name: str
     metric: Metric
     seconds: float
     allowed: float
+    of_class: str = DEFAULT_CLASS
 
     @cached_property
     def contract(self) -> ObjectiveSpec:
         """The objective as the engine counts it."""
-        return ObjectiveSpec(metric=self.metric, threshold_seconds=self.seconds)
+        return ObjectiveSpec(metric=self.metric, threshold_seconds=self.seconds, of_class=self.of_class)
 
     @cached_property
     def id(self) -> str:
@@ -75,7 +80,8 @@ class TuningSpec:
     """All that decisions need of an InferenceService's spec.
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
-    not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP.
+    not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
+    requests, without deadlines.
     """
 
     mode: Mode
@@ -86,6 +92,7 @@ class TuningSpec:
     stages: int = 1
     order: Order = Order.ON_TIME
     refusal_status: Literal[503, 429] = 503
+    classes: Classes | None = None
 
     @property
     def live(self) -> bool:
@@ -111,6 +118,14 @@ class TuningSpec:
     def _has_deadline(self) -> bool:
         return any(objective.metric in DEADLINES for objective in self.objectives)
 
+    def classes_due(self, deadlines: Mapping[str, float]) -> Classes | None:
+        """The classes, with the deadlines of those that have one."""
+        if self.classes is None:
+            return None
+        update = "first_token_deadline_seconds"
+        due = tuple(one.model_copy(update={update: deadlines.get(one.name)}) for one in self.classes.classes)
+        return self.classes.model_copy(update={"classes": due})
+
     @property
     def deadlines(self) -> str:
         """Names of the objectives that say by when a first token must be there."""
@@ -127,7 +142,10 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
     tokens = _span(
         bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
     )
-    objectives = tuple(Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations) for o in spec.objectives)
+    objectives = tuple(
+        Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations, o.class_name or DEFAULT_CLASS)
+        for o in spec.objectives
+    )
     return TuningSpec(
         spec.tuning.mode,
         Envelope(seqs, tokens),
@@ -137,7 +155,23 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         spec.parallelism.pipeline,
         spec.tuning.order,
         spec.tuning.refusal_status,
+        _classes(spec.tuning),
     )
+
+
+def of_class(objectives: Iterable[Objective], name: str) -> tuple[Objective, ...]:
+    """Those of one class."""
+    return tuple(objective for objective in objectives if objective.of_class == name)
+
+
+def _classes(tuning: Tuning) -> Classes | None:
+    if not tuning.classes:
+        return None
+    found = tuple(
+        RequestClass(name=o.name, value=o.header_value, weight=float(o.weight), prefill_share=o.prefill_share / 100)
+        for o in tuning.classes
+    )
+    return Classes(header=tuning.class_header, classes=found)
 
 
 def _span(bounds: Range, default: int, ceiling: int) -> Span:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flyball_engine.contract import (
+    DEFAULT_CLASS,
     AnyKnob,
     CoreState,
     Generation,
@@ -204,6 +205,10 @@ class Crew:
         needed = (OrderKnob.ON_TIME, Knob.MAX_NUM_SCHEDULED_TOKENS)
         return next((lacking[knob] for knob in needed if knob in lacking), None)
 
+    def unclassed(self) -> str | None:
+        """Why some governed pod cannot tell classes of requests apart, None if all can."""
+        return self.unsupported().get(OrderKnob.CLASSES)
+
     @property
     def gates(self) -> bool:
         """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
@@ -221,7 +226,9 @@ class Crew:
         on_time = None if self.unordered() is not None else policy.on_time
         # Without a budget the model is for gate and order alone.
         step = policy.step if shed is not None or on_time is not None or policy.budget is not None else None
-        return Policy(limits=limits, step=step, shed=shed, on_time=on_time, queued_tokens=queued)
+        due = policy.class_deadlines if shed is not None or on_time is not None else ()
+        able = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
+        return able.without_classes() if due and self.unclassed() is not None else able
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
@@ -352,7 +359,8 @@ class Crew:
         if member is not None and member.read_back is not None and not member.read_back.governed:
             # It would refuse the whole; what is counted of its requests it can be told.
             nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
-            told = setpoint.model_copy(update=nothing)
+            counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
+            told = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
         answer = await self.client.timed(address, lambda there: self.client.write(there, told))
         self._heard(address.key, member, answer)
         if member is None:
@@ -368,7 +376,9 @@ class Crew:
             if is_contested(answer):
                 member.contested = member.contested or generation_of(told)
             if told.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
-                member.unknown = {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
+                member.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
+            if told.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
+                member.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
             if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from flyball_engine.contract import Limits, Setpoint
+from flyball_engine.contract import DEFAULT_CLASS, Limits, Setpoint
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, Mode, Overload, TuningStatus
 from flyball_operator.cluster.errors import ClusterError
@@ -253,8 +253,11 @@ class Seat:
 
     def _numbered(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""
-        objectives = {objective.id: objective.contract for objective in self._spec.objectives}
-        able = self._crew.able(policy)
+        able, classes = self._crew.able(policy), None
+        if self._crew.unclassed() is None:
+            classes = self._spec.classes_due(dict(able.class_deadlines))
+        names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
+        objectives = {o.id: o.contract for o in self._spec.objectives if o.of_class in names}
         return Setpoint(
             service=self._service.metadata.uid,
             epoch=self._numbers.epoch,
@@ -265,6 +268,7 @@ class Seat:
             on_time=able.on_time,
             queue=able.queue,
             objectives=tuple(objectives.values()),
+            classes=classes,
         )
 
     def _wanted(self) -> Setpoint | None:
@@ -332,6 +336,7 @@ class Seat:
             stalled=self.heart.stall if late else None,
             helpless=self.heart.helpless if self._spec.live else None,
             unordered=self._crew.unordered() if self._spec.orders else None,
+            unclassed=self._crew.unclassed() if self._spec.classes is not None else None,
             learning=f"start values until the step-time model is trusted: {doubts.said(self._state.learner.fit)}",
         )
         _, _, met = report.objectives_status(self._spec.objectives, self._sight.outcomes, window=_WINDOW)

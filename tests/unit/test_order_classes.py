@@ -1,0 +1,163 @@
+"""Classes of requests in the operator: deadlines of their own, what engines are told, and the way through status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob, RequestClass, Shed
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
+from flyball_operator.governor.governor import State, decide, start
+from flyball_operator.governor.margins import MARGINS
+from flyball_operator.governor.policy import asked_deadlines
+from flyball_operator.governor.record import policy_of, setpoint_status
+from flyball_operator.governor.report import shown
+from flyball_operator.governor.signals import Missing, Unobserved
+from flyball_operator.governor.spec import Objective, TuningSpec, tuning_spec
+from support.seats import Desk, Engines, told
+from support.seats import shown as seen
+from support.tuning import E2E, TPOT, TTFT, signals, tuning
+from support.virtual_time import in_virtual_time
+
+CHAT = Objective("chat-first", Metric.TIME_TO_FIRST_TOKEN, 0.5, 0.01, of_class="chat")
+WHOLE = Objective("chat-whole", Metric.END_TO_END_LATENCY, 8.0, 0.01, of_class="chat")
+CLASSES = Classes(
+    classes=(RequestClass(name="chat", value="chat", weight=10.0), RequestClass(name="batch", value="Low"))
+)
+MIXED = replace(tuning(TTFT, TPOT, CHAT), classes=CLASSES)
+#: Only chats have objectives: all else is batch work.
+ALONE = replace(tuning(CHAT, TPOT), classes=CLASSES)
+AWAY = Unobserved(Missing.UNREACHABLE, "away")
+
+
+def at_rest(spec: TuningSpec) -> State:
+    state = start(spec)
+    for at in (100.0 + 5 * tick for tick in range(20)):
+        state, _ = decide(state, signals(at), spec, at)
+    return state
+
+
+def test_each_class_with_a_first_token_objective_has_its_deadline() -> None:
+    policy = at_rest(MIXED).policy
+    assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=MARGINS.first_token)
+    assert policy.class_deadlines == (("chat", 0.5),)
+    assert "2s, 500ms for chat" in shown(policy)
+
+
+def test_where_only_a_class_has_objectives_all_other_requests_are_batch_work() -> None:
+    policy = at_rest(replace(ALONE, overload=Overload.SHED)).policy
+    assert policy.on_time == OnTime(margin=MARGINS.first_token)
+    assert policy.shed == Shed(margin=MARGINS.first_token)
+    assert policy.class_deadlines == (("chat", 0.5),)
+
+
+def test_an_end_to_end_objective_of_a_class_leaves_a_deadline_and_keeps_it() -> None:
+    spec = replace(tuning(TTFT, TPOT, WHOLE), classes=CLASSES)
+    state = at_rest(spec)
+    ((name, deadline),) = state.policy.class_deadlines
+    assert name == "chat"
+    assert 0.25 * WHOLE.seconds <= deadline < WHOLE.seconds
+    after, _ = decide(state, signals(200.0), spec, 200.0)
+    assert after.policy.class_deadlines == state.policy.class_deadlines
+
+
+@pytest.mark.parametrize(
+    ("objectives", "asked"),
+    [
+        ((TTFT, CHAT), {"": 2.0, "chat": 0.5}),
+        ((TTFT, replace(CHAT, seconds=0.25)), {"": 2.0, "chat": 0.25}),
+        ((TTFT,), {"": 2.0}),
+        ((CHAT,), {"chat": 0.5}),
+        ((TTFT, replace(CHAT, of_class="other")), {"": 2.0, "other": 0.5}),
+        ((TTFT, replace(WHOLE, of_class="other")), {"": 2.0, "other": 2.0}),
+        ((E2E, CHAT), {"": 2.0, "chat": 0.5}),
+    ],
+)
+def test_edited_objectives_move_the_deadlines_of_their_class_at_once(
+    objectives: tuple[Objective, ...], asked: dict[str, float]
+) -> None:
+    assert asked_deadlines({"": 2.0, "chat": 0.5}, objectives) == asked
+    state = at_rest(MIXED)
+    after, _ = decide(state, AWAY, replace(MIXED, objectives=objectives), 300.0)
+    assert after.policy.deadlines == asked
+
+
+def test_a_class_that_has_no_objectives_any_more_leaves_no_deadline_behind() -> None:
+    state = at_rest(ALONE)
+    after, _ = decide(state, AWAY, replace(ALONE, objectives=(TPOT,)), 300.0)
+    assert (after.policy.on_time, after.policy.class_deadlines) == (None, ())
+
+
+@pytest.mark.parametrize("spec", [MIXED, ALONE, replace(MIXED, overload=Overload.SHED)])
+def test_the_next_leader_goes_on_with_the_same_deadlines(spec: TuningSpec) -> None:
+    policy = at_rest(spec).policy
+    status = setpoint_status(policy)
+    assert policy_of(TuningStatus.model_validate({"setpoint": status.model_dump(by_alias=True)}).setpoint) == policy
+
+
+def test_a_manifest_s_classes_reach_the_law() -> None:
+    spec = InferenceServiceSpec.model_validate(
+        {
+            "model": {"uri": "hf://gpt2"},
+            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
+            "objectives": [
+                {"name": "chat-first", "metric": "TimeToFirstToken", "threshold": "500ms", "class": "chat"},
+                {"name": "ttft", "metric": "TimeToFirstToken", "threshold": "500ms"},
+            ],
+            "tuning": {
+                "classHeader": "x-class",
+                "classes": [{"name": "chat", "weight": 10}, {"name": "batch", "value": "Low", "prefillShare": 20}],
+            },
+        }
+    )
+    read = tuning_spec(spec)
+    assert [one.id for one in read.objectives] == ["TimeToFirstToken/0.5@chat", "TimeToFirstToken/0.5"]
+    assert read.classes == Classes(
+        header="x-class",
+        classes=(
+            RequestClass(name="chat", value="chat", weight=10.0),
+            RequestClass(name="batch", value="Low", prefill_share=0.2),
+        ),
+    )
+
+
+# What engines are told.
+
+
+def a_desk(*pods: str, unsupported: dict[AnyKnob, str] | None = None) -> Desk:
+    desk = Desk(engines=Engines(*(pods or ("pod-1",)), unsupported=unsupported or {}))
+    desk.orders()
+    objectives = [*desk.raw["spec"]["objectives"], {**desk.raw["spec"]["objectives"][0], "name": "c", "class": "chat"}]
+    objectives.append({"name": "f", "metric": "TimeToFirstToken", "threshold": "500ms", "class": "chat"})
+    desk.edit(objectives=objectives, tuning={**desk.raw["spec"]["tuning"], "classes": [{"name": "chat"}, BATCH]})
+    return desk
+
+
+BATCH = {"name": "batch", "weight": 2, "prefillShare": 20}
+
+
+@in_virtual_time
+async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -> None:
+    desk = a_desk()
+    await told(desk)
+    held = desk.held()
+    assert held.classes == Classes(
+        classes=(
+            RequestClass(name="chat", value="chat", first_token_deadline_seconds=0.5),
+            RequestClass(name="batch", value="batch", weight=2.0, prefill_share=0.2),
+        )
+    )
+    assert {one.of_class for one in held.objectives} == {"", "chat"}
+    assert [(one.name, one.deadline) for one in seen(desk).class_deadlines or ()] == [("chat", "500ms")]
+
+
+@in_virtual_time
+async def test_an_engine_that_cannot_tell_classes_apart_gets_the_rest() -> None:
+    desk = a_desk(unsupported={OrderKnob.CLASSES: "reads none"})
+    await told(desk)
+    held = desk.held()
+    assert held.on_time == OnTime(first_token_deadline_seconds=2.0, margin=0.85)
+    assert held.classes is None
+    assert desk.message(ConditionType.TUNED).endswith("all requests are of one class: reads none")
+    assert {one.of_class for one in held.objectives} == {""}
