@@ -105,7 +105,7 @@ def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
 
 
 async def live(world: World, running: Prometheus, folder: Path) -> Lived:
-    """A live brain tunes an engine, from a cold start until it changed their limits again and again."""
+    """A live brain tunes an engine, from a cold start through loads that shift."""
     noted: list[Noted] = []
 
     def metrics(registry: CollectorRegistry) -> BrainMetrics:
@@ -117,8 +117,8 @@ async def live(world: World, running: Prometheus, folder: Path) -> Lived:
         async with thinking(world, settled, tick=STEP, wall=lambda: settled.at, metrics=metrics) as at_work:
             settled.thinking = at_work
             await until("the model is learnt", lambda: "ModelLearned" in world.reasons())
-            await until("retuned", lambda: world.reasons().count("Retuned") >= 2)
-            await until("a while in which limits hold", lambda: settled.ticks >= 60)
+            await until("retuned", lambda: "Retuned" in world.reasons())
+            await until("every load has come once", lambda: settled.ticks * STEP >= 40.0, patience=120.0)
     decisions = noted[0].decisions
     first, last = decisions[0].at, decisions[-1].at
     path = folder / "chat.yaml"

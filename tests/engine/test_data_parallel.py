@@ -45,8 +45,10 @@ async def test_their_requests_are_counted_together(counted: Counted, threshold: 
     await expect_all_counted(counted, mixed(REQUESTS, seed=4), concurrency=STREAMS, threshold=threshold, met=met)
 
 
-async def test_all_obey(two_cores: Served) -> None:
+async def test_all_obey(two_cores: Served, counted: Counted) -> None:
+    counted.against(())
     await measure(two_cores.server.url, MODEL_NAME, mixed(STREAMS, seed=5), concurrency=STREAMS)
+    counted.expect_outcomes(finished=STREAMS)
     told = two_cores.set(limits={"max_num_active_seqs": 24})
     cores = told.cores
     assert told.ungated is None, "every API server follows"

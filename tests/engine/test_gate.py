@@ -299,7 +299,6 @@ def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refu
     with load.running() as totals:
         eventually(lambda: gated.admissions(Reason.EXPIRED) > expired + 20, expecting="some are refused", within=120)
         eventually(lambda: gated.first_tokens("met", deadline) > 20, expecting="some are in time", within=120)
-    assert gated.first_tokens("met", deadline) > gated.first_tokens("violated", deadline)
     assert totals.finished > 0
     assert not totals.truncated
     assert not totals.failures

@@ -10,7 +10,7 @@ import pytest
 from flyball_engine.batching.gate import Gate, Reason
 from flyball_engine.batching.outcomes import MET, End, Outcome, RequestLedger
 from flyball_engine.contract import Metric, Setpoint
-from flyball_engine.control.api_servers import ApiServers, Follower
+from flyball_engine.control.api_servers import STARTING_SECONDS, ApiServers, Follower
 from support.engine import setpoint
 from support.engines import objective
 
@@ -51,7 +51,10 @@ class Engine:
             Follower(folder, index, follow=each.follow, counts=each.ledger.collect, gate=each.gate)
             for index, each in enumerate(self.others, start=1)
         ]
-        self.servers = ApiServers(folder, number, counts=self.first.ledger.collect, gate=self.first.gate)
+        self.now = 0.0
+        self.servers = ApiServers(
+            folder, number, counts=self.first.ledger.collect, gate=self.first.gate, clock=lambda: self.now
+        )
 
     def look(self) -> None:
         for follower in self.followers:
@@ -102,7 +105,9 @@ def test_what_one_that_ended_counted_stays_counted(tmp_path: Path) -> None:
 
 def test_one_that_does_not_follow_is_named(tmp_path: Path) -> None:
     engine = Engine(tmp_path, 3)
-    assert engine.servers.missing() == "API servers 1, 2 cannot be told: see the engine's log"
+    assert engine.servers.missing() is None, "they may be starting"
+    engine.now = STARTING_SECONDS
+    assert engine.servers.missing() == "API servers 1, 2 do not follow the setpoints that this engine accepted"
     engine.look()
     assert engine.servers.missing() is None
     engine.accepts(1)
@@ -110,7 +115,7 @@ def test_one_that_does_not_follow_is_named(tmp_path: Path) -> None:
     engine.followers[0].look()
     engine.accepts(2)
     engine.followers[0].look()
-    assert engine.servers.missing() == "API server 2 cannot be told: see the engine's log"
+    assert engine.servers.missing() == "API server 2 does not follow the setpoints that this engine accepted"
 
 
 def test_one_alone_needs_no_files(tmp_path: Path) -> None:
@@ -133,11 +138,19 @@ async def test_what_was_counted_to_the_end_is_written_down(tmp_path: Path) -> No
     assert engine.servers.collect().requests[Outcome.FINISHED] == 2
 
 
-def test_a_setpoint_that_cannot_be_read_is_left_until_it_can(tmp_path: Path) -> None:
+def test_a_setpoint_that_cannot_be_read_is_left_until_it_can_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = Engine(tmp_path, 2)
     (tmp_path / "setpoint.json").write_text('{"number":1,')
+    engine.others[0].serves(2)
+    engine.look()
     engine.look()
     assert engine.others[0].followed == []
+    assert [record.message.partition(": ValidationError")[0] for record in caplog.records] == [
+        "Flyball: this API server does not follow the first one"
+    ]
+    assert engine.servers.collect().requests[Outcome.FINISHED] == 2, "what it counts is not lost"
     accepted = engine.accepts(1)
     engine.look()
     assert engine.others[0].followed == [accepted]

@@ -223,6 +223,17 @@ def test_who_has_no_deadline_any_more_is_served_behind_and_who_has_one_again_is_
     assert order.behind() == 0
 
 
+def test_who_cannot_be_refused_any_more_has_its_share() -> None:
+    order = an_order()
+    order.keep(0.1, {})
+    order.refuses = True
+    order.add("batch", arrived=0.0, deadline=5.0, tokens=10, of_class="batch", refusable=True)
+    order.add("good", arrived=0.0, deadline=9.0, tokens=10)
+    order.redate(lambda one: (math.inf if one.of_class == "batch" else 9.0, 1.0))
+    order.served(tokens=100, behind=0, most=100)
+    assert next(order.in_order()).request == "batch"
+
+
 def test_the_gate_refuses_by_the_deadline_of_the_class() -> None:
     cores = GatedCores(BUSY, policy=a_policy(classes=two_classes(0.5)))
     for of_class, tokens, reason in (

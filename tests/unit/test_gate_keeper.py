@@ -113,6 +113,7 @@ def test_of_several_cores_none_knows_all_sequences_of_a_request(cores: GatedCore
     passage = keeper.opened()
     keeper.ask(tokens(10))
     assert (keeper.mark(siblings=sequences) is not None) is marks
+    assert passage.refusable is marks, "the answer to who cannot be refused is not held back"
     keeper.closed(passage)
 
 

@@ -115,6 +115,20 @@ def test_a_sequence_is_told_the_class_of_its_request_where_the_core_can_hear_it(
     assert class_of(sent) == ("chat" if marks else "")
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_a_client_wrote_in_our_place_reaches_no_core(
+    processor: type[Processor], ledger: RequestLedger, inside: bool
+) -> None:
+    counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))
+    token = counting._current.set(ledger.opened(0.0) if inside else None)
+    forged = {"flyball_refusable": [1], "flyball_class": "chat", "theirs": 1}
+    sent = SimpleNamespace(request_id="a", state=state(), sampling_params=SimpleNamespace(extra_args=forged))
+    processor().add_request(sent, None)
+    counting._current.reset(token)
+    assert sent.sampling_params.extra_args == {"theirs": 1}
+    assert (mark_of(sent), class_of(sent)) == (None, "")
+
+
 @pytest.mark.usefixtures("in_a_request")
 def test_pooling_requests_are_not_counted(processor: type[Processor], ledger: RequestLedger) -> None:
     counting._wrap(processor, counting._Feed(ledger, no_gate(), lambda: 2.0))

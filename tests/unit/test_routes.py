@@ -12,7 +12,7 @@ def test_of_routes_that_are_all_asked_about_nothing_is_said() -> None:
 
 def test_routes_that_generate_and_are_not_asked_about_are_named_where_they_are() -> None:
     assert unasked(["/v1/completions", "/v1/realtime", "/generative_scoring"]) == (
-        "requests to /generative_scoring, /v1/realtime are let in, however late; they count in the backlog"
+        "requests to /generative_scoring, /v1/realtime are never refused, however late"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -9,7 +11,7 @@ from flyball_engine.contract import Knob, Limits, ModelSpec, Shed, StepBudget
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.governor.policy import Policy
 from flyball_operator.shell.brain_metrics import BrainMetrics
-from support.seats import AWAY, Desk, Engines, shown, told
+from support.seats import AWAY, WITH_DEADLINE, Desk, Engines, shown, told
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now
 
@@ -33,6 +35,45 @@ async def test_engines_get_a_budget_and_a_deadline_and_status_shows_both() -> No
     newest = desk.service.status.tuning.decisions[0]
     assert newest.trigger.endswith("what would miss ttft is refused")
     assert newest.after.step_model is None, "five models more would hide the decisions"
+
+
+def by_class(name: str, *, mode: str = "Auto") -> dict[str, Any]:
+    """What a user asks for whose one class alone has a deadline."""
+    first, token = WITH_DEADLINE
+    tuning = {"mode": mode, "overload": "Shed", "classes": [{"name": name}]}
+    return {"objectives": [first | {"class": name}, token], "tuning": tuning}
+
+
+@in_virtual_time
+async def test_a_class_that_has_another_name_takes_its_deadline_along() -> None:
+    desk = Desk()
+    desk.edit(**by_class("chat"))
+    seat = await told(desk)
+    held = desk.held()
+    assert held.classes is not None
+    assert held.refusal_deadlines["chat"] == pytest.approx(0.85 * 2.0)
+    desk.edit(**by_class("talk", mode="Recommend"))
+    for _ in range(3):
+        await desk.tick(seat, signals(now()))
+    assert desk.held().shed is None, "what is live in Recommend is left alone, but for what nobody wants"
+    desk.edit(**by_class("talk"))
+    for _ in range(30):
+        await desk.tick(seat, signals(now()))
+    assert desk.held().refusal_deadlines["talk"] == pytest.approx(0.85 * 2.0)
+
+
+@in_virtual_time
+async def test_a_leader_that_finds_a_class_that_is_gone_takes_over_all_the_same() -> None:
+    desk = Desk()
+    desk.edit(**by_class("chat"))
+    await told(desk)
+    desk.edit(**by_class("talk"))
+    desk.epoch = 2
+    again = desk.seat()
+    for _ in range(30):
+        await desk.tick(again, signals(now()))
+    assert desk.held().epoch == 2
+    assert desk.held().refusal_deadlines["talk"] == pytest.approx(0.85 * 2.0)
 
 
 @in_virtual_time

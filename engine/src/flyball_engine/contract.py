@@ -16,9 +16,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from flyball_engine.classes import CLASS_HEADER as CLASS_HEADER
 from flyball_engine.classes import DEFAULT_CLASS as DEFAULT_CLASS
@@ -28,6 +28,7 @@ from flyball_engine.classes import MOST_KEPT as MOST_KEPT
 from flyball_engine.classes import Classes as Classes
 from flyball_engine.classes import ClassName as ClassName
 from flyball_engine.classes import RequestClass as RequestClass
+from flyball_engine.knobs import KNOBS as KNOBS
 from flyball_engine.knobs import LARGEST_COEFFICIENT as LARGEST_COEFFICIENT
 from flyball_engine.knobs import LARGEST_LIMIT as LARGEST_LIMIT
 from flyball_engine.knobs import AnyKnob as AnyKnob
@@ -241,7 +242,7 @@ class Setpoint(Frozen):
 
     @property
     def refusal_deadlines(self) -> dict[str, float]:
-        """The same of all classes by name, the default one among them; infinite where requests are never refused."""
+        """Seconds in which each class, the default one too, must have a first token; infinite where none is refused."""
         names = (DEFAULT_CLASS, *(() if self.classes is None else self.classes.names))
         found = {name: self.refused_after(name) for name in names}
         return {name: math.inf if seconds is None else seconds for name, seconds in found.items()}
@@ -377,6 +378,11 @@ class ReadBack(Frozen):
     unsupported: dict[AnyKnob, str] = Field(default_factory=dict)
     ungated: str | None = "the plugin does not say that it can"
     queue: QueueLimits | None = None
+
+    @field_validator("unsupported", mode="before")
+    @classmethod
+    def _knobs_of_a_later_plugin_are_passed_over(cls, given: Any) -> Any:
+        return {knob: why for knob, why in given.items() if knob in KNOBS} if isinstance(given, dict) else given
 
     def confirmed(self, generation: Generation) -> bool:
         """True if every core applies exactly this generation."""

@@ -289,6 +289,8 @@ class QueueLimits(Frozen):
 
 
 AnyKnob = Knob | BatchingKnob | QueueKnob | OrderKnob | ShedKnob
+#: The values of all of them: a knob is the text of its path.
+KNOBS: Final[frozenset[str]] = frozenset((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob))
 
 
 class Batching(Frozen):

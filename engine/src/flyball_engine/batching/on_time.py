@@ -256,6 +256,8 @@ class OnTimeOrder(Generic[R]):
             had = math.isfinite(pending.deadline)
             pending.deadline, pending.weight = due(pending)
             pending.on_time = math.isfinite(pending.deadline) and (pending.on_time or not had)
+            # Nobody refuses what has no deadline any more: it needs its share.
+            pending.refusable &= math.isfinite(pending.deadline)
         self._on_time.clear()
         self._hopeful.clear()
         for account in self._accounts:

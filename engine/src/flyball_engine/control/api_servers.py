@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from pydantic import ValidationError
-
 from flyball_engine.batching.gate import Reason
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Frozen, Setpoint
 
 #: How often a follower looks for a setpoint and writes down what it counted: a `stat` and three copies of small dicts.
 LOOK_SECONDS: Final = 0.05
+#: An API server that has told nothing yet may be starting for so long: the first one may be ready before the others.
+STARTING_SECONDS: Final = 60.0
 _SETPOINT: Final = "setpoint.json"
 _REPORT: Final = "api-server-{}.json"
 
@@ -80,6 +80,7 @@ class Follower:
         self._follows = 0
         self._seen: tuple[int, int] | None = None
         self._told: _Report | None = None
+        self._faults: dict[str, str] = {}
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -91,13 +92,22 @@ class Follower:
             self.look()
 
     def look(self) -> None:
-        """Follow what was accepted since the last look, and write down what was counted. A fault is logged."""
+        """Follow what was accepted since the last look, and write down what was counted.
+
+        A fault is logged once, and keeps neither of them from being tried again.
+        """
+        self._try("this API server does not follow the first one", self._read)
+        self._try("what this API server counted cannot be written down", self._write)
+
+    def _try(self, fault: str, act: Callable[[], None]) -> None:
         try:
-            self._read()
-            self._write()
-        except (OSError, ValidationError):
-            # The first API server tells that this one does not follow.
-            _log.exception("Flyball: this API server does not follow the first one")
+            act()
+        except Exception as error:  # noqa: BLE001 – the first API server tells that this one does not follow
+            if self._faults.get(fault) != (seen := f"{type(error).__name__}: {error}"):
+                self._faults[fault] = seen
+                _log.warning("Flyball: %s: %s", fault, seen)
+        else:
+            self._faults.pop(fault, None)
 
     def _read(self) -> None:
         try:
@@ -135,12 +145,22 @@ class ApiServers:
     With one there are no files, and its counts are all there are.
     """
 
-    def __init__(self, folder: Path, number: int, *, counts: Callable[[], LedgerCounts], gate: Admissions) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        *,
+        counts: Callable[[], LedgerCounts],
+        gate: Admissions,
+        clock: Callable[[], float],
+    ) -> None:
         self._folder = folder
         self._others = range(1, number)
         self._own = counts
         self._gate = gate
         self._accepted = 0
+        self._clock = clock
+        self._since = clock()
 
     def publish(self, setpoint: Setpoint) -> None:
         """Have the others follow a setpoint. They do within a fraction of a second. Raises OSError."""
@@ -150,12 +170,11 @@ class ApiServers:
 
     def missing(self) -> str | None:
         """Which API servers do not follow, in words; None if all do."""
-        behind = [
-            str(index) for index in self._others if (told := self._read(index)) is None or not self._is_near(told)
-        ]
+        behind = [str(index) for index in self._others if not self._follows(self._read(index))]
         if not behind:
             return None
-        return f"API server{'s' if len(behind) > 1 else ''} {', '.join(behind)} cannot be told: see the engine's log"
+        which = f"API server {behind[0]} does" if len(behind) == 1 else f"API servers {', '.join(behind)} do"
+        return f"{which} not follow the setpoints that this engine accepted"
 
     def collect(self) -> LedgerCounts:
         """What all of them counted of requests."""
@@ -177,7 +196,9 @@ class ApiServers:
         others = ({Reason(name): count for name, count in report.admissions.items()} for report in self._reports())
         return _added(dict(self._gate.counts), others)
 
-    def _is_near(self, report: _Report) -> bool:
+    def _follows(self, report: _Report | None) -> bool:
+        if report is None:
+            return self._clock() - self._since < STARTING_SECONDS
         # A setpoint that was accepted just now is on its way.
         return report.follows >= self._accepted - 1
 

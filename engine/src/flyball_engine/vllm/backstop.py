@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, QueueKnob, QueueLimits, Setpoint
+from flyball_engine.contract import LARGEST_LIMIT, AnyKnob, QueueKnob, QueueLimits, Setpoint
 from flyball_engine.vllm.needs import queue_lacks
 from flyball_engine.vllm.wrapping import original, wrap
 
@@ -31,7 +31,8 @@ class Backstop:
     ) -> None:
         """Take the limits over from `client`, vLLM's AsyncLLM; what they are now are the start values.
 
-        `servers`: API servers of the engine. VLLM counts what each of them sent, so each holds its part of a limit.
+        `servers`: API servers of the engine. VLLM counts what each of them sent, so each holds its part of a limit,
+        rounded up.
         """
         self._servers = servers
         config = getattr(client, "scheduler_config", None)
@@ -60,7 +61,10 @@ class Backstop:
         if not self._start:
             return None
         self.hold()
-        start = {name: None if value is None else value * self._servers for name, value in self._start.items()}
+        start = {
+            name: None if value is None else min(LARGEST_LIMIT, value * self._servers)
+            for name, value in self._start.items()
+        }
         return QueueLimits(**(start | self._given()))
 
     def hold(self) -> None:

@@ -102,7 +102,7 @@ class VllmEngine:
 
     @property
     def queue(self) -> QueueLimits | None:
-        """The limits of this API server's queue that are in force."""
+        """The limits of the queue in force, of all API servers."""
         return self._backstop.limits()
 
     @property

@@ -114,7 +114,9 @@ class FlyballControl:
         sock = bind(host, control_port(os.environ))
         _log.info("Flyball: control port on %s", sock.getsockname())
         engine = self._open(engine_client, number)
-        servers = ApiServers(ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate)
+        servers = ApiServers(
+            ensure_state_dir(), number, counts=self._ledger.collect, gate=self._gate, clock=time.monotonic
+        )
         self._servers = servers
         service = ControlService(
             engine=engine,

@@ -169,8 +169,11 @@ class GateKeeper:
             return None
         if not passage.size:
             passage.size = passage.prompts * siblings
-        # Of a request whose sequences go to several cores, none knows whether another has begun with it.
-        return None if passage.size > 1 and self._cores() > 1 else Mark(passage.number, passage.size)
+        if passage.size > 1 and self._cores() > 1:
+            # Its sequences go to several cores, and none knows whether another has begun with it.
+            passage.refusable = False
+            return None
+        return Mark(passage.number, passage.size)
 
     @staticmethod
     def passage() -> Passage | None:

@@ -20,6 +20,7 @@ from flyball_engine.vllm.needs import REFUSING
 _KEY: Final = "flyball_refusable"
 #: The class of a request, where it is not the default one.
 _CLASS_KEY: Final = "flyball_class"
+_OURS: Final = frozenset({_KEY, _CLASS_KEY})
 #: The stop reason of what was refused.
 LATE: Final = "flyball: late"
 
@@ -47,6 +48,14 @@ def mark_of(request: Any) -> Mark | None:
     return None if found is None else Mark(*found)
 
 
+def unmark(request: Any) -> None:
+    """Take away what a client wrote in our place: vLLM copies `vllm_xargs` of a request into `extra_args`."""
+    params = getattr(request, "sampling_params", None)
+    given = getattr(params, "extra_args", None)
+    if params is not None and given and not _OURS.isdisjoint(given):
+        params.extra_args = {key: value for key, value in given.items() if key not in _OURS}
+
+
 def set_class(request: Any, of_class: str) -> None:
     """Say of which class a sequence is, an EngineCoreRequest that was not sent yet."""
     _tell(request, _CLASS_KEY, of_class)
@@ -54,7 +63,6 @@ def set_class(request: Any, of_class: str) -> None:
 
 def class_of(request: Any) -> str:
     """The class of a sequence in the core; the default one if nobody said."""
-    # Clients can write there, too: whatever they say is at most another class.
     return str(_told(request, _CLASS_KEY) or DEFAULT_CLASS)
 
 

@@ -29,7 +29,7 @@ from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.gate import GateKeeper, Passage
 from flyball_engine.vllm.needs import COUNTING
-from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark
+from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark, unmark
 from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
 
@@ -98,6 +98,7 @@ class _Feed:
 
     def add_request(self, processor: Any, request: Any) -> None:
         """A sequence was given to the processor; it keeps a state for it under its internal id."""
+        unmark(request)
         current = _current.get()
         self._states = processor.request_states
         state = processor.request_states.get(request.request_id)

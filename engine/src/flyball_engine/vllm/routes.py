@@ -42,4 +42,4 @@ UNASKED_PATHS: Final = frozenset(
 def unasked(paths: Iterable[str]) -> str | None:
     """What is to be said of an application with these routes; None if the gate is asked about all that generate."""
     found = sorted(UNASKED_PATHS.intersection(paths))
-    return f"requests to {', '.join(found)} are let in, however late; they count in the backlog" if found else None
+    return f"requests to {', '.join(found)} are never refused, however late" if found else None

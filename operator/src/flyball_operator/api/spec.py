@@ -181,8 +181,9 @@ class Objective(Model):
     threshold: Annotated[str, Field(max_length=20), DurationBetween("100us", "24h")]
     """Longest time that meets the objective, such as 500ms or 1.5s; 100us to 24h."""
     class_name: Annotated[Annotated[str, Field(min_length=1, max_length=63)] | None, Field(alias="class")] = None
-    """Name of a class in spec.tuning.classes whose requests are counted. Default: none, the requests that name no class
-    there is. A class without objectives is batch work: it has no deadline, and fills what the others leave."""
+    """Class of requests, from spec.tuning.classes, that this objective is about. Default: requests that name no class,
+    or one that is not listed. A class without objectives is batch work. It has no deadline, is served after the others,
+    and is never refused."""
     target: Annotated[str, Field(max_length=20), PercentageBelow100()] = "99"
     """Percentage of requests that shall meet the threshold, above 0 and below 100, as a string with at most six
     decimals. Default: 99."""

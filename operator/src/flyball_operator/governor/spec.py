@@ -118,6 +118,10 @@ class TuningSpec:
     def _has_deadline(self) -> bool:
         return any(objective.metric in DEADLINES for objective in self.objectives)
 
+    def names_class(self, name: str) -> bool:
+        """Whether requests may be of this class."""
+        return name == DEFAULT_CLASS or (self.classes is not None and name in self.classes.names)
+
     def classes_due(self, deadlines: Mapping[str, float]) -> Classes | None:
         """The classes, with the deadlines of those that have one."""
         if self.classes is None:

@@ -254,6 +254,8 @@ class Seat:
     def _numbered(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""
         able, classes = self._crew.able(policy), None
+        # What is live, or in status, may have deadlines of classes that the spec has no more.
+        able = able.due_by({name: due for name, due in able.deadlines.items() if self._spec.names_class(name)})
         if self._crew.unclassed() is None:
             classes = self._spec.classes_due(dict(able.class_deadlines))
         names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
