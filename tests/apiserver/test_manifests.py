@@ -91,7 +91,13 @@ def _within(part: Any, whole: Any, path: str = "spec") -> list[str]:
 def test_defaults_are_stored_except_for_replicas(services: InferenceServices) -> None:
     stored = services.create(good(), dry_run=True)["spec"]
     assert stored["batching"] == {"maxNumSeqs": 256, "maxNumBatchedTokens": 8192, "prefixCaching": True}
-    assert stored["tuning"] == {"mode": "Auto", "overload": "Queue", "order": "OnTime"}
+    assert stored["tuning"] == {
+        "mode": "Auto",
+        "overload": "Queue",
+        "refusalStatus": 503,
+        "order": "OnTime",
+        "classHeader": "x-gateway-inference-objective",
+    }
     assert stored["rollout"] == {"startupTimeout": "30m", "drainTimeout": "60s"}
     assert stored["objectives"][0]["target"] == "99"
     assert "replicas" not in stored
