@@ -219,6 +219,20 @@ class PlainScheduler:
 
 
 @dataclass
+class PlainRefuser:
+    """Stands where vLLM ends requests: what is refused leaves the plain scheduler."""
+
+    scheduler: Any
+    lack: str | None = None
+    names: list[str] = field(default_factory=list)
+
+    def refuse(self, requests: Iterable[Any], outputs: dict[int, Any]) -> None:
+        for request in requests:
+            self.names.append(request.request_id)
+            self.scheduler.finish_requests(request.request_id)
+
+
+@dataclass
 class GovernedCore:
     """A plain scheduler under a governor, with a clock that moves only when told to."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.plant import Law
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.vllm.refusal import Mark, set_mark
-from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainRefuser, PlainScheduler
 from support.simulated import a_budget, a_core, a_request, a_setpoint
 
 #: A step takes 10 ms, and 1 ms more for each token.
@@ -32,20 +30,6 @@ def told(*, orders: bool) -> Setpoint:
     return a_setpoint(step=a_budget(0.060, LAW), shed=shed, on_time=order if orders else None)
 
 
-@dataclass
-class Ends:
-    """Stands where vLLM ends requests: what is refused leaves the plain scheduler."""
-
-    scheduler: Any
-    lack: str | None = None
-    names: list[str] = field(default_factory=list)
-
-    def refuse(self, requests: Iterable[Any], outputs: dict[int, Any]) -> None:
-        for request in requests:
-            self.names.append(request.request_id)
-            self.scheduler.finish_requests(request.request_id)
-
-
 class Twins:
     """The same requests in both, step by step; each step takes what the model says."""
 
@@ -56,7 +40,7 @@ class Twins:
         self.real = GovernedCore(
             folder, PlainScheduler(PlainConfig(max_num_seqs=SEQS, max_num_batched_tokens=TOKENS)), now=0.0
         )
-        self.refused = self.real.governor._refuser = Ends(self.real.scheduler)  # type: ignore[assignment]
+        self.refused = self.real.governor._refuser = PlainRefuser(self.real.scheduler)  # type: ignore[assignment]
         self.real.governor.apply(told(orders=orders))
         self.reader = StateReader(find_state_files(folder)[0])
         self.gate = Gate(lambda: None if (load := self.reader.load()) is None else [load])

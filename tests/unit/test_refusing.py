@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,25 +13,11 @@ from flyball_engine.model import StepModel
 from flyball_engine.vllm import refusal
 from flyball_engine.vllm.refusal import Mark, is_refusal, mark_of, set_mark
 from support.engine import setpoint
-from support.plain_scheduler import GovernedCore
+from support.plain_scheduler import GovernedCore, PlainRefuser
 from support.reflexes import a_budget
 
 #: A step takes 100 ms, and one of 110 ms has 100 tokens of prompts.
 MODEL = StepModel(t0=0.100, h=0.0, c1=0.0001, c2=0.0001, beta=0.0, g=0.0, kappa=1)
-
-
-@dataclass
-class Refused:
-    """Stands where vLLM ends requests: what it was asked to refuse leaves the plain scheduler."""
-
-    scheduler: Any
-    lack: str | None = None
-    names: list[str] = field(default_factory=list)
-
-    def refuse(self, requests: Iterable[Any], outputs: dict[int, Any]) -> None:
-        for request in requests:
-            self.names.append(request.request_id)
-            self.scheduler.finish_requests(request.request_id)
 
 
 class Core(GovernedCore):
@@ -41,7 +25,7 @@ class Core(GovernedCore):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refused = self.governor._refuser = Refused(self.scheduler)  # type: ignore[assignment]
+        self.refused = self.governor._refuser = PlainRefuser(self.scheduler)  # type: ignore[assignment]
         self.sheds_after(2.0)
 
     def sheds_after(self, deadline: float | None, *, trusted: bool = True, generation: int = 1) -> None:
