@@ -80,7 +80,7 @@ def test_nobody_starves_however_many_come_that_can_be_on_time(sizes: list[int], 
         order.judge(RATE, 1.0, most=10_000)
         first = next(order.in_order()).request
         tokens = min(step, left.get(first, step))
-        order.served(tokens=step, behind=tokens if first in left else 0, most=step)
+        order.served(tokens=step, behind={"": tokens if first in left else 0}, most=step)
         if first not in left:
             order.started(first, 2.0)
             continue
@@ -185,7 +185,7 @@ class Orders(RuleBasedStateMachine):
 
     @rule(tokens=st.integers(0, 50), share=st.floats(0.0, 1.0))
     def serve(self, tokens: int, share: float) -> None:
-        self.order.served(tokens=tokens, behind=int(tokens * share), most=50, classes={"a": int(tokens * share)})
+        self.order.served(tokens=tokens, behind={"a": int(tokens * share)}, most=50)
 
     @invariant()
     def each_is_in_the_order_once(self) -> None:

@@ -61,7 +61,7 @@ def test_who_is_refused_before_long_has_no_share_while_requests_are_refused() ->
         order.add(name, arrived=0.0, deadline=math.inf, tokens=500, refusable=refusable)
     order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
     order.refuses = True
-    order.served(tokens=100, behind=0, most=100)
+    order.served(tokens=100, behind={}, most=100)
     assert [one.request for one in order.in_order()] == ["second", "in time", "first"]
     order.discard("second")
     assert order.owed is None
@@ -73,7 +73,7 @@ def test_where_nobody_is_refused_all_share() -> None:
     order = an_order(late_share=0.5)
     order.add("behind", arrived=0.0, deadline=math.inf, tokens=500, refusable=True)
     order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
-    order.served(tokens=100, behind=0, most=100)
+    order.served(tokens=100, behind={}, most=100)
     assert order.owed is order.get("behind")
 
 
@@ -183,7 +183,7 @@ def test_the_oldest_of_those_behind_gets_its_share() -> None:
     for _ in range(100):
         first = names(order)[0]
         seen.append(first)
-        order.served(tokens=100, behind=100 * (first != "good"), most=100)
+        order.served(tokens=100, behind={"": 100 * (first != "good")}, most=100)
     assert seen.count("old") == pytest.approx(10, abs=1)
     assert "young" not in seen
 
@@ -192,11 +192,11 @@ def test_what_those_behind_get_while_nobody_else_wants_it_is_not_held_against_th
     order = queued(an_order(), old=(0.1, 5_000), good=(99.0, 100))
     judged(order)
     for _ in range(1000):
-        order.served(tokens=100, behind=90, most=100)
+        order.served(tokens=100, behind={"": 90}, most=100)
     steps = 0
     while order.owed is None:
         steps += 1
-        order.served(tokens=100, behind=0, most=100)
+        order.served(tokens=100, behind={}, most=100)
     assert steps <= 11, "a step's tokens at a tenth of each"
 
 
@@ -204,7 +204,7 @@ def test_with_no_share_nobody_behind_comes_first() -> None:
     order = queued(an_order(late_share=0.0), old=(0.1, 5_000), good=(99.0, 100))
     judged(order)
     for _ in range(100):
-        order.served(tokens=100, behind=0, most=100)
+        order.served(tokens=100, behind={}, most=100)
     assert names(order) == ["good", "old"]
     assert not order.owes_all
 

@@ -45,5 +45,5 @@ def test_late_ones_do_not_join_a_batch_that_slows_prompts_down() -> None:
 
 def test_the_oldest_late_one_joins_any_batch_once_its_share_is_owed() -> None:
     order = late(2)
-    order.served(tokens=400, behind=0, most=400)
+    order.served(tokens=400, behind={}, most=400)
     assert joining(order, BUSY) == ("late 0", "on time")

@@ -293,14 +293,15 @@ class OnTimeOrder(Generic[R]):
             if pending is not oldest:
                 yield pending
 
-    def served(self, *, tokens: int, behind: int, most: int, classes: Mapping[str, int] | None = None) -> None:
-        """A step processed so many prompt `tokens`, some of those that stand `behind`; it had room for `most`.
+    def served(self, *, tokens: int, behind: Mapping[str, int], most: int) -> None:
+        """A step processed so many prompt `tokens`; it had room for `most`.
 
-        `classes`: of those behind, by class. What they get while nobody else wants it is not held against them.
+        `behind`: those of requests that stand behind, by class. What they get while nobody else wants it is not held
+        against them.
         """
         self._most = float(most)
         for account in self._accounts:
-            got = behind if account.of_class is None else (classes or {}).get(account.of_class, 0)
+            got = sum(behind.values()) if account.of_class is None else behind.get(account.of_class, 0)
             shares = bool(self._on_time and account.sharing(refuses=self.refuses))
             account.served(tokens, got, self._most, shares=shares)
 

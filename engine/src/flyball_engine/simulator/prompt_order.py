@@ -158,7 +158,7 @@ class PromptOrder:
             if pending is not None:
                 tokens += chunk
                 behind[pending.of_class] += 0 if pending.on_time else chunk
-        self._order.served(tokens=tokens, behind=behind.total(), most=most, classes=behind)
+        self._order.served(tokens=tokens, behind=behind, most=most)
 
     def progressed(self, request: Request) -> None:
         """What is left of its prompt is another: some was processed, or it lost its blocks."""
