@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -186,7 +187,7 @@ async def test_a_watch_lives_by_its_requests_and_leaves_nothing_behind(crd: Path
         clock=lambda: moment,
         listen=lambda: None,
     )
-    before = asyncio.all_tasks()
+    before, open_before = asyncio.all_tasks(), sockets()
     running = asyncio.create_task(watch.run(Watcher(Cache(), queue)))
     await asyncio.sleep(0)
     moment = 1000.0
@@ -197,3 +198,16 @@ async def test_a_watch_lives_by_its_requests_and_leaves_nothing_behind(crd: Path
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert asyncio.all_tasks() == before
+    # Streams that were ended while they connected: their sockets are closed in turns of the loop that follow.
+    async with asyncio.timeout(60):
+        while sockets() - open_before:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.1)
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(entry.readlink()))
+    return {one for one in found if one.startswith("socket:")}
