@@ -1,7 +1,7 @@
 """A real vLLM at twice its capacity: with the gate, with `max_num_queued_tokens` set by hand, and as it is.
 
 Capacity is the largest rate of Poisson arrivals, of those tried, of which stock vLLM answers 95 % with their first
-token in time; tried are shares of what it answers per second when it never idles. The limit by hand is what vLLM's
+token in time; the search lies around what it answers per second when it never idles. The limit by hand is what vLLM's
 documentation says: the objective times the prefill throughput, here that at capacity. Who is refused is not in time.
 Warm: requests whose long prefix the cache holds, at a rate that would be far beyond capacity if it did not, and with a
 deadline of half the time that a cold prompt of that length takes alone; beside them such cold ones, one by one.
@@ -24,9 +24,8 @@ from flyball_operator.governor.identify import Fit
 TTFT: Final = 2.0
 PROMPT, OUTPUT = 400, 12
 KEPT: Final = 0.95
-#: Streams and requests that keep the engine busy; shares of the rate then, from the largest on, until one is kept.
+#: Streams and requests that keep the engine busy.
 BUSY: Final = (24, 60)
-SHARES: Final = (0.95, 0.8, 0.65, 0.5)
 CAPACITY_SECONDS: Final = 12.0
 SECONDS: Final = 20.0
 #: Time to the queue's steady state, whose requests are not counted.
@@ -54,7 +53,6 @@ def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     )
     capacity, tried = carried(
         busy,
-        SHARES,
         lambda rate: _share(_at(engines, engines.stock.url, rate, CAPACITY_SECONDS, engines.prompts)),
         least=KEPT,
         kept="in time",

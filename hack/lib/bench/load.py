@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,11 @@ from support.vllm_server import MODEL_NAME
 
 _DATA: Final = b"data: "
 _DONE: Final = b"data: [DONE]"
+
+#: Where the search for a capacity begins, as shares of what an engine answers that never idles: bursts take part of it,
+#: and a short run that nobody waits long in may exceed it. So many rates are tried: within a tenth of the largest.
+SEARCHED: Final = (0.25, 1.3)
+TRIALS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -87,20 +93,27 @@ def never_idle(url: str, asks: Sequence[Ask], *, streams: int) -> float:
 
 
 def carried(
-    busy: float, shares: Sequence[float], kept_at: Callable[[float], float], *, least: float, kept: str
+    busy: float, kept_at: Callable[[float], float], *, least: float, kept: str
 ) -> tuple[float, dict[str, float]]:
-    """The first of these shares of a rate at which so much is kept, and what was kept at each that was tried.
+    """The largest rate at which so much is kept, to within a tenth, and what was kept at each that was tried.
 
-    `kept_at`: the share of requests at a rate. `kept`: that, in words. Raises RuntimeError if there is none.
+    `busy`: requests per second of an engine that never idles; the search halves what lies around it. `kept_at`: the
+    share of requests at a rate. `kept`: that, in words. Raises RuntimeError if so much is kept at none.
     """
+    low, high = (share * busy for share in SEARCHED)
     tried: dict[str, float] = {}
-    for share in shares:
-        rate = share * busy
+    most: float | None = None
+    for _ in range(TRIALS):
+        rate = math.sqrt(low * high)
         tried[f"{kept} at {rate:.2f}/s"] = found = kept_at(rate)
         print(f"  stock vLLM at {rate:.2f}/s: {found:.3f} {kept}", file=sys.stderr, flush=True)
         if found >= least:
-            return rate, tried
-    raise RuntimeError(f"stock vLLM kept its objectives at no rate that was tried: {tried}")
+            most = low = rate
+        else:
+            high = rate
+    if most is None:
+        raise RuntimeError(f"stock vLLM kept its objectives at no rate that was tried: {tried}")
+    return most, tried
 
 
 async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[Answer]:
