@@ -19,8 +19,8 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.virtual import run
 from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration
-from flyball_operator.governor.guard import ROLLBACK_HOLD
-from flyball_operator.governor.signals import Missing, Observation, Outcome, Signals, Unobserved
+from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
+from flyball_operator.tuning.observe.signals import Missing, Observation, Outcome, Signals, Unobserved
 from support.manifests import Object
 from support.recordings import FOLDER, Recording, tick
 from support.seats import AWAY, WITH_DEADLINE

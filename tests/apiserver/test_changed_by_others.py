@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.plan.objects import annotation
+from flyball_operator.reconcile.plan.objects import annotation
 from support.cluster import Object, apply, get, items, kubectl, namespace, patch, throughout
 from support.kubelet import play_kubelet
 from support.operators import Audit, Write, expect_condition, idle_service, operator

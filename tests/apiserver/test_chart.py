@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.shell.startup import needed
+from flyball_operator.app.startup import needed
 from support import helm
 from support.cluster import Object, get, kubectl, namespace
 from support.helm import CHART, VALUE_SETS, HelmError, of_kind, render

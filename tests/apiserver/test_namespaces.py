@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.cluster.api import load_configuration
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.reader import Key
-from flyball_operator.shell.kopf_glue import WATCHED_KINDS, Watcher
-from flyball_operator.shell.main import Exit
-from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.watch import Watch
+from flyball_operator.app.kopf_glue import WATCHED_KINDS, Watcher
+from flyball_operator.app.main import Exit
+from flyball_operator.app.watch import Watch
+from flyball_operator.kube.api import load_configuration
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.reader import Key
+from flyball_operator.reconcile.queue import KeyQueue
 from support.cluster import apply, get, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
 from support.tenants import Tenants, tenants

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from flyball_engine.contract import API_PORT, CONTROL_PORT
-from flyball_operator.plan import pod as pods
-from flyball_operator.plan.snapshot import Config
 from flyball_operator.prometheus.queries import UID
+from flyball_operator.reconcile.plan import pod as pods
+from flyball_operator.reconcile.plan.snapshot import Config
 from support.brains import inference_service
 from support.cluster import kubectl
 from support.discovery import annotation_job

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.shell.main import Exit
+from flyball_operator.app.main import Exit
 from support.cluster import apply, get, kubectl, namespace, throughout
 from support.operators import Audit, OperatorProcess, WallClock, idle_service, proxy
 from support.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Any
 
 from flyball_engine.contract import Knob, Metric, StepKind
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.signals import (
+from flyball_operator.tuning.observe.signals import (
     CellKey,
     Load,
     Missing,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.cluster.resources import CRDS, NAMESPACES
-from flyball_operator.shell.settings import Settings
-from flyball_operator.shell.startup import needed
+from flyball_operator.app.settings import Settings
+from flyball_operator.app.startup import needed
+from flyball_operator.kube.resources import CRDS, NAMESPACES
 from support import helm
 from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, rights
 

@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.contract import Generation, Refusal
 from flyball_operator.api.status import SetpointStatus, TuningStatus
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.signals import Missing, Unobserved
+from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from support.brains import ScriptedReader, World, inference_service, thinking, until
 from support.engines import serving
 from support.liars import Lie, LyingPod, forge

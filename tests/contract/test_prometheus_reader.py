@@ -10,10 +10,18 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.contract import Metric, OrderCounts
-from flyball_operator.governor.signals import Load, Missing, Observation, OrderOutcome, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.tuning.observe.signals import (
+    Load,
+    Missing,
+    Observation,
+    OrderOutcome,
+    Signals,
+    StepWindow,
+    Unobserved,
+)
 from support.brains import PATIENCE, World
 from support.engines import ServedEngine, objective, serving
 from support.plant import CPU, Phase

@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry
 from flyball_operator.cli import main, past
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.span import Span, rfc3339
-from flyball_operator.governor import record
-from flyball_operator.governor.governor import Decision
-from flyball_operator.governor.identify import Fit
-from flyball_operator.governor.signals import Attainment, Observation, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.tuning.estimate.step_time import Fit
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.report import status_codec
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.state import Decision
 from support.brains import Thinking, World, inference_service, thinking, until
 from support.engines import serving
 from support.past import manifest
@@ -174,5 +174,5 @@ def _as_live(tick: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _shown(decision: Decision) -> tuple[object, ...]:
     hold = None if decision.hold is None else decision.hold.value
-    setpoint = record.setpoint_status(decision.policy).model_dump(exclude_none=True)
+    setpoint = status_codec.setpoint_status(decision.policy).model_dump(exclude_none=True)
     return rfc3339(decision.at), hold, decision.trigger, setpoint

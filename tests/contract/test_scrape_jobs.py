@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
-from flyball_operator.governor.signals import Load, Missing, Observation, Signals, Unobserved
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.tuning.observe.signals import Load, Missing, Observation, Signals, Unobserved
+from flyball_operator.tuning.report.metrics import BrainMetrics
 from support.brains import PATIENCE, World, until
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
 from support.engines import ServedEngine, serving

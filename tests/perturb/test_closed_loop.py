@@ -14,8 +14,8 @@ import pytest
 
 from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
-from flyball_operator.governor.governor import State
-from flyball_operator.governor.spec import Objective, TuningSpec
+from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.state import State
 from support.loop import Run, close, spec, warmed
 from support.plant import A100, CPU, H100, Phase, Plant
 

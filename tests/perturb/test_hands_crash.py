@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.cluster.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
+from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
 from support.world import CrashError, World, service
 

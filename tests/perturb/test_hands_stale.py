@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_operator.cluster.resources import DEPLOYMENTS, OWNED
+from flyball_operator.kube.resources import DEPLOYMENTS, OWNED
 from support.memory_api import MemoryApi, Object
 from support.world import World, service
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.api import names
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.reader import Key
-from flyball_operator.cluster.resources import INFERENCE_SERVICES, PODS, Resource
-from flyball_operator.shell.kopf_glue import Watcher
-from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.sweep import Shared, Sweeper
-from flyball_operator.shell.telemetry import Metrics
+from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import INFERENCE_SERVICES, PODS, Resource
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.resync import Shared, Sweeper
 from support.memory_api import MemoryApi, Object
 from support.world import NAMESPACE, service
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric, StepKind
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.record import policy_of, setpoint_status
-from flyball_operator.governor.signals import (
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.observe.signals import (
     CellKey,
     Load,
     Missing,
@@ -23,7 +22,9 @@ from flyball_operator.governor.signals import (
     Sums,
     Unobserved,
 )
-from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
+from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.state import State, start
 
 SOME = settings(max_examples=60)
 counts = st.floats(0, 1e6, allow_nan=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.governor.identify import Doubt, Learner, learn, resume
-from flyball_operator.governor.signals import CellKey, StepWindow, Sums
+from flyball_operator.tuning.estimate.step_time import Doubt, Learner, learn, resume
+from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from support.plant import A100, CPU, H100
 from support.tuning import step_window
 

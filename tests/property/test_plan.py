@@ -8,11 +8,11 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.reader import Key, Reader
-from flyball_operator.cluster.resources import DEPLOYMENTS, INFERENCE_SERVICES
-from flyball_operator.plan.planner import plan
-from flyball_operator.plan.snapshot import Snapshot
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
+from flyball_operator.reconcile.plan.planner import plan
+from flyball_operator.reconcile.plan.snapshot import Snapshot
 from support.memory_api import Object, leaves
 from support.world import CONFIG, NAMESPACE, Leading, World, service
 

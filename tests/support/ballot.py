@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.election import Candidate, Elector, LeadershipLostError
-from flyball_operator.cluster.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
-from flyball_operator.cluster.resources import Resource
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.election import Candidate, Elector, LeadershipLostError
+from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from flyball_operator.kube.resources import Resource
 
 Object = dict[str, Any]
 T = TypeVar("T")

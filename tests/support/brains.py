@@ -17,14 +17,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from flyball_engine.signing import Signer
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
-from flyball_operator.cluster.errors import NotFoundError
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.governor.signals import Attainment, Observation, Outcome, Unobserved
+from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.shell.brain import Brain, SignalReader
-from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.ports import EnginePod, EventType
-from flyball_operator.shell.tools import Tools
+from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Outcome, Unobserved
+from flyball_operator.tuning.ports import EnginePod, EventType
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.tuner import Brain, SignalReader
 from support.engines import ServedEngine
 
 PATIENCE = 60.0

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from flyball_operator.cluster.reader import Key
-from flyball_operator.shell.hands import Hands
-from flyball_operator.shell.main import main
-from flyball_operator.shell.queue import KeyQueue
+from flyball_operator.app.main import main
+from flyball_operator.kube.reader import Key
+from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.reconciler import Hands
 
 _work = Hands.work
 

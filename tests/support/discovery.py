@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from flyball_engine.contract import CONTROL_PORT
-from flyball_operator.plan import pod as pods
-from flyball_operator.plan.snapshot import Config
+from flyball_operator.reconcile.plan import pod as pods
+from flyball_operator.reconcile.plan.snapshot import Config
 from support.brains import inference_service
 from support.engines import ServedEngine
 from support.helm import ROOT

@@ -39,8 +39,8 @@ from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import TokenVerifier
-from flyball_operator.governor.spec import Objective
-from flyball_operator.shell.ports import EnginePod
+from flyball_operator.tuning.ports import EnginePod
+from flyball_operator.tuning.spec import Objective
 from support.plant import CPU, Phase, Plant, Request, arrivals
 
 _ADDRESSES = itertools.cycle(range(1, 255))

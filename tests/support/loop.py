@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.governor.governor import Decision, State, decide, start
-from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.state import Decision, State, start
 from support.plant import Counts, Observer, Phase, Plant, arrivals
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flyball_operator.api import names
-from flyball_operator.cluster.errors import AlreadyExistsError, ConflictError, NotFoundError
-from flyball_operator.cluster.resources import DEPLOYMENTS, Resource
+from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from flyball_operator.kube.resources import DEPLOYMENTS, Resource
 
 Object = dict[str, Any]
 #: A leaf of an object, as the keys on the way to it; `(field, key)` steps into an item of a keyed list.
@@ -94,7 +94,7 @@ def _normal(path: Path, value: Any) -> Any:
 
 
 class MemoryApi:
-    """A server and, for each writer, the methods of `cluster.api.KubeApi`."""
+    """A server and, for each writer, the methods of `kube.api.KubeApi`."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}

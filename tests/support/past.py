@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.governor.signals import Load, Signals, StepWindow
-from flyball_operator.governor.spec import tuning_spec
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
 from flyball_operator.prometheus.recorded import Header, Recording
+from flyball_operator.tuning.observe.signals import Load, Signals, StepWindow
+from flyball_operator.tuning.spec import tuning_spec
 from support.brains import inference_service
 from support.engines import START
 from support.plant import CPU, Observer, Phase, Plant, arrivals

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import TOKEN_BUCKETS, Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
-from flyball_operator.governor.spec import Objective
+from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.spec import Objective
 
 #: The small model on two CPU cores of the local cluster, as measured.
 CPU = StepModel(t0=8.3e-3, h=0.0, c1=0.26e-3, c2=0.20e-3, beta=0.14e-3, g=1.5e-8, kappa=64)

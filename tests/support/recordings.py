@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from flyball_engine.contract import StepKind
-from flyball_operator.cluster.errors import ClusterError
-from flyball_operator.governor.signals import (
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.tuning.observe.signals import (
     CellKey,
     Load,
     Missing,

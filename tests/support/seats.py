@@ -32,16 +32,16 @@ from flyball_engine.control.acceptance import Refused, judge
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, SetpointStatus
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.errors import UnavailableError
-from flyball_operator.cluster.status import BrainStatus
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, RefusedError
-from flyball_operator.governor.signals import Attainment, Missing, Observation, OrderOutcome, Outcome, Unobserved
-from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.ports import EnginePod, EventType
-from flyball_operator.shell.seat import Seat
-from flyball_operator.shell.tools import Tools
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.kube.status import BrainStatus
+from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.ports import EnginePod, EventType
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.service_tuner import Seat
 from support.manifests import Object, good
 from support.tuning import signals
 from support.virtual_time import now

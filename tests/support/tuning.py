@@ -7,10 +7,10 @@ from dataclasses import replace
 from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
-from flyball_operator.governor.margins import MARGINS
-from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
-from flyball_operator.governor.situation import Demand, Situation
-from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.control_input import Demand, Situation
+from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
 
 TTFT = Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, 2.0, 0.01)

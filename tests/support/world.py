@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from flyball_operator.api import names
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.errors import ClusterError
-from flyball_operator.cluster.events import EventPoster
-from flyball_operator.cluster.reader import Key, Reader
-from flyball_operator.cluster.resources import (
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.kube.events import EventPoster
+from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -22,9 +22,9 @@ from flyball_operator.cluster.resources import (
     REPLICA_SETS,
     SERVICES,
 )
-from flyball_operator.plan.snapshot import Config
-from flyball_operator.shell.hands import Hands
-from flyball_operator.shell.telemetry import Metrics
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.plan.snapshot import Config
+from flyball_operator.reconcile.reconciler import Hands
 from support.manifests import good
 from support.memory_api import MemoryApi, Object
 

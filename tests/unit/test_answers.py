@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import CellKey, Load, Missing, Signals, StepWindow, Sums, Unobserved
 from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, signals_of, step_window
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
+from flyball_operator.tuning.observe.signals import CellKey, Load, Missing, Signals, StepWindow, Sums, Unobserved
 
 CHAT = ("team", "uid-1")
 

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from kubernetes.aio import client, config
 
-from flyball_operator.cluster.api import KubeApi, NeverLeading, Unfenced
-from flyball_operator.cluster.errors import ClusterError, NotLeadingError, UnavailableError
-from flyball_operator.cluster.resources import LEASES
+from flyball_operator.kube.api import KubeApi, NeverLeading, Unfenced
+from flyball_operator.kube.errors import ClusterError, NotLeadingError, UnavailableError
+from flyball_operator.kube.resources import LEASES
 
 
 @dataclass

@@ -16,8 +16,8 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
-from flyball_operator.governor.signals import Load
-from flyball_operator.governor.spec import Objective
+from flyball_operator.tuning.observe.signals import Load
+from flyball_operator.tuning.spec import Objective
 
 #: A minute within what the engine carries; and one more, far beyond it.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))

@@ -21,7 +21,7 @@ from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Limits, StepKind
 from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.virtual import run
-from flyball_operator.governor.spec import Span
+from flyball_operator.tuning.spec import Span
 
 #: A minute within what the engine carries.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))

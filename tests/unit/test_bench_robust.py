@@ -15,7 +15,7 @@ from bench.scenarios import SCENARIOS
 from flyball_engine.contract import Limits, StepKind
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.virtual import Event, run
-from flyball_operator.governor.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
 
 #: A minute within what the engine carries.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))

@@ -13,10 +13,10 @@ from bench.interrupted import InterruptedPart
 from bench.options import Options
 from bench.tick_copies import copied
 from bench.tick_operator import PODS, address_of, know_pods, service, uid_of
-from flyball_operator.cluster.cache import Cache
+from flyball_operator.app.cached_services import CachedServices
+from flyball_operator.kube.cache import Cache
 from flyball_operator.prometheus import answers
 from flyball_operator.prometheus.queries import UID
-from flyball_operator.shell.view import CachedServices
 
 
 def row(operator: float) -> tick.Row:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.shell.brain import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Brain
-from flyball_operator.shell.seat import Seat
+from flyball_operator.tuning.service_tuner import Seat
+from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Brain
 from support.brains import ScriptedReader, inference_service
 from support.seats import AWAY, Desk
 from support.virtual_time import in_virtual_time, now
@@ -119,7 +119,7 @@ async def test_a_service_whose_watch_fails_stops_no_other(
 async def test_generations_are_remembered_of_all_services_and_of_some_that_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flyball_operator.shell.brain.GONE_REMEMBERED", 2, raising=False)
+    monkeypatch.setattr("flyball_operator.tuning.tuner.GONE_REMEMBERED", 2, raising=False)
     desk = Many(services=numbered(*range(6)))
     tools = desk.tools()
     tools.given.update({f"uid-{number}": 7 for number in range(6)})

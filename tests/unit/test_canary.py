@@ -10,13 +10,13 @@ import pytest
 
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.cluster.errors import UnavailableError
-from flyball_operator.governor.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
-from flyball_operator.governor.first_policy import FIRST_TOKENS
-from flyball_operator.governor.guard import ROLLBACK_HOLD
-from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.signals import Attainment
-from flyball_operator.shell.vetting import Vetting
+from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.tuning.actuate.canary_rollout import Vetting
+from flyball_operator.tuning.filters.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
+from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
+from flyball_operator.tuning.first_policy import FIRST_TOKENS
+from flyball_operator.tuning.observe.signals import Attainment
+from flyball_operator.tuning.policy import Policy
 from support.seats import AWAY, Desk, Engines
 from support.tuning import limits, signals, step_window
 from support.virtual_time import in_virtual_time, now

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
-from flyball_operator.governor import report
-from flyball_operator.governor.capacity import (
+from flyball_operator.tuning.capacity import (
     FEWER_SECONDS,
     MEMORY_SECONDS,
     MOST_GROWTH,
@@ -20,11 +19,13 @@ from flyball_operator.governor.capacity import (
     carried,
     weighed,
 )
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.report import Reason, Verdict
-from flyball_operator.governor.signals import Missing, Unobserved
-from flyball_operator.governor.situation import Situation
-from flyball_operator.governor.spec import Objective, TuningSpec
+from flyball_operator.tuning.control_input import Situation
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.conditions import Reason, Verdict
+from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.state import State, start
 from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, demand, signals, situation, tuning
 
@@ -148,7 +149,7 @@ def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0
 
 def verdict(found: Balance | None, **changed: object) -> Verdict:
     asked = {"objectives": SPEC.objectives, "metrics": SCRAPED, "known": None, "lengths": True} | changed
-    return report.capacity_verdict(found, **asked)  # type: ignore[arg-type]
+    return conditions.capacity_verdict(found, **asked)  # type: ignore[arg-type]
 
 
 def test_a_pod_of_several_cores_carries_what_they_do() -> None:
@@ -272,7 +273,7 @@ def test_what_cannot_be_known_is_said() -> None:
 def test_events_tell_of_turns(
     before: tuple[str, str] | None, now: tuple[str, str], event: tuple[str, str] | None
 ) -> None:
-    assert report.event(ConditionType.CAPACITY_SUFFICIENT, before, Verdict(*now, "")) == event
+    assert conditions.event(ConditionType.CAPACITY_SUFFICIENT, before, Verdict(*now, "")) == event
 
 
 # In the governor.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.plan.causes import CauseReason, find
+from flyball_operator.reconcile.plan.causes import CauseReason, find
 from support.manifests import Object
 
 

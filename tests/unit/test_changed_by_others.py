@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from flyball_operator.api import names
-from flyball_operator.cluster.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, INFERENCE_SERVICES, SERVICES, Resource
+from flyball_operator.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, INFERENCE_SERVICES, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
 from support.world import CONFIG, World, service
 

@@ -17,8 +17,8 @@ import yaml
 from flyball_operator.cli import main
 from flyball_operator.cli.replayed import Seen
 from flyball_operator.cli.span import Span, rfc3339, span
-from flyball_operator.governor.signals import Missing, Outcome, Signals, StepWindow, Unobserved
 from flyball_operator.prometheus.recorded import Header, Recording
+from flyball_operator.tuning.observe.signals import Missing, Outcome, Signals, StepWindow, Unobserved
 from support.exercises import hear_interrupts
 from support.past import BEGAN, STEP, manifest, recording
 

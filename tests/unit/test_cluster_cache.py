@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flyball_operator.api import names
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.shell.view import CachedServices
+from flyball_operator.app.cached_services import CachedServices
+from flyball_operator.kube.cache import Cache
 from support.manifests import Object, good
 
 ACCEPTED = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted"}]}

@@ -18,10 +18,10 @@ from bench.main import run
 from flyball_engine.contract import Env
 from flyball_engine.padded.main import main as padded
 from flyball_engine.simulator.main import main as simulator
+from flyball_operator.app import arguments as operator
+from flyball_operator.app.settings import Settings
 from flyball_operator.cli import main as flyball
 from flyball_operator.cli.output import written
-from flyball_operator.shell import arguments as operator
-from flyball_operator.shell.settings import Settings
 from support.ports import free_port
 from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
 

@@ -10,11 +10,20 @@ import pytest
 
 from flyball_engine.contract import StepKind
 from flyball_operator.api.v1alpha1 import Mode, Overload
-from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
-from flyball_operator.governor.guard import Hold
-from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.signals import Load, Missing, Observation, Outcome, StepWindow, Unobserved, blind_spot
-from flyball_operator.governor.spec import Envelope, Span, TuningSpec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.observe.signals import (
+    Load,
+    Missing,
+    Observation,
+    Outcome,
+    StepWindow,
+    Unobserved,
+    blind_spot,
+)
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, State, start
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
 AUTO = tuning(TTFT, TPOT, GAP)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.demand import Seen
-from flyball_operator.governor.margins import MARGINS, scattered
-from flyball_operator.governor.signals import CellKey, Load, Signals, StepWindow, Sums
-from flyball_operator.governor.situation import Demand
+from flyball_operator.tuning.control_input import Demand
+from flyball_operator.tuning.estimate.margins import MARGINS, scattered
+from flyball_operator.tuning.estimate.workload import Seen
+from flyball_operator.tuning.observe.signals import CellKey, Load, Signals, StepWindow, Sums
 from support.tuning import TPOT, signals
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_operator.cluster.election import (
+from flyball_operator.kube.election import (
     LEASE_SECONDS,
     RAISE_SECONDS,
     RENEW_DEADLINE,
     RETRY_SECONDS,
     LeadershipLostError,
 )
-from flyball_operator.governor.numbering import UNTOLD_LEADERS
+from flyball_operator.tuning.actuate.generation_bounds import UNTOLD_LEADERS
 from support.ballot import Ballot, Standing, Way
 from support.virtual_time import run
 

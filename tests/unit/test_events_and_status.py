@@ -10,10 +10,10 @@ import pytest
 
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, SetpointStatus, TuningStatus
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.errors import ConflictError, UnavailableError
-from flyball_operator.cluster.events import BURST, REPEAT_SECONDS, EventPoster
-from flyball_operator.cluster.status import QUIET_SECONDS, BrainStatus
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import ConflictError, UnavailableError
+from flyball_operator.kube.events import BURST, REPEAT_SECONDS, EventPoster
+from flyball_operator.kube.status import QUIET_SECONDS, BrainStatus
 from support.manifests import Object, good
 
 

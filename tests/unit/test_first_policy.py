@@ -8,12 +8,13 @@ import pytest
 
 from flyball_engine.contract import LARGEST_LIMIT, Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
-from flyball_operator.governor.first_policy import FIRST_TOKENS
-from flyball_operator.governor.governor import Decision, State, decide, start
-from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.record import policy_of, resumed, setpoint_status
-from flyball_operator.governor.signals import Missing, Unobserved
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.first_policy import FIRST_TOKENS
+from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import Decision, State, start
 from support.seats import AWAY, Desk
 from support.tuning import E2E, ENVELOPE, TPOT, TTFT, signals, tuning
 from support.virtual_time import in_virtual_time

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_operator.governor import guard
-from flyball_operator.governor.guard import Hold
-from flyball_operator.governor.situation import Choice, Prediction
+from flyball_operator.tuning.control_input import Choice, Prediction
+from flyball_operator.tuning.filters import hysteresis
+from flyball_operator.tuning.filters.hysteresis import Hold
 from support.tuning import ENVELOPE, limits
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0)
@@ -18,18 +18,18 @@ def wish(seqs: int, tokens: int) -> Choice:
 
 def test_the_limits_jump_to_where_the_model_points() -> None:
     for wanted in ((10, 256), (128, 2048)):
-        assert guard.restrain(limits(60, 512), wish(*wanted), ENVELOPE) == (limits(*wanted), None)
+        assert hysteresis.restrain(limits(60, 512), wish(*wanted), ENVELOPE) == (limits(*wanted), None)
 
 
 @pytest.mark.parametrize(("seqs", "tokens"), [(100, 1024), (91, 1024), (109, 1200), (100, 850)])
 def test_small_changes_are_not_worth_it(seqs: int, tokens: int) -> None:
-    held = guard.restrain(limits(100, 1024), wish(seqs, tokens), ENVELOPE)
+    held = hysteresis.restrain(limits(100, 1024), wish(seqs, tokens), ENVELOPE)
     assert held == (limits(100, 1024), Hold.GOOD_ENOUGH)
 
 
 def test_of_few_places_each_one_counts() -> None:
-    assert guard.restrain(limits(5, 1024), wish(4, 1024), ENVELOPE) == (limits(4, 1024), None)
+    assert hysteresis.restrain(limits(5, 1024), wish(4, 1024), ENVELOPE) == (limits(4, 1024), None)
 
 
 def test_limits_outside_changed_bounds_are_moved_inside() -> None:
-    assert guard.clipped(limits(500, 64), ENVELOPE) == limits(128, 128)
+    assert hysteresis.clipped(limits(500, 64), ENVELOPE) == limits(128, 128)

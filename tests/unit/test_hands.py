@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from flyball_engine.contract import EXIT_REFUSED
 from flyball_operator.api import names
-from flyball_operator.cluster.resources import (
+from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     EVENTS,
@@ -18,7 +18,7 @@ from flyball_operator.cluster.resources import (
     SERVICES,
     Resource,
 )
-from flyball_operator.plan.snapshot import Config
+from flyball_operator.reconcile.plan.snapshot import Config
 from support.memory_api import Object
 from support.world import NAMESPACE, World, service
 

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
-from flyball_operator.shell.brain import Brain
-from flyball_operator.shell.main import Operator
-from flyball_operator.shell.settings import Settings
-from flyball_operator.shell.watch import Watch
+from flyball_operator.app.main import Operator
+from flyball_operator.app.settings import Settings
+from flyball_operator.app.watch import Watch
+from flyball_operator.tuning.tuner import Brain
 
 RESYNC = 300.0
 FINE = (200, "ok\n")
@@ -26,7 +26,7 @@ class Probed:
 
     def __init__(self, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("flyball_operator.shell.main.boot_clock", lambda: self.now)
+        monkeypatch.setattr("flyball_operator.app.main.boot_clock", lambda: self.now)
         settings = Settings(namespaces="team", pod_namespace="home", resync_seconds=RESYNC, tick_seconds=5.0)
         self.operator = Operator(settings, client.Configuration(host="http://127.0.0.1:9"), stack)
 

@@ -13,24 +13,24 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.errors import (
+from flyball_operator.app.informer import LONGEST_RETRY_SECONDS, Informer, Informers
+from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.app.watch import Watch
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.errors import (
     ClusterError,
     ForbiddenError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
 )
-from flyball_operator.cluster.reader import Key
-from flyball_operator.cluster.resources import INFERENCE_SERVICES, Resource
-from flyball_operator.shell.endless import EndedError
-from flyball_operator.shell.informer import LONGEST_RETRY_SECONDS, Informer, Informers
-from flyball_operator.shell.kopf_glue import Watcher
-from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.sweep import Shared
-from flyball_operator.shell.telemetry import Metrics
-from flyball_operator.shell.watch import Watch
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.resync import Shared
+from flyball_operator.supervision import EndedError
 from support.manifests import Object, good
 from support.virtual_time import in_virtual_time
 

@@ -12,14 +12,14 @@ import pytest
 
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
-from flyball_operator.governor import kin
-from flyball_operator.governor.identify import Learner
-from flyball_operator.governor.kin import kind_of, models_of
-from flyball_operator.governor.record import model_status, resumed
-from flyball_operator.governor.signals import Signals
-from flyball_operator.governor.spec import tuning_spec
-from flyball_operator.shell.brain import Brain
-from flyball_operator.shell.ports import EnginePod
+from flyball_operator.tuning import model_sharing
+from flyball_operator.tuning.estimate.step_time import Learner
+from flyball_operator.tuning.model_sharing import kind_of, models_of
+from flyball_operator.tuning.observe.signals import Signals
+from flyball_operator.tuning.ports import EnginePod
+from flyball_operator.tuning.report.status_codec import model_status, resumed
+from flyball_operator.tuning.spec import tuning_spec
+from flyball_operator.tuning.tuner import Brain
 from support.brains import ScriptedReader
 from support.cluster import Object
 from support.manifests import good
@@ -160,11 +160,11 @@ async def test_a_new_leader_looks_at_each_service_once_for_all_seats(monkeypatch
         for n in range(20)
     ]
 
-    def kind(of: InferenceService) -> kin.Kind:
+    def kind(of: InferenceService) -> model_sharing.Kind:
         looked.append(of.metadata.uid)
         return kind_of(of)
 
-    monkeypatch.setattr(kin, "kind_of", kind)
+    monkeypatch.setattr(model_sharing, "kind_of", kind)
     assert await told(many, alike()) == ("True", "Applied")
     assert max(Counter(looked).values()) <= 2, "for what is known, and for whom"
 

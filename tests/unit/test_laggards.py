@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.governor.laggards import LASTING_SECONDS, Lag, told, watched
+from flyball_operator.tuning.observe.slow_pods import LASTING_SECONDS, Lag, told, watched
 from support.seats import Desk, Engines
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.governor.law import LEAST_CHUNK, LEAST_FIRST_SHARE, choose
-from flyball_operator.governor.margins import LEAST_TOKEN_MARGIN, MARGINS
-from flyball_operator.governor.situation import GAP_SHARE, Margins
-from flyball_operator.governor.spec import Envelope, Objective, Span
+from flyball_operator.tuning.control_input import GAP_SHARE, Margins
+from flyball_operator.tuning.estimate.margins import LEAST_TOKEN_MARGIN, MARGINS
+from flyball_operator.tuning.optimise import LEAST_CHUNK, LEAST_FIRST_SHARE, choose
+from flyball_operator.tuning.spec import Envelope, Objective, Span
 from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, demand, situation
 

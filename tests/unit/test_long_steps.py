@@ -8,11 +8,11 @@ import pytest
 
 from bench.plays import known_model
 from flyball_engine.simulator.presets import PRESETS
-from flyball_operator.governor.law import choose
-from flyball_operator.governor.long_steps import LONGER
-from flyball_operator.governor.margins import MARGINS
-from flyball_operator.governor.situation import Situation
-from flyball_operator.governor.spec import Envelope, Objective, Span
+from flyball_operator.tuning.control_input import Situation
+from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.long_steps import LONGER
+from flyball_operator.tuning.optimise import choose
+from flyball_operator.tuning.spec import Envelope, Objective, Span
 from support.tuning import E2E, GAP, TPOT, TTFT, situation
 
 FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.governor.governor import decide, start
-from flyball_operator.governor.margins import LEAST_TOKEN_MARGIN, MARGINS, scattered
-from flyball_operator.governor.policy import Policy
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.estimate.margins import LEAST_TOKEN_MARGIN, MARGINS, scattered
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.state import start
 from support.tuning import E2E, GAP, TPOT, TTFT, demand, outcome, signals, tuning
 
 

@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.contract import Generation, ReadBack, ShedKnob
 from flyball_operator.engines.client import _read_back
 from flyball_operator.engines.errors import BadAnswerError
-from flyball_operator.governor.numbering import (
+from flyball_operator.tuning.actuate.generation_bounds import (
     LARGEST_EPOCH,
     LARGEST_GENERATION,
     UNTOLD_LEADERS,

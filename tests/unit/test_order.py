@@ -8,12 +8,13 @@ import pytest
 
 from flyball_engine.contract import OnTime, Shed
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload, TuningStatus
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.margins import MARGINS
-from flyball_operator.governor.policy import NO_BUDGET
-from flyball_operator.governor.record import policy_of, resumed, setpoint_status
-from flyball_operator.governor.signals import Missing, Unobserved
-from flyball_operator.governor.spec import Objective, TuningSpec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.policy import NO_BUDGET
+from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
+from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.state import State, start
 from support.tuning import E2E, GAP, TPOT, TTFT, signals, step_window, tuning
 
 QUEUE = tuning(TTFT, TPOT)

@@ -8,13 +8,14 @@ import pytest
 
 from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob, RequestClass, Shed
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.margins import MARGINS
-from flyball_operator.governor.policy import asked_deadlines
-from flyball_operator.governor.record import policy_of, setpoint_status
-from flyball_operator.governor.report import shown
-from flyball_operator.governor.signals import Missing, Unobserved
-from flyball_operator.governor.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.policy import asked_deadlines
+from flyball_operator.tuning.report.conditions import shown
+from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
+from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.state import State, start
 from support.seats import Desk, Engines, told
 from support.seats import shown as seen
 from support.tuning import E2E, TPOT, TTFT, signals, tuning

@@ -8,13 +8,14 @@ import pytest
 
 from flyball_engine.contract import Metric, StepKind
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.law import LEAST_CHUNK, choose
-from flyball_operator.governor.pipeline import in_rounds, in_steps
-from flyball_operator.governor.record import came_of_it
-from flyball_operator.governor.signals import CellKey, StepWindow, Sums
-from flyball_operator.governor.situation import Choice, Situation
-from flyball_operator.governor.spec import Objective
+from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
+from flyball_operator.tuning.optimise import LEAST_CHUNK, choose
+from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
+from flyball_operator.tuning.report.status_codec import came_of_it
+from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.state import State, start
 from support.plant import CPU
 from support.tuning import ENVELOPE, GAP, TPOT, TTFT, signals, situation, tuning
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.plan import pod
-from flyball_operator.plan.deployment import rollout_steps, wanted_replicas
-from flyball_operator.plan.objects import covers
-from flyball_operator.plan.revision import spec_hash
-from flyball_operator.plan.snapshot import Config
+from flyball_operator.reconcile.plan import pod
+from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
+from flyball_operator.reconcile.plan.objects import covers
+from flyball_operator.reconcile.plan.revision import spec_hash
+from flyball_operator.reconcile.plan.snapshot import Config
 from support.manifests import Object, good
 
 CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_operator.shell.queue import FIRST_RETRY_SECONDS, JITTER, LONGEST_RETRY_SECONDS, KeyQueue, Schedule
+from flyball_operator.reconcile.queue import FIRST_RETRY_SECONDS, JITTER, LONGEST_RETRY_SECONDS, KeyQueue, Schedule
 from support.virtual_time import run
 
 

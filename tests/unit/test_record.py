@@ -18,12 +18,13 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
     TuningStatus,
 )
-from flyball_operator.governor import record, report
-from flyball_operator.governor.governor import State, decide, start
-from flyball_operator.governor.policy import Policy, model_spec
-from flyball_operator.governor.report import Progress, Reason
-from flyball_operator.governor.signals import Missing, OrderOutcome, Outcome, Unobserved
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.observe.signals import Missing, OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.policy import Policy, model_spec
+from flyball_operator.tuning.report import conditions, status_codec
+from flyball_operator.tuning.report.conditions import Progress, Reason
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import State, start
 from support.plant import CPU
 from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 
@@ -36,9 +37,11 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     for tick in range(8):
         state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
     status = TuningStatus(
-        setpoint=record.setpoint_status(state.policy), model=record.model_status(state.learner), generation=7
+        setpoint=status_codec.setpoint_status(state.policy),
+        model=status_codec.model_status(state.learner),
+        generation=7,
     )
-    again = record.resumed(reread(status), SPEC)
+    again = status_codec.resumed(reread(status), SPEC)
     assert again.limits == state.limits
     assert again.learner.model is not None
     assert state.learner.model is not None
@@ -48,7 +51,7 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     _, decision = decide(again, signals(200.0), SPEC, 200.0)
     assert decision.choice is not None, "it decides on the first tick"
     later, _ = decide(again, signals(200.0), SPEC, 200.0)
-    assert record.model_status(later.learner).steps >= status.model.steps, "what was learnt is counted on"
+    assert status_codec.model_status(later.learner).steps >= status.model.steps, "what was learnt is counted on"
 
 
 @pytest.mark.parametrize(
@@ -62,20 +65,20 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     ],
 )
 def test_a_model_that_is_none_is_not_resumed(model: StepModelStatus) -> None:
-    assert record.resumed(TuningStatus(model=model), SPEC).learner.model is None
+    assert status_codec.resumed(TuningStatus(model=model), SPEC).learner.model is None
 
 
 def test_limits_that_are_none_start_at_the_top() -> None:
     for setpoint in (SetpointStatus(), SetpointStatus(max_num_active_seqs=0, max_num_scheduled_tokens=0)):
-        assert record.resumed(TuningStatus(setpoint=setpoint), SPEC).limits == limits(128, 2048)
+        assert status_codec.resumed(TuningStatus(setpoint=setpoint), SPEC).limits == limits(128, 2048)
 
 
 def test_a_recommendation_is_resumed_before_what_is_live() -> None:
     tuning_status = TuningStatus(
-        setpoint=record.setpoint_status(Policy(limits=limits(128, 2048))),
-        recommended=record.setpoint_status(Policy(limits=limits(20, 256))),
+        setpoint=status_codec.setpoint_status(Policy(limits=limits(128, 2048))),
+        recommended=status_codec.setpoint_status(Policy(limits=limits(20, 256))),
     )
-    assert record.resumed(tuning_status, SPEC).limits == limits(20, 256)
+    assert status_codec.resumed(tuning_status, SPEC).limits == limits(20, 256)
 
 
 def progress(**changed: object) -> Progress:
@@ -104,27 +107,27 @@ def progress(**changed: object) -> Progress:
     ],
 )
 def test_the_tuned_condition(changed: dict[str, object], verdict: tuple[str, Reason]) -> None:
-    found = report.tuned_verdict(progress(**changed))
+    found = conditions.tuned_verdict(progress(**changed))
     assert (found.status, found.reason) == verdict
 
 
 def test_the_metrics_condition() -> None:
     away = Unobserved(Missing.TIMED_OUT, "no answer")
-    assert report.metrics_verdict(None, ready_pods=1).status == "True"
-    assert report.metrics_verdict(away, ready_pods=1).status == "False"
-    assert report.metrics_verdict(away, ready_pods=1, young=True).status == "Unknown"
-    assert report.metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
+    assert conditions.metrics_verdict(None, ready_pods=1).status == "True"
+    assert conditions.metrics_verdict(away, ready_pods=1).status == "False"
+    assert conditions.metrics_verdict(away, ready_pods=1, young=True).status == "Unknown"
+    assert conditions.metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
 
 
 def test_pods_that_are_scraped_twice_are_observed_and_named_in_one_event() -> None:
-    once = report.metrics_verdict(None, ready_pods=1)
-    found = report.metrics_verdict(None, ready_pods=1, twice="jobs `a`, `b` scrape its pods; only `a` is counted")
+    once = conditions.metrics_verdict(None, ready_pods=1)
+    found = conditions.metrics_verdict(None, ready_pods=1, twice="jobs `a`, `b` scrape its pods; only `a` is counted")
     assert (found.status, found.reason) == ("True", Reason.SCRAPED_TWICE)
     assert found.message == "Prometheus has fresh samples; jobs `a`, `b` scrape its pods; only `a` is counted"
     observed = ConditionType.METRICS_AVAILABLE
-    assert report.event(observed, (once.status, once.reason), found) == ("Warning", "ScrapedTwice")
-    assert report.event(observed, (found.status, found.reason), found) is None
-    assert report.event(observed, (found.status, found.reason), once) is None
+    assert conditions.event(observed, (once.status, once.reason), found) == ("Warning", "ScrapedTwice")
+    assert conditions.event(observed, (found.status, found.reason), found) is None
+    assert conditions.event(observed, (found.status, found.reason), once) is None
 
 
 @pytest.mark.parametrize(
@@ -140,19 +143,19 @@ def test_pods_that_are_scraped_twice_are_observed_and_named_in_one_event() -> No
 def test_objectives_are_met_by_their_targets(
     counts: dict[str, Outcome] | Unobserved, summary: str, verdict: tuple[str, Reason]
 ) -> None:
-    _, met, found = report.objectives_status((TPOT, GAP), counts, window="5m")
+    _, met, found = conditions.objectives_status((TPOT, GAP), counts, window="5m")
     assert met == summary
     assert (found.status, found.reason) == verdict
 
 
 def test_a_budget_says_how_many_violations_are_left() -> None:
-    rows, _, _ = report.objectives_status((TPOT,), {TPOT.id: Outcome(995, 5)}, window="5m")
+    rows, _, _ = conditions.objectives_status((TPOT,), {TPOT.id: Outcome(995, 5)}, window="5m")
     assert (rows[0].attained, rows[0].budget_remaining) == ("99.5", "50")
 
 
 def test_figures_are_quantised_so_that_noise_writes_no_status() -> None:
     one, other = ({TPOT.id: Outcome(9951, 49)}, {TPOT.id: Outcome(9950, 50)})
-    rows = [report.objectives_status((TPOT,), counts, window="5m")[0] for counts in (one, other)]
+    rows = [conditions.objectives_status((TPOT,), counts, window="5m")[0] for counts in (one, other)]
     assert rows[0] == rows[1]
 
 
@@ -161,9 +164,9 @@ def behind(moved: float, in_time: float, wait: float) -> OrderOutcome:
 
 
 def test_what_the_order_did_is_told_with_two_digits() -> None:
-    told = report.order_status(None, behind(137.4, 41.8, 28.31), window="5m")
+    told = conditions.order_status(None, behind(137.4, 41.8, 28.31), window="5m")
     assert told == OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
-    idle = report.order_status(None, behind(0, 0, 0), window="5m")
+    idle = conditions.order_status(None, behind(0, 0, 0), window="5m")
     assert idle == OrderStatus(longest_wait="0s", window="5m")
 
 
@@ -180,26 +183,26 @@ def test_what_the_order_did_is_told_with_two_digits() -> None:
 )
 def test_counts_of_the_order_that_scatter_write_no_status(now: OrderOutcome, kept: bool) -> None:
     told = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
-    assert (report.order_status(told, now, window="5m") == told) is kept
+    assert (conditions.order_status(told, now, window="5m") == told) is kept
 
 
 def test_the_first_that_is_moved_behind_is_told_and_so_is_that_there_are_none_any_more() -> None:
-    nobody = report.order_status(None, behind(0, 0, 0), window="5m")
-    one = report.order_status(nobody, behind(1, 0, 3), window="5m")
+    nobody = conditions.order_status(None, behind(0, 0, 0), window="5m")
+    one = conditions.order_status(nobody, behind(1, 0, 3), window="5m")
     assert one is not None
     assert one.moved_behind == 1
-    assert report.order_status(one, behind(0, 0, 0), window="5m") == nobody
+    assert conditions.order_status(one, behind(0, 0, 0), window="5m") == nobody
 
 
 @pytest.mark.parametrize("wait", ["", "long"])
 def test_what_status_says_of_the_order_that_is_none_is_told_anew(wait: str) -> None:
     odd = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait=wait, window="5m")
-    assert report.order_status(odd, behind(140, 42, 28), window="5m") != odd
+    assert conditions.order_status(odd, behind(140, 42, 28), window="5m") != odd
 
 
 def test_an_order_that_nobody_counts_is_not_told() -> None:
     told = OrderStatus(moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m")
-    assert report.order_status(told, None, window="5m") is None
+    assert conditions.order_status(told, None, window="5m") is None
 
 
 def test_a_policy_survives_the_way_through_status() -> None:
@@ -217,10 +220,10 @@ def test_a_policy_survives_the_way_through_status() -> None:
 def test_the_next_leader_goes_on_with_the_same_policy() -> None:
     state = shedding()
     status = TuningStatus(
-        setpoint=record.setpoint_status(state.policy),
-        model=record.model_status(state.learner),
+        setpoint=status_codec.setpoint_status(state.policy),
+        model=status_codec.model_status(state.learner),
     )
-    again = record.resumed(reread(status), SHED)
+    again = status_codec.resumed(reread(status), SHED)
     assert again.policy == state.policy
     _, decision = decide(again, signals(400.0), SHED, 400.0)
     assert not decision.changed
@@ -239,19 +242,19 @@ def test_the_next_leader_goes_on_with_the_same_policy() -> None:
     ],
 )
 def test_a_policy_that_is_none_is_not_resumed(changed: dict[str, object]) -> None:
-    setpoint = record.setpoint_status(shedding().policy).model_copy(update=changed)
-    assert record.policy_of(setpoint) is None
+    setpoint = status_codec.setpoint_status(shedding().policy).model_copy(update=changed)
+    assert status_codec.policy_of(setpoint) is None
 
 
 def test_what_was_written_before_refusals_had_a_status_is_resumed() -> None:
-    setpoint = record.setpoint_status(shedding().policy).model_copy(update={"refusal_status": None})
-    assert record.policy_of(setpoint) == shedding().policy
+    setpoint = status_codec.setpoint_status(shedding().policy).model_copy(update={"refusal_status": None})
+    assert status_codec.policy_of(setpoint) == shedding().policy
 
 
 def test_what_was_written_before_decodes_paid_for_their_context_is_resumed() -> None:
-    setpoint = json.loads(record.setpoint_status(shedding().policy).model_dump_json())
+    setpoint = json.loads(status_codec.setpoint_status(shedding().policy).model_dump_json())
     del setpoint["step_model"]["d"]
-    policy = record.policy_of(SetpointStatus.model_validate(setpoint))
+    policy = status_codec.policy_of(SetpointStatus.model_validate(setpoint))
     assert policy is not None
     assert policy.step is not None
     assert policy.step.model.d == 0.0
@@ -260,17 +263,17 @@ def test_what_was_written_before_decodes_paid_for_their_context_is_resumed() -> 
 def test_what_decodes_pay_for_their_context_is_resumed() -> None:
     policy, reading = shedding().policy, model_spec(replace(CPU, d=5e-8))
     assert policy.step is not None
-    written = record.setpoint_status(replace(policy, step=policy.step.model_copy(update={"model": reading})))
-    again = record.policy_of(written)
+    written = status_codec.setpoint_status(replace(policy, step=policy.step.model_copy(update={"model": reading})))
+    again = status_codec.policy_of(written)
     assert again is not None
     assert again.step is not None
     assert again.step.model == reading
 
 
 def test_a_budget_without_its_model_is_not_resumed() -> None:
-    setpoint = record.setpoint_status(shedding().policy)
+    setpoint = status_codec.setpoint_status(shedding().policy)
     for nothing in (None, StepModelCoefficients(), StepModelCoefficients(t0="9000", c1="1")):
-        policy = record.policy_of(setpoint.model_copy(update={"step_model": nothing}))
+        policy = status_codec.policy_of(setpoint.model_copy(update={"step_model": nothing}))
         assert policy is not None
         assert policy.step is None
 
@@ -289,4 +292,4 @@ def reread(status: TuningStatus) -> TuningStatus:
 
 
 def through_status(policy: Policy) -> Policy | None:
-    return record.policy_of(reread(TuningStatus(setpoint=record.setpoint_status(policy))).setpoint)
+    return status_codec.policy_of(reread(TuningStatus(setpoint=status_codec.setpoint_status(policy))).setpoint)

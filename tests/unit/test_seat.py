@@ -11,13 +11,13 @@ import pytest
 
 from flyball_engine.contract import Knob, ReadBack
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.cluster.errors import UnavailableError
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.errors import UnreachableError
-from flyball_operator.governor.signals import Attainment, Missing, Outcome, Signals, Unobserved
-from flyball_operator.shell.brain import Brain
-from flyball_operator.shell.crew import VERIFY_SECONDS
-from flyball_operator.shell.seat import Seat
+from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.tuning.actuate.engine_pods import VERIFY_SECONDS
+from flyball_operator.tuning.observe.signals import Attainment, Missing, Outcome, Signals, Unobserved
+from flyball_operator.tuning.service_tuner import Seat
+from flyball_operator.tuning.tuner import Brain
 from support.brains import ScriptedReader
 from support.seats import AWAY, Desk, Engines
 from support.tuning import signals

@@ -11,12 +11,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
-from flyball_operator.governor.liveness import HELPLESS_SECONDS
-from flyball_operator.governor.signals import Observation
-from flyball_operator.shell.brain import Brain
-from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.ports import EventType
-from flyball_operator.shell.tools import LATE_SECONDS
+from flyball_operator.tuning.dependencies import LATE_SECONDS
+from flyball_operator.tuning.observe.signals import Observation
+from flyball_operator.tuning.ports import EventType
+from flyball_operator.tuning.report.decision_age import HELPLESS_SECONDS
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.tuner import Brain
 from support.brains import ScriptedReader
 from support.manifests import Object
 from support.seats import AWAY, Desk

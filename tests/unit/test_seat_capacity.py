@@ -8,11 +8,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.capacity import WEIGHED_SECONDS, Carried, weighed
-from flyball_operator.governor.signals import Signals
-from flyball_operator.shell.advice import STALE_SECONDS
-from flyball_operator.shell.brain import Brain
-from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.tuning.capacity import WEIGHED_SECONDS, Carried, weighed
+from flyball_operator.tuning.observe.signals import Signals
+from flyball_operator.tuning.report.capacity_report import STALE_SECONDS
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.tuner import Brain
 from support.brains import ScriptedReader
 from support.seats import AWAY, WITH_DEADLINE, Desk
 from support.tuning import TPOT, TTFT, signals, tuning

@@ -6,7 +6,7 @@ import pytest
 
 from flyball_engine.contract import OnTime, OrderKnob
 from flyball_operator.api.v1alpha1 import ConditionType, OrderStatus
-from flyball_operator.governor.signals import OrderOutcome
+from flyball_operator.tuning.observe.signals import OrderOutcome
 from support.seats import AWAY, Desk, Engines, shown, told
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now

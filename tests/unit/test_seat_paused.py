@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.signals import Signals
-from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.crew import RENEW_SHARE
+from flyball_operator.tuning.actuate.engine_pods import RENEW_SHARE
+from flyball_operator.tuning.observe.signals import Signals
+from flyball_operator.tuning.report.metrics import BrainMetrics
 from support.seats import Desk
 from support.tuning import signals, step_window
 from support.virtual_time import in_virtual_time, now

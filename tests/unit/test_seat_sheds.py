@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.contract import Knob, Limits, ModelSpec, Shed, StepBudget
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.policy import Policy
-from flyball_operator.shell.brain_metrics import BrainMetrics
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.report.metrics import BrainMetrics
 from support.seats import AWAY, WITH_DEADLINE, Desk, Engines, shown, told
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.governor.signals import Signals
-from flyball_operator.governor.standstill import FALL_BACK_HOLD
+from flyball_operator.tuning.filters.stall import FALL_BACK_HOLD
+from flyball_operator.tuning.observe.signals import Signals
 from support.seats import Desk, Engines
 from support.tuning import signals, step_window
 from support.virtual_time import in_virtual_time, now

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kubernetes.aio import client
 
-from flyball_operator.shell.main import Exit, main
-from flyball_operator.shell.settings import Settings
+from flyball_operator.app.main import Exit, main
+from flyball_operator.app.settings import Settings
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> Settings:
@@ -50,8 +50,8 @@ def test_a_signing_key_that_is_none_ends_the_process_and_is_named(
     async def reachable() -> client.Configuration:
         return client.Configuration()
 
-    monkeypatch.setattr("flyball_operator.shell.main.load_configuration", reachable)
-    monkeypatch.setattr("flyball_operator.shell.main.configure_logging", lambda *_: None)
+    monkeypatch.setattr("flyball_operator.app.main.load_configuration", reachable)
+    monkeypatch.setattr("flyball_operator.app.main.configure_logging", lambda *_: None)
     key = tmp_path / "key.pem"
     key.write_text("no key")
     monkeypatch.setenv("FLYBALL_SIGNING_KEY_FILE", str(key))

@@ -8,12 +8,14 @@ import pytest
 
 from flyball_engine.contract import Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
-from flyball_operator.governor.governor import Decision, State, decide, start
-from flyball_operator.governor.guard import Hold
-from flyball_operator.governor.identify import Doubt, Fit, Learner
-from flyball_operator.governor.law import choose
-from flyball_operator.governor.margins import MARGINS
-from flyball_operator.governor.policy import (
+from flyball_operator.tuning.control_input import Choice, Margins
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.step_time import Doubt, Fit, Learner
+from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
+from flyball_operator.tuning.optimise import choose
+from flyball_operator.tuning.policy import (
     MOVED,
     NO_BUDGET,
     Policy,
@@ -22,10 +24,9 @@ from flyball_operator.governor.policy import (
     model_spec,
     settled,
 )
-from flyball_operator.governor.record import resumed, setpoint_status
-from flyball_operator.governor.signals import Missing, Observation, Signals, StepWindow, Unobserved
-from flyball_operator.governor.situation import Choice, Margins
-from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
+from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.state import Decision, State, start
 from support.plant import CPU
 from support.tuning import E2E, TPOT, TTFT, limits, signals, situation, step_window, tuning
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
-from flyball_operator.governor.standstill import STUCK_SECONDS, Standstill, observed
+from flyball_operator.tuning.filters.stall import STUCK_SECONDS, Standstill, observed
 from support.tuning import limits
 
 

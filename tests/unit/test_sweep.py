@@ -9,23 +9,23 @@ from typing import Any, cast
 
 import pytest
 
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.election import LeadershipLostError
-from flyball_operator.cluster.epochs import highest_epoch
-from flyball_operator.cluster.errors import (
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.election import LeadershipLostError
+from flyball_operator.kube.epochs import highest_epoch
+from flyball_operator.kube.errors import (
     ClusterError,
     ForbiddenError,
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
 )
-from flyball_operator.cluster.reader import Key
-from flyball_operator.cluster.resources import INFERENCE_SERVICES, Resource
-from flyball_operator.governor.numbering import LARGEST_EPOCH
-from flyball_operator.shell.queue import KeyQueue
-from flyball_operator.shell.sweep import Shared, Sweeper
-from flyball_operator.shell.telemetry import Metrics
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.resync import Shared, Sweeper
+from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
 from support import virtual_time
 from support.manifests import Object, good
 

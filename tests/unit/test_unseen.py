@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.governor.signals import Attainment, Missing, OrderOutcome, Unobserved
 from flyball_operator.prometheus.answers import BadAnswerError, Figure, attained_of, scrapes_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMESPACE, UID, UP, found
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.prometheus.unseen import Found, rows_of, why
+from flyball_operator.tuning.observe.signals import Attainment, Missing, OrderOutcome, Unobserved
 
 CHAT = ("team", "uid-1")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from flyball_operator.api.v1alpha1 import BRAIN_FIELDS, HANDS_CONDITIONS, InferenceServiceStatus
-from flyball_operator.cluster.resources import INFERENCE_SERVICES
-from flyball_operator.plan.unwatched import unwatched
+from flyball_operator.kube.resources import INFERENCE_SERVICES
+from flyball_operator.reconcile.plan.unwatched import unwatched
 from support.memory_api import Object
 from support.world import World, service
 

@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* What the operator may do where it watches; flyball_operator.cluster.resources asks for exactly this. */ -}}
+{{- /* What the operator may do where it watches; flyball_operator.kube.resources asks for exactly this. */ -}}
 {{- define "flyball.watchRules" -}}
 - apiGroups: [serving.flyball.dev]
   resources: [inferenceservices]

@@ -23,10 +23,9 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.virtual import Event
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.governor.capacity import Balance
-from flyball_operator.governor.governor import decide, start
-from flyball_operator.governor.policy import NO_BUDGET, Policy
-from flyball_operator.governor.signals import (
+from flyball_operator.tuning.capacity import Balance
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.observe.signals import (
     UNEVEN_SECONDS,
     Cells,
     Load,
@@ -37,7 +36,9 @@ from flyball_operator.governor.signals import (
     cells_of,
     difference,
 )
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.tuning.policy import NO_BUDGET, Policy
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import start
 
 #: Seconds between two scrapes, unless decisions come more often; and the least that figures are taken over.
 SCRAPE_SECONDS: Final = 5.0

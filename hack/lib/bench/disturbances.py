@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from flyball_operator.governor.signals import Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import Load, Outcome, Signals, StepWindow, Sums
 
 #: What one figure becomes.
 Change = Callable[[float], float]

@@ -8,8 +8,8 @@ from typing import Final
 
 from bench.engines import Engines, say
 from bench.load import Ask, closed
-from flyball_operator.governor.identify import Fit, Learner, learn
-from flyball_operator.governor.signals import CellKey, StepWindow, Sums, cells_of
+from flyball_operator.tuning.estimate.step_time import Fit, Learner, learn
+from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums, cells_of
 
 #: Limits under which the engine is watched, each for a window: steps of all sizes.
 TOKENS: Final = (32, 128, 512, 2048)

@@ -18,7 +18,7 @@ from bench.identified import identify
 from bench.load import Answer, Ask, Prompts, carried, closed, never_idle, open_loop, poisson
 from bench.plays import model_spec
 from flyball_engine.contract import OnTime, QueueLimits, Shed, StepBudget
-from flyball_operator.governor.identify import Fit
+from flyball_operator.tuning.estimate.step_time import Fit
 
 #: The objective, in seconds, and the request: most of its cost is its prompt.
 TTFT: Final = 2.0

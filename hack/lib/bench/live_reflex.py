@@ -19,7 +19,7 @@ from bench.identified import identify
 from bench.load import Ask, closed, open_loop, poisson
 from bench.plays import model_spec, quantile
 from flyball_engine.contract import StepBudget
-from flyball_operator.governor.identify import Fit
+from flyball_operator.tuning.estimate.step_time import Fit
 
 SECONDS: Final = 40.0
 #: Decodes that run on and on, and prompts that come in between.

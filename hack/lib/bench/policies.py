@@ -23,7 +23,7 @@ from flyball_engine.contract import Limits, QueueLimits, Setpoint
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, retune, run
-from flyball_operator.governor.spec import Span
+from flyball_operator.tuning.spec import Span
 
 #: Seconds after the last arrival in which answers may still come in time.
 AFTERWARDS: Final = 60.0

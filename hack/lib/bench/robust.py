@@ -15,8 +15,8 @@ from flyball_engine.contract import Limits
 from flyball_engine.model import StepModel
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.virtual import Event, crash, retune, run, slow_down
-from flyball_operator.governor.identify import resume
-from flyball_operator.governor.signals import Observation, Signals
+from flyball_operator.tuning.estimate.step_time import resume
+from flyball_operator.tuning.observe.signals import Observation, Signals
 
 #: Seconds between two decisions, as in the operator.
 TICK: Final = 5.0

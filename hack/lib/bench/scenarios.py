@@ -22,7 +22,7 @@ from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.virtual import Event, build, slow_down
 from flyball_engine.simulator.workload import Phase, workload
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.governor.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 
 #: Shares of requests that a load balancer by sessions or prefixes gives four engines.
 UNEVEN: Final = (0.4, 0.3, 0.2, 0.1)

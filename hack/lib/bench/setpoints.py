@@ -7,7 +7,7 @@ from typing import Final
 from bench.plays import NEVER_EXPIRES, model_spec
 from flyball_engine.contract import Limits, Metric, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
-from flyball_operator.governor.spec import TuningSpec
+from flyball_operator.tuning.spec import TuningSpec
 
 #: The share of a deadline that a prediction may reach.
 GATE_MARGIN: Final = 0.85

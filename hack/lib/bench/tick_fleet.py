@@ -32,7 +32,7 @@ from flyball_engine.contract import (
 from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import TokenVerifier
-from flyball_operator.governor.signals import CellKey, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Sums
 from support.engines import PlantEngine
 from support.plant import H100, Counts, Request
 

@@ -27,19 +27,19 @@ from prometheus_client import CollectorRegistry
 from flyball_engine.contract import CONTRACT_VERSION
 from flyball_engine.signing import Signer
 from flyball_operator.api import names
-from flyball_operator.cluster.api import KubeApi
-from flyball_operator.cluster.cache import Cache
-from flyball_operator.cluster.status import BrainStatus
+from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.engines.client import EngineClient
-from flyball_operator.governor.signals import Attainment, Observation, Signals, Unobserved
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.status import BrainStatus
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.shell.brain import Brain, collect_seldom
-from flyball_operator.shell.brain_metrics import BrainMetrics
-from flyball_operator.shell.ports import EventType
-from flyball_operator.shell.tools import Tools
-from flyball_operator.shell.view import CachedServices
+from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals, Unobserved
+from flyball_operator.tuning.ports import EventType
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.tuner import Brain, collect_seldom
 
 PODS: Final = 2
 NAMESPACE: Final = "team"

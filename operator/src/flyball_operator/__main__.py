@@ -10,11 +10,11 @@ import sys
 # ends everything in order. Until then nothing is held that had to be given back.
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
-from flyball_operator.shell import arguments  # noqa: E402 – see above
+from flyball_operator.app import arguments  # noqa: E402 – see above
 
 if __name__ == "__main__":
     # Before the imports that take seconds: --help and what is wrong are answered at once.
     arguments.check(sys.argv[1:])
-    from flyball_operator.shell.main import main
+    from flyball_operator.app.main import main
 
     sys.exit(main())

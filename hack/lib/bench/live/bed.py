@@ -29,11 +29,11 @@ from bench.load import Answer, Ask, arrive, closed
 from bench.setpoints import GATE_MARGIN
 from flyball_engine.contract import Generation, Metric, MetricName, ObjectiveSpec, Setpoint, Shed, StepBudget
 from flyball_operator.api.v1alpha1 import TuningStatus
-from flyball_operator.governor.policy import NO_BUDGET, model_spec
-from flyball_operator.governor.record import step_model_of
-from flyball_operator.governor.signals import Observation, Signals, Unobserved
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
+from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
+from flyball_operator.tuning.policy import NO_BUDGET, model_spec
+from flyball_operator.tuning.report.status_codec import step_model_of
 from support.brains import thinking
 from support.engine import SERVICE
 from support.prometheus import Target, prometheus

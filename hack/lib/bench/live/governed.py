@@ -14,7 +14,7 @@ from bench.live.goodput import Held, Objectives
 from bench.live.policies import SEQS, TOKENS
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, SetpointStatus, TuningStatus
-from flyball_operator.shell.ports import EnginePod
+from flyball_operator.tuning.ports import EnginePod
 from support.brains import World, inference_service
 from support.engine import SERVICE
 

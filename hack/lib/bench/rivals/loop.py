@@ -17,7 +17,7 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event
-from flyball_operator.governor.signals import Cells, Sums, cells_of
+from flyball_operator.tuning.observe.signals import Cells, Sums, cells_of
 
 
 class Opponent:

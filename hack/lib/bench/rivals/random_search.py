@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from bench.rivals.rival import Bounds, Window
 from flyball_engine.contract import Limits
-from flyball_operator.governor.spec import Span
+from flyball_operator.tuning.spec import Span
 
 TRIALS: Final = 15
 TRIAL_SECONDS: Final = 8.0

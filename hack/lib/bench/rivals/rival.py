@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from flyball_engine.contract import Limits
-from flyball_operator.governor.spec import Span
+from flyball_operator.tuning.spec import Span
 
 #: Seconds of a window: that of Netflix' limiter, and some thirty steps of an engine, each of which others act on.
 WINDOW_SECONDS: Final = 1.0

@@ -43,7 +43,7 @@ TUNING_PAUSED: Final = "Paused"
 USER_ANNOTATIONS: Final = (ANNOTATION_ADOPT, ANNOTATION_TUNING)
 #: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
 ANNOTATION_INTENT: Final = f"{GROUP}/intent"
-#: On the Deployment: what became of pod templates (see `plan.history`).
+#: On the Deployment: what became of pod templates (see `reconcile.plan.history`).
 ANNOTATION_ASKED: Final = f"{GROUP}/asked"
 ANNOTATION_GOOD: Final = f"{GROUP}/good"
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"

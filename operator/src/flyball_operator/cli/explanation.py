@@ -25,9 +25,9 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     StepModelStatus,
 )
-from flyball_operator.governor.record import step_model_of
-from flyball_operator.governor.report import LEAST_BUDGET
-from flyball_operator.plan.status import Reason
+from flyball_operator.reconcile.plan.status import Reason
+from flyball_operator.tuning.report.conditions import LEAST_BUDGET
+from flyball_operator.tuning.report.status_codec import step_model_of
 
 _WIDTH: Final = 110
 #: Tokens that a decode has behind it where a limit is told as a time: status does not say how many they have.

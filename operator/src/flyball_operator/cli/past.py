@@ -11,11 +11,11 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cli.replayed import Ran
 from flyball_operator.cli.services import parsed
 from flyball_operator.cli.span import MOST_TICKS, Span, rfc3339
-from flyball_operator.governor.signals import Observation
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError, Source
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.prometheus.recorded import Header, Recorded, RecordError, Recording
+from flyball_operator.tuning.observe.signals import Observation
 
 #: Seconds that one answer may take: nothing waits for it but a person.
 _TIMEOUT: Final = 30.0

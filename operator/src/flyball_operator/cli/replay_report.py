@@ -10,10 +10,10 @@ from flyball_operator.api.quantities import format_duration
 from flyball_operator.cli.explanation import decision_lines, limit_lines, model_lines, wrapped
 from flyball_operator.cli.replayed import Ran, Replay, Row, Tick
 from flyball_operator.cli.span import rfc3339
-from flyball_operator.governor import record, report
-from flyball_operator.governor.report import Verdict
+from flyball_operator.tuning.report import conditions, status_codec
+from flyball_operator.tuning.report.conditions import Verdict
 
-_SCRAPED = Verdict("True", report.Reason.SCRAPED, "")
+_SCRAPED = Verdict("True", conditions.Reason.SCRAPED, "")
 
 
 def as_text(replay: Replay, *, step: float) -> str:
@@ -44,8 +44,8 @@ def as_json(replay: Replay, *, step: float) -> dict[str, Any]:
             "engines_ran_known_ticks": known,
             "objectives_not_counted": [objective.name for objective in replay.uncounted],
             "binding": replay.binding,
-            "model": record.model_status(state.learner).model_dump(),
-            "setpoint": record.setpoint_status(state.policy).model_dump(exclude_none=True),
+            "model": status_codec.model_status(state.learner).model_dump(),
+            "setpoint": status_codec.setpoint_status(state.policy).model_dump(exclude_none=True),
             "capacity": _capacity(replay),
         },
         "ticks": [_tick_json(tick) for tick in ticks],
@@ -63,7 +63,7 @@ def _tick_json(tick: Tick) -> dict[str, Any]:
         "time": rfc3339(decision.at),
         "hold": None if decision.hold is None else decision.hold.value,
         "trigger": decision.trigger,
-        "setpoint": record.setpoint_status(decision.policy).model_dump(exclude_none=True),
+        "setpoint": status_codec.setpoint_status(decision.policy).model_dump(exclude_none=True),
         "ran": _ran_json(tick.ran),
     }
 
@@ -120,17 +120,17 @@ def _summary(replay: Replay) -> Iterator[str]:
 
 
 def _end(replay: Replay) -> Iterator[str]:
-    state, status = replay.state, record.model_status(replay.state.learner)
+    state, status = replay.state, status_codec.model_status(replay.state.learner)
     yield "model of a step's time at the end"
     yield from model_lines(status)
     yield "limits that it would hold at the end"
     yield from limit_lines(
-        record.setpoint_status(state.policy), state.learner.model, replay.binding, replay.spec.stages
+        status_codec.setpoint_status(state.policy), state.learner.model, replay.binding, replay.spec.stages
     )
 
 
 def _capacity(replay: Replay) -> str:
-    verdict = report.capacity_verdict(
+    verdict = conditions.capacity_verdict(
         replay.state.balance,
         objectives=replay.spec.objectives,
         metrics=_SCRAPED,

@@ -13,12 +13,9 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import DecisionStatus, InferenceService, Mode
 from flyball_operator.cli.span import rfc3339
-from flyball_operator.governor import record
-from flyball_operator.governor.governor import STALE_SECONDS, Decision, State, decide, start
-from flyball_operator.governor.guard import Hold
-from flyball_operator.governor.journal import is_change
-from flyball_operator.governor.policy import Policy
-from flyball_operator.governor.signals import (
+from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.observe.signals import (
     CellKey,
     Observation,
     Outcome,
@@ -28,7 +25,11 @@ from flyball_operator.governor.signals import (
     Unobserved,
     blind_spot,
 )
-from flyball_operator.governor.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.report import status_codec
+from flyball_operator.tuning.report.decision_history import is_change
+from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, State, start
 
 #: The least and the most of each limit over the engines, by its name.
 Ran = Mapping[str, tuple[float, float]]
@@ -72,9 +73,9 @@ class Seen:
         if self.last is None:
             return "not observed"
         if not self.whole:
-            return record.came_of_it(self.last, spec)
+            return status_codec.came_of_it(self.last, spec)
         steps = StepWindow(start=0.0, end=self.until, cells=self.cells)
-        return record.came_of_it(replace(self.last, steps=steps, outcomes=self.outcomes), spec)
+        return status_codec.came_of_it(replace(self.last, steps=steps, outcomes=self.outcomes), spec)
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ class Row:
         return DecisionStatus(
             time=rfc3339(decision.at),
             trigger=decision.trigger,
-            before=record.change_status(decision.before),
-            after=record.change_status(decision.policy),
-            predicted=record.predicted(decision.choice),
+            before=status_codec.change_status(decision.before),
+            after=status_codec.change_status(decision.policy),
+            predicted=status_codec.predicted(decision.choice),
             observed=self.seen.told(spec),
         )
 
@@ -106,7 +107,7 @@ class Replay:
         self.spec = replace(tuning_spec(service.spec), mode=Mode.AUTO)
         self.state: State = start(self.spec)
         if resume:
-            known = record.resumed(service.status.tuning, self.spec)
+            known = status_codec.resumed(service.status.tuning, self.spec)
             self.state = replace(known, advised=service.status.desired_replicas)
         self.ticks: list[Tick] = []
         self.rows: list[Row] = []

@@ -89,9 +89,9 @@ def _from_file(name: str) -> Mapping[str, Any]:
 
 async def _from_cluster(options: argparse.Namespace, asking: str) -> Mapping[str, Any]:
     # The client takes a second to import, which other commands do not want to pay.
-    from flyball_operator.cluster.api import KubeApi, NeverLeading, kubeconfig  # noqa: PLC0415 – see above
-    from flyball_operator.cluster.errors import ClusterError, NotFoundError  # noqa: PLC0415
-    from flyball_operator.cluster.resources import INFERENCE_SERVICES  # noqa: PLC0415
+    from flyball_operator.kube.api import KubeApi, NeverLeading, kubeconfig  # noqa: PLC0415 – see above
+    from flyball_operator.kube.errors import ClusterError, NotFoundError  # noqa: PLC0415
+    from flyball_operator.kube.resources import INFERENCE_SERVICES  # noqa: PLC0415
 
     try:
         configuration, namespace = await kubeconfig(options.context)

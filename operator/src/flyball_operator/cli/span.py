@@ -12,7 +12,7 @@ from flyball_operator.api.quantities import DURATION_HINT, format_duration, pars
 
 #: As long as the span is, without `--from`.
 USUAL_SECONDS: Final = 3600.0
-#: What the operator's tick may be, in seconds, and what it is unless it is set: `shell.settings`.
+#: What the operator's tick may be, in seconds, and what it is unless it is set: `app.settings`.
 LEAST_STEP: Final = 0.5
 LARGEST_STEP: Final = 60.0
 USUAL_STEP: Final = 5.0

@@ -11,7 +11,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from flyball_engine.contract import StepKind
-from flyball_operator.governor.signals import (
+from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
+from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
     Load,
@@ -23,7 +24,6 @@ from flyball_operator.governor.signals import (
     Sums,
     Unobserved,
 )
-from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
 
 #: A service's namespace and UID, from target labels.
 Identity = tuple[str, str]

@@ -9,7 +9,7 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
-from flyball_operator.governor.signals import Missing
+from flyball_operator.tuning.observe.signals import Missing
 
 #: Series of one answer: 1000 services with 42 cells of 7 figures.
 MAX_SERIES: Final = 400_000

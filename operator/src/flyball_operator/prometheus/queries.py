@@ -18,7 +18,7 @@ from typing import Final
 
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_operator.api.names import LABEL_SERVICE_UID
-from flyball_operator.governor.signals import UNEVEN_SECONDS
+from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS
 
 NAMESPACE: Final = "namespace"
 #: The pod label as Prometheus spells it.

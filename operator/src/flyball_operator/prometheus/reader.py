@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from flyball_operator.governor.signals import Attainment, Missing, Observation, Unobserved
 from flyball_operator.prometheus import answers, queries
 from flyball_operator.prometheus.answers import BadAnswerError, Figures, Identity, Ran
 from flyball_operator.prometheus.client import PrometheusError, Source
 from flyball_operator.prometheus.unseen import Found, rows_of, why
+from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, Unobserved
 
 #: Least seconds of a window: three scrapes at the usual 5 s.
 LEAST_WINDOW: Final = 15

@@ -1,0 +1,1 @@
+"""EFFECT. The process: kopf's watches, settings, health, its own metrics."""

@@ -1,0 +1,211 @@
+"""Keeps what is known of each watched namespace true, and each namespace's trouble to itself.
+
+A namespace that is missing or not granted is out: it is not watched, what was known of it is forgotten, and its
+services are told so where the API server lets us. It is tried again, further and further apart, at most a minute; when
+it is back, it is listed and watched as at the start. Whatever else ends a watch or a sweep ends the process.
+
+What is known of a namespace that is out is forgotten, because it can no longer be true: a user may have paused the
+tuning there. To the brain its services are then gone, and when they come back it takes over from their status and
+engines, as a new leader does. Engines keep their setpoint. An API server that cannot answer is another thing: it says
+nothing of the namespace, so what is known is kept, as it is while a watch is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NoReturn
+
+from flyball_operator.app import startup
+from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.app.watch import Watch
+from flyball_operator.kube.api import READ_SECONDS, KubeApi
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import INFERENCE_SERVICES
+from flyball_operator.reconcile.resync import RETRY_SECONDS, Shared, Sweeper, refuses, titled
+from flyball_operator.supervision import EndedError, first
+
+LONGEST_RETRY_SECONDS: Final = 60.0
+#: Seconds that a look at a namespace and the wait for the next one take at most: all of its requests may time out.
+LOOK_SECONDS: Final = 240.0
+#: Namespaces that are looked at or listed at the same time.
+PARALLEL: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class Informer:
+    """Watches and lists one namespace, None for all of them."""
+
+    def __init__(
+        self, api: KubeApi, namespace: str | None, *, shared: Shared, watch: Watch, gate: asyncio.Semaphore
+    ) -> None:
+        self.namespace = namespace
+        self.sweeper = Sweeper(api, namespace, shared)
+        #: Why it is not watched, None if it is.
+        self.out: str | None = f"{titled(namespace)} has not been listed yet"
+        #: Whether the API server said so, so that its services are to be told.
+        self.refused = False
+        self._tried = asyncio.Event()
+        self._api = api
+        self._shared = shared
+        self._watch = watch
+        self._gate = gate
+        self._looked = shared.clock()
+        self._following = False
+
+    def standing_still(self, resync_seconds: float, look_seconds: float) -> tuple[str, ...]:
+        """What shows no sign of life, and for how long."""
+        where, idle = titled(self.namespace), self._shared.clock() - self._looked
+        if not self._following:
+            return (f"{where}: it has not been tried for {idle:.0f} s",) if idle > look_seconds else ()
+        found = [f"{where}: the watch of {silent}" for silent in self._watch.silent()]
+        if self.sweeper.idle() > 3 * resync_seconds + 60:
+            found.append(f"{where}: nothing has been tried to list for {self.sweeper.idle():.0f} s")
+        return tuple(found)
+
+    async def run(self, resync_seconds: float) -> NoReturn:
+        """Follow the namespace while it can be, try it again while it cannot. Raises what is no such trouble."""
+        tries = ends = 0
+        while True:
+            self._looked = self._shared.clock()
+            entered = await self._enter()
+            self._tried.set()
+            if entered:
+                began, tries = self._shared.clock(), 0
+                error = await self._follow(resync_seconds)
+                log.warning("%s: its watch ended: %s", titled(self.namespace), error)
+                ends = ends + 1 if self._shared.clock() - began < LONGEST_RETRY_SECONDS else 1
+                # At first at once: it may be out, and that should be known.
+                waits = ends - 1
+            else:
+                waits = tries = tries + 1
+            if waits:
+                delay = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(waits - 1, 10))
+                await asyncio.sleep(delay * (0.9 + 0.2 * self._shared.jitter()))
+
+    async def refresh(self) -> bool:
+        """List it anew, as a new leader does. True unless it could not be listed; what was known is then forgotten."""
+        await self._tried.wait()
+        if self.out is not None:
+            if self.refused:
+                async with self._gate:
+                    await self._tell()
+            return True
+        try:
+            async with self._gate:
+                await self.sweeper.sweep()
+        except ClusterError as error:
+            log.warning("%s could not be listed: %s", titled(self.namespace), error)
+            self.sweeper.forget()
+            self.sweeper.hurry()
+            return refuses(error)
+        return True
+
+    async def _enter(self) -> bool:
+        """Whether it can be followed now. Where the API server cannot say, it stays in or out as it is."""
+        try:
+            async with self._gate:
+                if lacking := await startup.lacking(self._api, self.namespace):
+                    await self._leave(startup.summary(lacking))
+                    return False
+                await self.sweeper.sweep()
+        except ClusterError as error:
+            if refuses(error):
+                await self._leave(str(error))
+            elif self.out is not None:
+                self.out = f"the API server cannot be asked: {error}"
+            return False
+        if self.out is not None:
+            self.out, self.refused = None, False
+            log.info("%s is watched", titled(self.namespace))
+            self.sweeper.look_at_all(at_once=True)
+        return True
+
+    async def _leave(self, reason: str) -> None:
+        if reason != self.out:
+            log.warning("%s is not watched: %s", titled(self.namespace), reason)
+        self.out, self.refused = reason, True
+        self.sweeper.forget()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Have its services looked at, as far as they can be seen: their status shall say that it is out."""
+        try:
+            services, _ = await self._api.list(INFERENCE_SERVICES, self.namespace)
+        except ClusterError:
+            return
+        for found in services:
+            self._shared.queue.add(Key(found["metadata"]["namespace"], found["metadata"]["name"]))
+
+    async def _follow(self, resync_seconds: float) -> ClusterError:
+        """Watch and sweep until an answer of the API server ends one of them. Raises what else does."""
+        watcher = Watcher(self._shared.cache, self._shared.queue)
+        tasks = (
+            asyncio.create_task(self._watch.run(watcher), name="watch"),
+            asyncio.create_task(self.sweeper.run(resync_seconds), name="sweep"),
+        )
+        self._following = True
+        try:
+            task = await first(tasks)
+        finally:
+            self._following = False
+            self._looked = self._shared.clock()
+            watcher.end()
+            for one in tasks:
+                one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ClusterError):
+            return error
+        raise error or EndedError(f"{titled(self.namespace)}: ended unasked: {task.get_name()}")
+
+
+class Informers:
+    """Those of all watched namespaces."""
+
+    def __init__(self, informers: Sequence[Informer]) -> None:
+        self._all = {informer.namespace: informer for informer in informers}
+
+    def __iter__(self) -> Iterator[Informer]:
+        return iter(self._all.values())
+
+    def out(self, namespace: str) -> str | None:
+        """Why a namespace is out, None if it is not; empty while the API server has not said whether it is."""
+        informer = self._all.get(namespace) or self._all[None]
+        return informer.out if informer.out is None or informer.refused else ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why none of them is watched; empty if one is."""
+        reasons = [informer.out for informer in self if informer.out is not None]
+        return tuple(reasons) if len(reasons) == len(self._all) else ()
+
+    def age(self) -> float:
+        """Seconds since the namespace that was listed longest ago was listed, of those that are watched."""
+        return max((informer.sweeper.age() for informer in self if informer.out is None), default=0.0)
+
+    def standing_still(self, resync_seconds: float) -> tuple[str, ...]:
+        """What shows no sign of life, in any namespace."""
+        look = self._look_seconds
+        return tuple(said for informer in self for said in informer.standing_still(resync_seconds, look))
+
+    @property
+    def _look_seconds(self) -> float:
+        """Seconds that a look at any namespace takes at most, with all the others before it."""
+        return LOOK_SECONDS + 2 * READ_SECONDS * len(self._all) / PARALLEL
+
+    @property
+    def refresh_seconds(self) -> float:
+        """Seconds that a round of `refresh` takes at most: it waits for the first look at each, and then lists each."""
+        return 2 * self._look_seconds
+
+    async def refresh(self, begins: Callable[[], None] = lambda: None) -> None:
+        """List all that can be listed anew; again and again while the API server lists none. Each round `begins`."""
+        while True:
+            begins()
+            if any(await asyncio.gather(*(informer.refresh() for informer in self))):
+                return
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,182 @@
+"""kopf: it connects, watches and ends cleanly. Its handlers only feed the cache and put keys into our queue.
+
+No indices, timers, daemons or change handlers: they keep ghosts, write annotations and finalizers, and coalesce nothing
+(`docs/design.md` has the measurements). What a handler misses, the next list finds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+import kopf
+from kubernetes.aio import client
+
+from flyball_operator.api import names
+from flyball_operator.kube.cache import Cache, read_service
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    ENDPOINT_SLICES,
+    INFERENCE_SERVICES,
+    OURS,
+    PODS,
+    REPLICA_SETS,
+    REVISIONS,
+    SERVICES,
+    Resource,
+)
+from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.reconcile.queue import KeyQueue
+
+_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
+#: As the API server's paths name them.
+WATCHED_KINDS: Final = (INFERENCE_SERVICES.plural, *(resource.plural for resource in _LABELLED))
+
+
+class Watcher:
+    """What watch events do."""
+
+    def __init__(self, cache: Cache, queue: KeyQueue[Key]) -> None:
+        self._cache = cache
+        self._queue = queue
+        self._ended = False
+
+    def end(self) -> None:
+        """Take no more events: one that is still on its way must not bring back what is forgotten."""
+        self._ended = True
+
+    def service(self, event: Mapping[str, Any]) -> None:
+        """A service changed: a new generation ends every wait for it."""
+        if self._ended:
+            return
+        found: Object = event["object"]
+        metadata = found["metadata"]
+        known = self._cache.services.get(metadata["uid"])
+        self._cache.observe_service(found, deleted=event["type"] == "DELETED")
+        key = Key(metadata["namespace"], metadata["name"])
+        if known is None or known.meta.generation != metadata.get("generation", 0) or read_service(found) is None:
+            self._queue.urge(key)
+        else:
+            self._queue.add(key)
+
+    def owned(self, event: Mapping[str, Any]) -> None:
+        """Something of a service changed."""
+        if self._ended:
+            return
+        metadata = event["object"]["metadata"]
+        name = (metadata.get("labels") or {}).get(names.LABEL_SERVICE)
+        if name:
+            self._queue.add(Key(metadata["namespace"], name))
+
+    def deployment(self, event: Mapping[str, Any]) -> None:
+        """A Deployment of a service changed."""
+        if self._ended:
+            return
+        self._cache.observe_deployment(event["object"], deleted=event["type"] == "DELETED")
+        self.owned(event)
+
+    def replica_set(self, event: Mapping[str, Any]) -> None:
+        """What lies between a Deployment and its pods changed. What the hands look at changes with its pods."""
+        if self._ended:
+            return
+        self._cache.observe_replica_set(event["object"], deleted=event["type"] == "DELETED")
+
+    def pod(self, event: Mapping[str, Any]) -> None:
+        """A pod of a service changed."""
+        if self._ended:
+            return
+        self._cache.observe_pod(event["object"], deleted=event["type"] == "DELETED")
+        self.owned(event)
+
+
+def registry(watcher: Watcher, connection: Callable[[], Any]) -> kopf.OperatorRegistry:
+    """Kopf's handlers."""
+    made = kopf.OperatorRegistry()
+
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await connection()  # type: ignore[no-any-return]
+
+    kopf.on.login(registry=made)(log_in)
+    _handle(made, INFERENCE_SERVICES, watcher.service)
+    known = {DEPLOYMENTS: watcher.deployment, REPLICA_SETS: watcher.replica_set, PODS: watcher.pod}
+    for resource in _LABELLED:
+        _handle(made, resource, known.get(resource, watcher.owned))
+    return made
+
+
+def _handle(made: kopf.OperatorRegistry, resource: Resource, act: Callable[[Mapping[str, Any]], None]) -> None:
+    async def handler(event: Mapping[str, Any], **_: Any) -> None:
+        act(event)
+
+    kopf.on.event(resource.group, resource.version, resource.plural, registry=made, id=resource.plural)(handler)
+
+
+def settings() -> kopf.OperatorSettings:
+    """Kopf's settings: no peering, no scanning, no finalizers; streams that notice their own silence."""
+    made = kopf.OperatorSettings()
+    made.peering.standalone = True
+    made.scanning.disabled = True
+    made.posting.enabled = False
+    made.posting.level = logging.CRITICAL
+    made.networking.connect_timeout = 5
+    made.networking.request_timeout = 30
+    made.networking.error_backoffs = (0.5, 1, 2, 4, 8)
+    made.watching.connect_timeout = 5
+    made.watching.server_timeout = 300
+    made.watching.client_timeout = 310
+    made.watching.inactivity_timeout = 70
+    made.watching.reconnect_backoff = 1
+    made.watching.chunk_size = 500
+    for resource in _LABELLED:
+        made.watching.label_selectors[resource.group, resource.version, resource.plural] = OURS
+    # Handlers take no time; what they have not seen the next list finds.
+    made.queueing.exit_timeout = 0.5
+    # It would kill the process; we end kopf ourselves.
+    made.process.ultimate_exiting_timeout = None
+    return made
+
+
+class Sessions:
+    """kopf's way to the API server, the same as everybody else's; asked for again when a token has expired.
+
+    A session is made here and not by kopf, so that its requests can be traced.
+    """
+
+    def __init__(self, configuration: client.Configuration, trace: aiohttp.TraceConfig) -> None:
+        self._configuration = configuration
+        self._trace = trace
+        self._made: tuple[str, kopf.AiohttpSession] | None = None
+
+    async def connect(self) -> kopf.AiohttpSession:
+        """A session; the same again where the token is the same, by which kopf knows that it was refused before."""
+        configuration = self._configuration
+        header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+        if self._made is not None and self._made[0] == header:
+            return self._made[1]
+        scheme, _, token = header.partition(" ")
+        way = kopf.ConnectionInfo(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            insecure=not configuration.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=configuration.cert_file,
+            private_key_path=configuration.key_file,
+        )
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=way.as_ssl_context()),
+            headers=way.as_http_headers(),
+            proxy=configuration.proxy,
+            trace_configs=[self._trace],
+        )
+        self._made = (header, kopf.AiohttpSession(server=configuration.host, aiohttp_session=session))
+        return self._made[1]
+
+    async def close(self) -> None:
+        """Close the last one; kopf closes those it has dropped."""
+        if self._made is not None:
+            await self._made[1].aiohttp_session.close()

@@ -1,0 +1,382 @@
+"""Composes the operator and runs it: one task group with the informers, the workers, the brain and the elector in it.
+
+If one of them ends, however it ends, all end, and the pod starts anew with everything read afresh. On SIGTERM the order
+matters: first nothing is written any more, then the lease is given back, then the watches end. Given back any earlier,
+two replicas could write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from enum import IntEnum
+from functools import partial
+from typing import Final
+
+import aiohttp
+from kubernetes.aio import client
+from pydantic import ValidationError
+
+from flyball_engine.signing import BadKeyError, Signer
+from flyball_operator.api import names
+from flyball_operator.app import startup
+from flyball_operator.app.cached_services import CachedServices
+from flyball_operator.app.informer import PARALLEL, Informer, Informers
+from flyball_operator.app.settings import ALL_NAMESPACES, Settings
+from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
+from flyball_operator.app.watch import Watch
+from flyball_operator.engines.client import EngineClient
+from flyball_operator.engines.errors import EnginesError
+from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.election import Candidate, Elector, LeadershipLostError
+from flyball_operator.kube.epochs import highest_epoch
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.kube.events import EventPoster
+from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.status import BrainStatus
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.plan.snapshot import Config
+from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.reconciler import Hands
+from flyball_operator.reconcile.resync import Shared, titled
+from flyball_operator.supervision import EndedError, ended, first
+from flyball_operator.tuning.dependencies import LATE_SECONDS, Tools
+from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.tuner import Brain, collect_seldom
+
+#: Seconds that writes under way get to end before the lease is given back.
+DRAIN_SECONDS: Final = 2.0
+
+MANAGER_ELECTION: Final = "flyball-election"
+MANAGER_READER: Final = "flyball-reader"
+
+log = logging.getLogger(__name__)
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    """Asked to end, and ended."""
+    FAILED = 1
+    """Something died; the log says what."""
+    MISCONFIGURED = 2
+    """A setting is wrong; nothing was touched."""
+    LOST = 3
+    """The lease was lost: another replica leads."""
+
+
+class _AskedToEndError(Exception):
+    """Raised inside the acting group, to end it."""
+
+
+def boot_clock() -> float:
+    """Seconds of a clock that never steps, and goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def utc_now() -> datetime:
+    """The time on the wall, for people."""
+    return datetime.now(UTC)
+
+
+class Operator:
+    """All parts, made once."""
+
+    def __init__(self, settings: Settings, configuration: client.Configuration, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._configuration = configuration
+        self._stack = stack
+        self._stop = asyncio.Event()
+        self.metrics = Metrics()
+        self.health = Health(self._standing_still)
+        self.cache = Cache()
+        self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
+        self.brain: Brain | None = None
+        #: When a leader that does not tune yet began to list the namespaces.
+        self._led_from: float | None = None
+        self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
+
+    async def assemble(self) -> None:
+        """Connect a client per writer, so that the audit log tells them apart, and make the rest around them."""
+        settings = self._settings
+        election = await self._connect(MANAGER_ELECTION, Unfenced())
+        self.reads = await self._connect(MANAGER_READER, NeverLeading())
+        candidate = Candidate(
+            namespace=settings.own_namespace,
+            lease=settings.lease_name,
+            identity=f"{settings.instance}_{uuid.uuid4().hex[:8]}",
+        )
+        self.elector = Elector(
+            election,
+            candidate,
+            epoch_floor=lambda reached: highest_epoch(election, settings.watched, reached),
+            clock=boot_clock,
+            now=utc_now,
+        )
+        hands_api = await self._connect(names.MANAGER_HANDS, self.elector)
+        brain_api = await self._connect(names.MANAGER_BRAIN, self.elector)
+        self.writers = (hands_api, brain_api)
+        config = Config(
+            plugin_image=settings.plugin_image,
+            public_key=self.signer.public_pem if self.signer is not None else "",
+            resync_seconds=settings.resync_seconds,
+        )
+        self.informers = self._inform()
+        self.hands = Hands(
+            api=hands_api,
+            reader=Reader(hands_api, config),
+            leadership=self.elector,
+            events=self._events(hands_api),
+            metrics=self.metrics,
+            now=utc_now,
+            out=self.informers.out,
+        )
+        self.services = CachedServices(self.cache)
+        self.brain_events = self._events(brain_api)
+        self.brain_status = BrainStatus(brain_api, clock=boot_clock, now=utc_now)
+        self._export()
+
+    def _inform(self) -> Informers:
+        shared = Shared(
+            cache=self.cache,
+            queue=self.queue,
+            metrics=self.metrics,
+            clock=boot_clock,
+            jitter=random.random,
+            epoch=lambda: self.elector.epoch,
+        )
+        gate = asyncio.Semaphore(PARALLEL)
+
+        def made(namespace: str | None) -> Informer:
+            watch = Watch(
+                namespace,
+                configuration=self._configuration,
+                instance=self._settings.instance,
+                clock=boot_clock,
+                listen=self._listen_for_signals,
+            )
+            return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate)
+
+        return Informers([made(namespace) for namespace in self._settings.watched])
+
+    async def _connect(self, manager: str, fence: Fence) -> KubeApi:
+        made = connected(self._configuration, manager, fence, instance=self._settings.instance)
+        return await self._stack.enter_async_context(made)
+
+    def _events(self, api: KubeApi) -> EventPoster:
+        instance = self._settings.instance
+        return EventPoster(api, instance=instance, clock=boot_clock, now=utc_now, new_id=lambda: uuid.uuid4().hex[:12])
+
+    def _export(self) -> None:
+        watch = self.metrics.watch
+        watch("flyball_operator_queue_depth", "Services waiting to be looked at.", lambda: len(self.queue))
+        watch("flyball_operator_leader", "1 while this process may write.", self.elector.may_act)
+        watch("flyball_operator_epoch", "Epoch of this leadership; 0 while not leading.", lambda: self.elector.epoch)
+        watch(
+            "flyball_operator_sweep_age_seconds",
+            "Seconds since the watched namespace that was listed longest ago was listed.",
+            self.informers.age,
+        )
+        self.metrics.watch_each(
+            "flyball_operator_namespace_watched",
+            "1 while the namespace is watched, 0 while it is missing or not granted; * is all namespaces.",
+            "namespace",
+            {one.namespace or ALL_NAMESPACES: partial(_watched, one) for one in self.informers},
+        )
+
+    def _standing_still(self) -> tuple[str, ...]:
+        found = self.informers.standing_still(self._settings.resync_seconds)
+        if self.brain is not None:
+            if (idle := self.brain.idle()) > 12 * self._settings.tick_seconds + 60:
+                found += (f"the brain's loop has not turned for {idle:.0f} s",)
+        elif self._led_from is not None and (idle := boot_clock() - self._led_from) > self.informers.refresh_seconds:
+            found += (f"this leader has not begun to tune: it lists the namespaces for {idle:.0f} s",)
+        return found
+
+    # Running
+
+    async def run(self) -> None:
+        """Run until asked to end. Raises what any part died of."""
+        self._listen_for_signals()
+        server = TelemetryServer(self.metrics, self.health, self._settings.metrics_port)
+        await server.start()
+        try:
+            if await self._until_stop(self._installed()):
+                await self._serve()
+        finally:
+            await server.stop()
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    async def _until_stop(self, work: Awaitable[None]) -> bool:
+        """Await `work`, or the wish to end. True if the work was done."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finished = task.done()
+        for one in (task, stop):
+            one.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+        if finished:
+            await task
+        return finished
+
+    async def _installed(self) -> None:
+        """Return once nothing is missing; until then readiness says what is."""
+        said: tuple[str, ...] = ()
+        settings = self._settings
+        while missing := await startup.missing(self.reads, settings.watched, settings.own_namespace):
+            self.health.missing = partial(tuple, missing)
+            if missing != said:
+                log.warning("not ready: %s", "; ".join(missing))
+                said = missing
+            await asyncio.sleep(startup.RETRY_SECONDS)
+        self.health.missing = lambda: self.informers.missing
+
+    async def _serve(self) -> None:
+        every = self._settings.resync_seconds
+        async with asyncio.TaskGroup() as group:
+            informing = [
+                group.create_task(one.run(every), name=f"informer of {titled(one.namespace)}") for one in self.informers
+            ]
+            acting = group.create_task(self._act(), name="acting")
+            if await first([acting, *informing]) is not acting or acting.cancelled():
+                raise EndedError(ended([acting, *informing]))
+            for task in informing:
+                task.cancel()
+
+    async def _act(self) -> None:
+        """Elect, work, tune; when that ends, however it ends, give the lease back after the last write."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                work = [self.hands.work(self.queue) for _ in range(self._settings.workers)]
+                parts = [
+                    group.create_task(self._end_when_asked(), name="end"),
+                    group.create_task(self.elector.run(), name="elector"),
+                    group.create_task(self._lead(), name="lead"),
+                    *(group.create_task(one, name=f"worker-{number}") for number, one in enumerate(work)),
+                ]
+                await first(parts)
+                raise EndedError(ended(parts))
+        except* _AskedToEndError:
+            pass
+        finally:
+            if any(api.cut_off for api in self.writers):
+                # It may still arrive: nobody else may write before our lease has run out.
+                log.warning("a write was cut off on its way: the lease is kept until it runs out")
+            else:
+                await self.elector.release()
+
+    async def _end_when_asked(self) -> None:
+        await self._stop.wait()
+        self.elector.stop_acting()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.queue.idle()
+                for api in self.writers:
+                    await api.settled()
+        except TimeoutError:
+            log.warning("still writing after %g s", DRAIN_SECONDS)
+        raise _AskedToEndError
+
+    async def _lead(self) -> None:
+        """What begins with leadership: look at everything, and tune.
+
+        Everything is listed anew: what the last leader wrote must be known before anything is done under a newer epoch,
+        and a watch can be silent for a minute.
+        """
+        await self.elector.leading.wait()
+        await self.informers.refresh(self._begin_to_lead)
+        if self.signer is None:
+            # Without a key no governed service is accepted, so there is nothing to tune.
+            self._led_from = None
+            await asyncio.Event().wait()
+        else:
+            await self._tune(self.signer)
+
+    def _begin_to_lead(self) -> None:
+        # Anew with each round: an API server that cannot answer is no standing still.
+        self._led_from = boot_clock()
+
+    async def _tune(self, signer: Signer) -> None:
+        reader = PrometheusReader(PrometheusClient(str(self._settings.prometheus_url), timeout=TIMEOUT))
+        ticks = self._settings.tick_seconds
+        try:
+            async with aiohttp.ClientSession() as session:
+                tools = Tools(
+                    client=EngineClient(
+                        session, signer, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
+                    ),
+                    leadership=self.elector,
+                    writer=self.brain_status,
+                    events=self.brain_events,
+                    metrics=BrainMetrics(self.metrics.registry),
+                    wall=time.time,
+                    clock=boot_clock,
+                    late_seconds=max(LATE_SECONDS, 6 * ticks),
+                )
+                self.brain = Brain(services=self.services, reader=reader, tools=tools, tick_seconds=ticks)
+                await self.brain.run()
+        finally:
+            self.brain = None
+            reader.close()
+
+
+async def run(settings: Settings) -> None:
+    """Run an operator until it is asked to end."""
+    async with AsyncExitStack() as stack:
+        operator = Operator(settings, await load_configuration(), stack)
+        await operator.assemble()
+        await operator.run()
+
+
+def main() -> int:
+    """Read the settings and run. Returns the exit code."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        problems = (f"FLYBALL_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
+        sys.stderr.write("\n".join(problems) + "\n")
+        return Exit.MISCONFIGURED
+    configure_logging(settings.log_level, settings.log_format)
+    collect_seldom()
+    return _outcome(lambda: asyncio.run(run(settings)))
+
+
+def _watched(informer: Informer) -> float:
+    return float(informer.out is None)
+
+
+def _deepest(error: BaseException) -> BaseException:
+    return _deepest(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _outcome(running: Callable[[], None]) -> Exit:
+    outcome = Exit.OK
+    try:
+        running()
+    except* LeadershipLostError as lost:
+        log.error("ending: %s", _deepest(lost))
+        outcome = Exit.LOST
+    except* (EnginesError, BadKeyError, ClusterError) as wrong:
+        log.error("ending: %s", _deepest(wrong))
+        outcome = Exit.MISCONFIGURED
+    except* Exception:
+        log.exception("ending: something died")
+        outcome = Exit.FAILED
+    return outcome

@@ -1,0 +1,155 @@
+"""Checks before anything is watched or written: a wrong installation is told in readiness, not found out by failing.
+
+Without these, kopf is silent for ever when the CRD is missing, and takes a missing right for a busy server for a
+minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_operator.api import names
+from flyball_operator.api.crd import schema_hash
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
+from flyball_operator.kube.resources import ACCESS_REVIEWS, CRDS, LEASES, NAMESPACES, WATCHED, Resource
+from flyball_operator.reconcile.plan.objects import annotation
+
+RETRY_SECONDS: Final = 5.0
+_PARALLEL: Final = 8
+#: Rights that a sentence names; with a whole RoleBinding, dozens are missing.
+_TOLD: Final = 2
+
+
+@dataclass(frozen=True)
+class Right:
+    """A verb on a resource in a namespace; None is all namespaces."""
+
+    verb: str
+    resource: Resource
+    namespace: str | None
+
+    def __str__(self) -> str:
+        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{self.verb} {self.resource.plural}.{self.resource.group or 'core'} {where}"
+
+
+def needed(watched: Sequence[str | None], own_namespace: str) -> Iterator[Right]:
+    """Every right this operator uses."""
+    for namespace in watched:
+        yield from _needed_in(namespace)
+    for verb in LEASES.verbs:
+        yield Right(verb, LEASES, own_namespace)
+
+
+def _needed_in(namespace: str | None) -> Iterator[Right]:
+    for resource in WATCHED:
+        for verb in resource.verbs:
+            yield Right(verb, resource, namespace)
+
+
+async def missing(api: KubeApi, watched: Sequence[str | None], own_namespace: str) -> tuple[str, ...]:
+    """What keeps this operator from its work, in words; empty if nothing does.
+
+    One namespace that can be watched is enough: the others are watched as soon as they can be.
+    """
+    try:
+        problems = [*await _check_crd(api), *await _check_rights(api, needed((), own_namespace))]
+        problems += await _in_all(api, watched)
+    except ClusterError as error:
+        return (f"the API server cannot be asked: {error}",)
+    return tuple(problems)
+
+
+async def _in_all(api: KubeApi, watched: Sequence[str | None]) -> list[str]:
+    """What each namespace lacks; nothing if one lacks nothing."""
+    problems: list[str] = []
+    for namespace in watched:
+        found = await lacking(api, namespace)
+        if not found:
+            return []
+        problems += found
+    return problems
+
+
+async def lacking(api: KubeApi, namespace: str | None) -> tuple[str, ...]:
+    """Why a namespace cannot be watched, in words: it does not exist, or rights are not granted there.
+
+    Raises `ClusterError` where the API server cannot be asked.
+    """
+    if namespace is not None and not await _exists(api, namespace):
+        return (f"namespace {namespace} does not exist",)
+    return tuple(await _check_rights(api, _needed_in(namespace)))
+
+
+def summary(problems: Sequence[str]) -> str:
+    """What is missing in one sentence: a namespace that is gone, or its RoleBinding, is dozens of rights."""
+    more = len(problems) - _TOLD
+    return "; ".join(problems[:_TOLD]) + (f"; and {more} more rights" if more > 0 else "")
+
+
+async def _check_crd(api: KubeApi) -> list[str]:
+    try:
+        served = await api.discover(f"/apis/{names.GROUP}/{names.VERSION}")
+    except NotFoundError:
+        return [f"the custom resource definition {names.CRD_NAME} is not served: install the chart's CRDs"]
+    if not any(item.get("name") == names.PLURAL for item in served.get("resources") or ()):
+        return [f"{names.API_VERSION} serves no {names.PLURAL}"]
+    try:
+        crd = await api.get(CRDS, None, names.CRD_NAME)
+    except ForbiddenError:
+        return [f"get customresourcedefinitions {names.CRD_NAME} is not granted: its schema cannot be checked"]
+    found = annotation(crd, names.ANNOTATION_SCHEMA_HASH) or "none"
+    if found != schema_hash():
+        return [
+            f"{names.CRD_NAME} has schema {found}, this operator has {schema_hash()}: upgrade CRD and operator together"
+        ]
+    return []
+
+
+async def _exists(api: KubeApi, namespace: str) -> bool:
+    """Whether the namespace exists; True where that may not be asked.
+
+    That is not worth a cluster-wide right: rights in a namespace are granted where it exists.
+    """
+    try:
+        await api.get(NAMESPACES, None, namespace)
+    except UnauthorizedError:
+        raise
+    except NotFoundError:
+        return False
+    except ForbiddenError:
+        return True
+    return True
+
+
+async def _check_rights(api: KubeApi, rights: Iterable[Right]) -> list[str]:
+    limit = asyncio.Semaphore(_PARALLEL)
+
+    async def denied(right: Right) -> str | None:
+        async with limit:
+            return None if await _allowed(api, right) else f"not granted: {right}"
+
+    return [problem for problem in await asyncio.gather(*map(denied, rights)) if problem is not None]
+
+
+async def _allowed(api: KubeApi, right: Right) -> bool:
+    resource, _, subresource = right.resource.plural.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.resource.group,
+        "version": right.resource.version,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace or "",
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+    }
+    answer = await api.ask(ACCESS_REVIEWS, review)
+    return bool(answer["status"].get("allowed"))

@@ -1,0 +1,99 @@
+"""The operator about itself: metrics, liveness and readiness on one port, and logs that machines can read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from flyball_operator.app.settings import LogFormat, LogLevel
+from flyball_operator.reconcile.metrics import Metrics
+
+
+class Health:
+    """Why this process is not ready, and whether it is alive."""
+
+    def __init__(self, alive: Callable[[], Sequence[str]]) -> None:
+        self.missing: Callable[[], Sequence[str]] = lambda: ("start checks have not run yet",)
+        self._alive = alive
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """200 while the loops turn; else 500 and what stands still."""
+        return _answer(self._alive(), status=500)
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """200 once this process can lead; else 503 and what is missing."""
+        return _answer(self.missing(), status=503)
+
+
+def _answer(problems: Sequence[str], status: int) -> web.Response:
+    if not problems:
+        return web.Response(text="ok\n")
+    return web.Response(status=status, text="".join(f"{problem}\n" for problem in problems))
+
+
+class TelemetryServer:
+    """Serves /metrics, /healthz and /readyz."""
+
+    def __init__(self, metrics: Metrics, health: Health, port: int) -> None:
+        self._metrics = metrics
+        self._port = port
+        application = web.Application()
+        application.router.add_get("/metrics", self._serve_metrics)
+        application.router.add_get("/healthz", health.healthz)
+        application.router.add_get("/readyz", health.readyz)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+
+    async def _serve_metrics(self, _request: web.Request) -> web.Response:
+        body = generate_latest(self._metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` where the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "0.0.0.0", self._port).start()  # noqa: S104 - scraped from other pods
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._runner.cleanup()
+
+
+#: Attributes every log record has; others were given as `extra` and are written out.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; what cannot be JSON is written as text."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{key: value for key, value in vars(record).items() if key not in _STANDARD},
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logging(level: LogLevel, form: LogFormat) -> None:
+    """Log to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else text)
+    logging.basicConfig(level=level.value, handlers=[handler], force=True)
+    # kopf tells of every step of its own at INFO, and of every failed request and ended task at ERROR. What comes of
+    # these we tell ourselves (`app.watch`); a handler that fails is told by another logger of kopf's.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    for room in ("kopf._cogs.clients", "kopf._core.reactor.running", "kopf._core.reactor.orchestration"):
+        logging.getLogger(room).setLevel(logging.CRITICAL)

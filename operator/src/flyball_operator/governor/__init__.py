@@ -1,1 +1,0 @@
-"""PURE. The brain: signals, identification, the law and its guards."""

@@ -1,0 +1,272 @@
+"""Calls to the Kubernetes API over the official client's asyncio side, in plain JSON.
+
+The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
+since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
+the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
+the audit log tells hands, brain and election apart, and the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from flyball_operator import __version__
+from flyball_operator.kube.errors import ClusterError, NotLeadingError, UnavailableError, from_response
+from flyball_operator.kube.resources import Resource
+from flyball_operator.reconcile.plan.objects import Object
+
+READ_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 5.0
+_PAGE: Final = 500
+
+_JSON: Final = "application/json"
+_YAML: Final = "application/yaml"
+_APPLY: Final = "application/apply-patch+yaml"
+_JSON_PATCH: Final = "application/json-patch+json"
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class Fence(Protocol):
+    """Says whether this process may write."""
+
+    def seconds_left(self) -> float:
+        """Seconds for which the lease is surely ours; 0 or less when it is not."""
+        ...
+
+
+class Unfenced:
+    """For writes that need no lease: the election's own."""
+
+    def seconds_left(self) -> float:
+        """For ever."""
+        return float("inf")
+
+
+class NeverLeading:
+    """For readers: refuses every write."""
+
+    def seconds_left(self) -> float:
+        """Never."""
+        return 0.0
+
+
+async def load_configuration() -> client.Configuration:
+    """How to reach the API server: the pod's service account, else the kubeconfig. Raises `ClusterError`."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {error}") from error
+    return configuration
+
+
+async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
+    """How a person's kubeconfig reaches an API server, and the namespace it names; of the current context if None.
+
+    Raises `ClusterError`.
+    """
+    configuration = client.Configuration()
+    # The client's own look at it is as old as its import. Of files that are not there it says that a key is missing.
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not await asyncio.to_thread(_any_exists, files):
+        raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
+    try:
+        await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ClusterError(f"no usable kubeconfig: {error}") from error
+    chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
+    return configuration, str(chosen["context"].get("namespace") or "default")
+
+
+def _any_exists(files: str) -> bool:
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+
+
+class KubeApi:
+    """Calls as one writer: its field manager, its user agent, its fence."""
+
+    def __init__(self, configuration: client.Configuration, manager: str, fence: Fence, *, instance: str) -> None:
+        self.manager = manager
+        self._fence = fence
+        self._under_way = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.cut_off = False
+        """Whether a write was cancelled on its way, so that nobody knows whether it arrives."""
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = f"flyball/{__version__} {manager} ({instance})"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    # Reads
+
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, within: float = READ_SECONDS
+    ) -> Object:
+        """One object, as the API server holds it now. Raises `NotFoundError` and the rest of the tree."""
+        return await self._call("GET", resource.path(namespace, name), within=within)
+
+    async def list(
+        self, resource: Resource, namespace: str | None, *, selector: str = "", within: float = READ_SECONDS
+    ) -> tuple[list[Object], str]:
+        """All objects of a kind that carry these labels, and the resource version of the list."""
+        items: list[Object] = []
+        query = {"limit": str(_PAGE), "labelSelector": selector}
+        while True:
+            page = await self._call("GET", resource.path(namespace), query=query, within=within)
+            items += page.get("items") or []
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion", ""))
+            query["continue"] = metadata["continue"]
+
+    async def discover(self, path: str) -> Object:
+        """A document of the API's own description, such as `/apis/<group>/<version>`."""
+        return await self._call("GET", path, within=READ_SECONDS)
+
+    # Writes
+
+    async def create(
+        self, resource: Resource, namespace: str | None, body: Object, *, within: float = WRITE_SECONDS
+    ) -> Object:
+        """POST. Raises `AlreadyExistsError` where an object of the name is there.
+
+        Sent as YAML, which the API server turns into its own JSON. A ControllerRevision keeps the bytes of its data as
+        they came and may not change them: in another's spelling of JSON any later patch would, the garbage collector's
+        too, so that `--cascade=orphan` would never end.
+        """
+        query = {"fieldManager": self.manager}
+        return await self._write(
+            "POST", resource.path(namespace), body=json.dumps(body), query=query, content=_YAML, within=within
+        )
+
+    async def replace(
+        self, resource: Resource, namespace: str, body: Object, *, within: float = WRITE_SECONDS
+    ) -> Object:
+        """PUT, to the resource version in the body. Raises `ConflictError` where the object has moved on."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._write("PUT", path, body=body, query={"fieldManager": self.manager}, within=within)
+
+    async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
+        """Server-side apply, taking over fields of other managers.
+
+        The body must carry the UID of the object it is for: without it, an apply makes a missing object, and takes over
+        a foreign one.
+        """
+        if "uid" not in body["metadata"]:
+            raise ValueError("an apply without the object's UID could take over a foreign object")
+        metadata = body["metadata"]
+        path = resource.path(metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": self.manager, "force": "true"}
+        return await self._write("PATCH", path, body=body, query=query, content=_APPLY)
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, patch: Sequence[Mapping[str, Any]]
+    ) -> Object:
+        """RFC 6902 patch."""
+        query = {"fieldManager": self.manager}
+        path = resource.path(namespace, name)
+        return await self._write("PATCH", path, body=list(patch), query=query, content=_JSON_PATCH)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+        """Delete the object with this name and UID.
+
+        Raises `ConflictError` where the name is another object's by now.
+        """
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        await self._write("DELETE", resource.path(namespace, name), body=body)
+
+    async def _write(
+        self,
+        method: Method,
+        path: str,
+        *,
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+        within: float = WRITE_SECONDS,
+    ) -> Object:
+        # Asked immediately before the write, and the write may not outlive the answer.
+        left = self._fence.seconds_left()
+        if left <= 0:
+            raise NotLeadingError(f"{method} {path} was not sent: this process does not lead")
+        self._under_way += 1
+        self._settled.clear()
+        try:
+            return await self._call(method, path, body=body, query=query, content=content, within=min(within, left))
+        except asyncio.CancelledError:
+            self.cut_off = True
+            raise
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._settled.set()
+
+    async def settled(self) -> None:
+        """Return once no write is under way."""
+        await self._settled.wait()
+
+    async def ask(self, resource: Resource, body: Object) -> Object:
+        """POST a review: an answer, nothing is stored, so no lease is needed."""
+        return await self._call("POST", resource.path(), body=body, within=READ_SECONDS)
+
+    async def _call(
+        self,
+        method: Method,
+        path: str,
+        *,
+        within: float,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+    ) -> Object:
+        url = path + ("?" + urlencode({k: v for k, v in query.items() if v}) if query else "")
+        headers = {"Accept": _JSON, "Content-Type": content}
+        try:
+            request = await self._client.param_serialize(
+                method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = await self._client.call_api(*request, _request_timeout=float(within))
+            answer = await response.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException) as error:
+            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if response.status >= 300:
+            raise from_response(response.status, answer)
+        return _object(answer, f"{method} {path}")
+
+
+def _object(answer: bytes, call: str) -> Object:
+    """The JSON object in an answer; what stands between us and the API server may have answered for it."""
+    try:
+        return dict(json.loads(answer))
+    except (ValueError, TypeError) as error:
+        raise UnavailableError(f"{call}: the answer is no JSON object: {answer[:100]!r}") from error
+
+
+@asynccontextmanager
+async def connected(
+    configuration: client.Configuration, manager: str, fence: Fence, *, instance: str
+) -> AsyncIterator[KubeApi]:
+    """A `KubeApi` that is closed at the end."""
+    api = KubeApi(configuration, manager, fence, instance=instance)
+    try:
+        yield api
+    finally:
+        await api.close()

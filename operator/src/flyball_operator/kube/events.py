@@ -1,0 +1,137 @@
+"""Posts events about services: on transitions, no repeats, and a bound on how many.
+
+An event is a courtesy. It is never retried, and never holds up or fails what it tells about.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.kube.resources import EVENTS
+from flyball_operator.reconcile.plan.objects import Object, timestamp
+
+#: Seconds within which the same words about the same service are not repeated.
+REPEAT_SECONDS: Final = 600.0
+#: Events about one service: this many at once, then one per so many seconds.
+BURST: Final = 20.0
+REFILL_SECONDS: Final = 30.0
+_REMEMBERED: Final = 4096
+_MESSAGE_LENGTH: Final = 1000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Allowance:
+    tokens: float
+    at: float
+
+
+class EventPoster:
+    """Posts events as one writer (implements `tuning.ports.Events`)."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        instance: str,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._api = api
+        self._instance = instance
+        self._clock = clock
+        self._now = now
+        self._new_id = new_id
+        self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+
+    async def post(
+        self,
+        service: InferenceService,
+        *,
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the API's own field name
+        reason: str,
+        message: str,
+    ) -> None:
+        """Post one event on a transition. Never raises."""
+        await self.post_about(service.metadata, type=type, reason=reason, message=message)
+
+    async def post_about(
+        self,
+        meta: ObjectMeta,
+        *,
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the API's own field name
+        reason: str,
+        message: str,
+    ) -> None:
+        """The same about a service that may not parse."""
+        if self._repeats(meta.uid, reason, message) or not self._allowed(meta.uid):
+            return
+        event = self._event(meta, kind=type, reason=reason, message=message)
+        try:
+            await self._api.create(EVENTS, meta.namespace, event)
+        except ClusterError as error:
+            log.warning("event %s about %s/%s was not posted: %s", reason, meta.namespace, meta.name, error)
+
+    def _event(self, meta: ObjectMeta, *, kind: str, reason: str, message: str) -> Object:
+        moment = timestamp(self._now())
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta.name}.{self._new_id()}", "namespace": meta.namespace},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message[:_MESSAGE_LENGTH],
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+            "source": {"component": names.MANAGED_BY},
+            "reportingComponent": names.MANAGED_BY,
+            "reportingInstance": self._instance,
+        }
+
+    def _repeats(self, uid: str, reason: str, message: str) -> bool:
+        told, now = (uid, reason, message), self._clock()
+        last = self._told.get(told)
+        if last is not None and now - last < REPEAT_SECONDS:
+            return True
+        self._told[told] = now
+        self._told.move_to_end(told)
+        _trim(self._told)
+        return False
+
+    def _allowed(self, uid: str) -> bool:
+        now = self._clock()
+        allowance = self._allowances.setdefault(uid, _Allowance(BURST, now))
+        allowance.tokens = min(BURST, allowance.tokens + (now - allowance.at) / REFILL_SECONDS)
+        allowance.at = now
+        self._allowances.move_to_end(uid)
+        _trim(self._allowances)
+        if allowance.tokens < 1:
+            return False
+        allowance.tokens -= 1
+        return True
+
+
+def _trim(remembered: OrderedDict[Any, Any]) -> None:
+    while len(remembered) > _REMEMBERED:
+        remembered.popitem(last=False)

@@ -1,0 +1,102 @@
+"""Reads, from the API server itself, everything a plan is made from.
+
+Watches only say when to look. What is decided and written is decided on live reads (quorum reads, without a resource
+version), so that a lagging watch cannot make us act on an object that is gone or another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+
+from flyball_operator.api import names
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import NotFoundError
+from flyball_operator.kube.resources import (
+    ENDPOINT_SLICES,
+    INFERENCE_SERVICES,
+    OWNED,
+    PODS,
+    REPLICA_SETS,
+    REVISIONS,
+    Resource,
+)
+from flyball_operator.reconcile.plan.membership import Owner, members
+from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, controlled_by
+from flyball_operator.reconcile.plan.snapshot import Config, Snapshot, read_desire
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Namespace and name of a service: what queues and logs name it by. Decisions name it by UID."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A service as read, and all else that was read with it."""
+
+    raw: Object
+    snapshot: Snapshot
+
+
+class Reader:
+    """Makes snapshots."""
+
+    def __init__(self, api: KubeApi, config: Config) -> None:
+        self._api = api
+        self._config = config
+
+    async def service(self, key: Key) -> Object | None:
+        """The service alone; None if there is no such service."""
+        return await self._get(INFERENCE_SERVICES, key)
+
+    async def read(self, key: Key, *, now: datetime, epoch: int) -> Seen | None:
+        """The service and everything around it; None if there is no such service."""
+        raw = await self.service(key)
+        if raw is None:
+            return None
+        # After the service: what is read later is never older than what it is judged by.
+        desire = read_desire(raw)
+        mine = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
+        named, revisions, replica_sets, pods, slices = await asyncio.gather(
+            asyncio.gather(*(self._get(OWNED[kind], key) for kind in NAMED_KINDS)),
+            self._list(REVISIONS, key, mine),
+            self._list(REPLICA_SETS, key, mine),
+            self._list(PODS, key, mine),
+            self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
+        )
+        objects = {kind: found for kind, found in zip(NAMED_KINDS, named, strict=True) if found is not None}
+        snapshot = Snapshot(
+            desire=desire,
+            now=now,
+            config=self._config,
+            objects={kind: _typed(found, kind) for kind, found in objects.items()},
+            revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
+            pods=members(
+                Owner(key.namespace, key.name, desire.meta.uid), pods, replica_sets, objects.get(Kind.DEPLOYMENT)
+            ),
+            slices=tuple(slices),
+            epoch=epoch,
+        )
+        return Seen(raw, snapshot)
+
+    async def _get(self, resource: Resource, key: Key) -> Object | None:
+        try:
+            return await self._api.get(resource, key.namespace, key.name)
+        except NotFoundError:
+            return None
+
+    async def _list(self, resource: Resource, key: Key, selector: str) -> list[Object]:
+        items, _ = await self._api.list(resource, key.namespace, selector=selector)
+        return items
+
+
+def _typed(found: Object, kind: Kind) -> Object:
+    return {**found, "kind": kind.value}

@@ -1,0 +1,76 @@
+"""The kinds of objects this operator touches: their paths, and the verbs it needs on them.
+
+The start check asks for exactly these rights, and the chart grants exactly these. There is no verb on Secrets: which
+Secret is missing is read from pod status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.objects import Kind
+
+READ: Final = ("get", "list", "watch")
+WRITE: Final = ("create", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind as the API server's paths name it."""
+
+    group: str
+    version: str
+    plural: str
+    verbs: tuple[str, ...] = ()
+    namespaced: bool = True
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Path of an object, or of the collection where `name` is absent; of all namespaces where that is absent."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if namespace is not None:
+            parts.append(f"namespaces/{namespace}")
+        parts += [part for part in (self.plural, name, subresource) if part is not None]
+        return "/".join(parts)
+
+
+INFERENCE_SERVICES: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, READ)
+INFERENCE_SERVICE_STATUS: Final = Resource(names.GROUP, names.VERSION, f"{names.PLURAL}/status", ("patch",))
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
+SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
+DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", READ + WRITE)
+REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", READ + WRITE)
+#: Read only, for what lies between a Deployment and its pods (`reconcile.plan.membership`).
+REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
+PODS: Final = Resource("", "v1", "pods", READ)
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", READ)
+EVENTS: Final = Resource("", "v1", "events", ("create",))
+#: In the operator's own namespace only.
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", ("get", "create", "update"))
+#: Cluster-wide, only ours by name.
+CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",), namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
+
+#: Selects what is ours: the API server sends nothing else. EndpointSlices carry the labels of their Service.
+OURS: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+
+OWNED: Final = {
+    Kind.DEPLOYMENT: DEPLOYMENTS,
+    Kind.SERVICE: SERVICES,
+    Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
+    Kind.REVISION: REVISIONS,
+}
+
+#: Needed in every watched namespace.
+WATCHED: Final = (
+    INFERENCE_SERVICES,
+    INFERENCE_SERVICE_STATUS,
+    *OWNED.values(),
+    REPLICA_SETS,
+    PODS,
+    ENDPOINT_SLICES,
+    EVENTS,
+)

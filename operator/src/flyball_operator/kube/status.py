@@ -1,0 +1,153 @@
+"""Writes the status: two managers, each applying its whole part, each to the UID and version it has seen.
+
+A partial apply under one manager erases what it leaves out, so hands and brain have a manager each and always write all
+they own. The resource version makes a write that was held up on its way (a hung proxy) a conflict once anybody else has
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.errors import ClusterError, ConflictError
+from flyball_operator.kube.resources import INFERENCE_SERVICES
+from flyball_operator.reconcile.plan.objects import Object, digest, timestamp
+
+#: Least seconds between two writes that change neither a condition nor a setpoint.
+QUIET_SECONDS: Final = 60.0
+_ATTEMPTS: Final = 4
+_REMEMBERED: Final = 10_000
+
+
+async def apply_status(api: KubeApi, metadata: Object, status: Object) -> Object:
+    """Apply one manager's whole part to exactly the object of this metadata.
+
+    Raises `ConflictError` if it has moved on.
+    """
+    identity = {field: metadata[field] for field in ("name", "namespace", "uid", "resourceVersion")}
+    body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": identity, "status": status}
+    return await api.apply(INFERENCE_SERVICES, body, subresource="status")
+
+
+@dataclass(frozen=True)
+class _Written:
+    whole: str
+    urgent: str
+    at: float
+
+
+class BrainStatus:
+    """Applies the brain's part, holding back what can wait (implements `tuning.ports.BrainStatusWriter`)."""
+
+    def __init__(self, api: KubeApi, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
+        self._api = api
+        self._clock = clock
+        self._now = now
+        self._written: dict[str, _Written] = {}
+
+    async def write(
+        self,
+        service: InferenceService,
+        *,
+        tuning: TuningStatus,
+        objectives: Sequence[ObjectiveStatus],
+        objectives_met: str,
+        desired_replicas: int | None,
+        conditions: Sequence[Condition],
+    ) -> None:
+        """Write the brain's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
+
+        Nothing is sent where nothing changed, nor, within a minute of the last write, where neither a condition nor the
+        setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
+        `NotLeadingError`, and the rest of the tree.
+        """
+        part: Object = {
+            "tuning": _plain(tuning),
+            "objectives": [_plain(objective) for objective in objectives],
+            "objectivesMet": objectives_met,
+            "conditions": [self._dated(service, condition) for condition in conditions],
+        } | _given(desired_replicas)
+        written = _Written(digest(part), digest(_urgent(part)), self._clock())
+        uid = service.metadata.uid
+        if uid not in self._written:
+            # A process that starts does not know when this was written, and must not write because it started.
+            self._remember(uid, self._found(service, conditions))
+        before = self._written[uid]
+        quiet = written.at - before.at < QUIET_SECONDS
+        if written.whole == before.whole or (written.urgent == before.urgent and quiet):
+            return
+        try:
+            await self._apply(service, part)
+        except ClusterError:
+            # It may have landed all the same: the next write is held against what is seen then.
+            self._written.pop(uid, None)
+            raise
+        self._remember(uid, written)
+
+    def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
+        """What an earlier process left there: equal to it, nothing needs writing."""
+        status = service.status
+        mine = {condition.type for condition in conditions}
+        part: Object = {
+            "tuning": _plain(status.tuning),
+            "objectives": [_plain(objective) for objective in status.objectives],
+            "objectivesMet": status.objectives_met,
+            "conditions": [_plain(found) for found in status.conditions if found.type in mine],
+        } | _given(status.desired_replicas)
+        return _Written(digest(part), digest(_urgent(part)), self._clock())
+
+    def _remember(self, uid: str, written: _Written) -> None:
+        self._written.pop(uid, None)
+        self._written[uid] = written
+        if len(self._written) > _REMEMBERED:
+            del self._written[next(iter(self._written))]
+
+    def _dated(self, service: InferenceService, condition: Condition) -> Object:
+        before = next((found for found in service.status.conditions if found.type == condition.type), None)
+        if condition.last_transition_time:
+            return _plain(condition)
+        same = before is not None and before.status == condition.status and before.last_transition_time
+        moment = before.last_transition_time if before is not None and same else timestamp(self._now())
+        return _plain(condition.model_copy(update={"last_transition_time": moment}))
+
+    async def _apply(self, service: InferenceService, part: Object) -> None:
+        meta = service.metadata
+        metadata: Object = {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        }
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(ConflictError):
+                await apply_status(self._api, metadata, part)
+                return
+            # Somebody wrote since we read, mostly the hands. The lease is asked for again at every attempt.
+            live = await self._api.get(INFERENCE_SERVICES, meta.namespace, meta.name)
+            if live["metadata"]["uid"] != meta.uid:
+                raise ConflictError(f"{meta.namespace}/{meta.name} is another service by now")
+            metadata = live["metadata"]
+        await apply_status(self._api, metadata, part)
+
+
+def _plain(model: TuningStatus | ObjectiveStatus | Condition) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _given(desired_replicas: int | None) -> Object:
+    return {} if desired_replicas is None else {"desiredReplicas": desired_replicas}
+
+
+def _urgent(part: Object) -> Object:
+    tuning = part["tuning"]
+    return {
+        "conditions": [(item["type"], item["status"], item["reason"]) for item in part["conditions"]],
+        "setpoint": [tuning.get(field) for field in ("mode", "generation", "setpoint")],
+    }

@@ -1,0 +1,56 @@
+"""What the operator counts of its own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from flyball_operator import __version__
+from flyball_operator.reconcile.plan.intents import Intent
+
+
+class Metrics:
+    """What is counted. `registry` is shared with whatever else of this process has something to count."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._reconciles = Counter(
+            "flyball_operator_reconciles",
+            "Looks at a service: ok, error (tried again), fenced (no longer leading) or bug.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            "flyball_operator_writes", "Writes of owned objects.", ["intent", "kind"], registry=self.registry
+        )
+        self._missed = Counter(
+            "flyball_operator_watch_missed",
+            "Objects that only a list found or missed.",
+            ["kind"],
+            registry=self.registry,
+        )
+        info = Gauge("flyball_operator_info", "Always 1.", ["version"], registry=self.registry)
+        info.labels(__version__).set(1)
+
+    def reconciled(self, outcome: str) -> None:
+        """Count a look at a service."""
+        self._reconciles.labels(outcome).inc()
+
+    def wrote(self, intent: Intent) -> None:
+        """Count a write of an owned object."""
+        self._writes.labels(type(intent).__name__, intent.kind.value).inc()
+
+    def missed(self, kind: str, count: int) -> None:
+        """Count what watching alone would have missed."""
+        self._missed.labels(kind).inc(count)
+
+    def watch(self, name: str, help_text: str, value: Callable[[], float]) -> None:
+        """Export a figure that is read when scraped."""
+        Gauge(name, help_text, registry=self.registry).set_function(value)
+
+    def watch_each(self, name: str, help_text: str, label: str, values: Mapping[str, Callable[[], float]]) -> None:
+        """Export a figure per value of a label, read when scraped."""
+        gauge = Gauge(name, help_text, [label], registry=self.registry)
+        for value, read in values.items():
+            gauge.labels(value).set_function(read)

@@ -1,0 +1,107 @@
+"""Whether a service can be acted upon at all: a chain of rules, of which the first that says no counts.
+
+While it is not accepted nothing of it is changed: what runs goes on. Every refusal here can go away without us (another
+spec, an object removed), so none is final. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Object, controller
+from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: So many unknown annotations are named.
+_LISTED: Final = 5
+
+
+class AcceptedReason(StrEnum):
+    """Reasons of the condition `Accepted`."""
+
+    ACCEPTED = "Accepted"
+    """Everything asked for can be acted upon."""
+    UNKNOWN_ANNOTATION = "UnknownAnnotation"
+    """Accepted, but an annotation under Flyball's prefix is none that it knows: a misspelt one would do nothing."""
+    INVALID_SPEC = "InvalidSpec"
+    """The spec does not parse, or contradicts itself; the message names the field."""
+    NAME_CONFLICT = "NameConflict"
+    """An object that is not this service's has its name. It is not touched."""
+    EARLIER_SERVICE_LEAVING = "EarlierServiceLeaving"
+    """Objects of a deleted service of this name are still being removed."""
+    REFUSED = "RefusedByServer"
+    """The API server refused an object made from this spec; the message is its own."""
+    CHANGED_BY_OTHERS = "ChangedByOthers"
+    """Somebody changes an object after each apply; the message names the fields and, where it is recorded, who."""
+    OPERATOR_MISCONFIGURED = "OperatorMisconfigured"
+    """The operator lacks what a governed engine needs: the plugin's image, or the signing key."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer, and why."""
+
+    accepted: bool
+    reason: AcceptedReason
+    message: str
+
+
+def judge(snapshot: Snapshot) -> Verdict:
+    """The first refusal, else acceptance."""
+    return next(_refusals(snapshot), _accepted(snapshot.desire.meta))
+
+
+def _accepted(meta: ObjectMeta) -> Verdict:
+    prefix = f"{names.GROUP}/"
+    unknown = sorted(key for key in meta.annotations if key.startswith(prefix) and key not in names.USER_ANNOTATIONS)
+    if not unknown:
+        return Verdict(True, AcceptedReason.ACCEPTED, "the spec can be acted upon")
+    listed, accepted = ", ".join(unknown[:_LISTED]), ", ".join(names.USER_ANNOTATIONS)
+    message = f"annotation {listed} is not known and does nothing; accepted under {prefix}: {accepted}"
+    return Verdict(True, AcceptedReason.UNKNOWN_ANNOTATION, message)
+
+
+def _refusals(snapshot: Snapshot) -> Iterator[Verdict]:
+    service = snapshot.desire.service
+    if service is None:
+        yield Verdict(False, AcceptedReason.INVALID_SPEC, snapshot.desire.error)
+        return
+    for kind in NAMED_KINDS:
+        found = snapshot.objects.get(kind)
+        if found is not None and snapshot.own(kind) is None:
+            yield _conflict(snapshot, found)
+    if service.spec.engine.governed:
+        yield from _misconfigured(snapshot)
+    if snapshot.refused:
+        yield Verdict(False, AcceptedReason.REFUSED, snapshot.refused)
+
+
+def _conflict(snapshot: Snapshot, found: Object) -> Verdict:
+    meta = snapshot.desire.meta
+    what = f"{found['kind']} {meta.name}"
+    owner = controller(found)
+    if owner is None:
+        whose = "has no owner (made by hand, or left by an earlier service with --cascade=orphan)"
+    elif owner.get("kind") == names.KIND and owner.get("name") == meta.name:
+        message = f"{what} of an earlier service of this name is still being removed"
+        return Verdict(False, AcceptedReason.EARLIER_SERVICE_LEAVING, message)
+    else:
+        whose = f"belongs to {owner.get('kind')} {owner.get('name')}"
+    command = f"kubectl delete {str(found['kind']).lower()} {meta.name} -n {meta.namespace}"
+    remedy = f"remove it ({command}) or give this service another name"
+    return Verdict(False, AcceptedReason.NAME_CONFLICT, f"{what} {whose} and is left alone: {remedy}")
+
+
+def _misconfigured(snapshot: Snapshot) -> Iterator[Verdict]:
+    missing = {
+        "FLYBALL_PLUGIN_IMAGE": snapshot.config.plugin_image,
+        "FLYBALL_SIGNING_KEY_FILE": snapshot.config.public_key,
+    }
+    for setting, value in missing.items():
+        if not value:
+            message = f"governed engines need the operator's {setting}, which is not set"
+            yield Verdict(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)

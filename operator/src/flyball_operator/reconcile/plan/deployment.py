@@ -1,0 +1,58 @@
+"""The Deployment: how many pods, of which template, and how one template follows another.
+
+Surge first (one more pod, none missing) wherever a spare pod can be had: on CPU, and with one replica, because nothing
+would serve meanwhile. In place (none more, one missing) on accelerators with two or more replicas, where a spare device
+is seldom there and a surge would wait for it for ever. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan.history import to_annotations
+from flyball_operator.reconcile.plan.labels import owned, selector
+from flyball_operator.reconcile.plan.objects import Kind, Object
+from flyball_operator.reconcile.plan.pod import startup_seconds
+from flyball_operator.reconcile.plan.rollout import Rollout
+
+#: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
+PROGRESS_MARGIN: Final = 30
+
+
+def render(service: InferenceService, rollout: Rollout, live: Object | None) -> Object:
+    """The Deployment with this pod template.
+
+    The size of `live`, the one there is, is kept where the spec names none.
+    """
+    replicas = wanted_replicas(service, live)
+    surge, unavailable = rollout_steps(service, replicas)
+    spec = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": startup_seconds(service) + PROGRESS_MARGIN,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
+        "selector": {"matchLabels": selector(service.metadata)},
+        "template": rollout.target.template,
+    }
+    body = owned(Kind.DEPLOYMENT, service.metadata, spec=spec)
+    body["metadata"]["annotations"] = to_annotations(rollout.history)
+    return body
+
+
+def wanted_replicas(service: InferenceService, live: Object | None) -> int:
+    """`spec.replicas`, else what runs, else 1: without the field, whoever scales is not overruled."""
+    if service.spec.replicas is not None:
+        return service.spec.replicas
+    return int(live["spec"].get("replicas", 1)) if live is not None else 1
+
+
+def rollout_steps(service: InferenceService, replicas: int) -> tuple[int, int]:
+    """`maxSurge` and `maxUnavailable`, as asked for, else as above; never both zero, or no pod could be replaced."""
+    asked = service.spec.rollout
+    in_place = service.spec.accelerator is not None and replicas >= 2
+    surge = (0 if in_place else 1) if asked.max_surge is None else asked.max_surge
+    unavailable = (1 if in_place else 0) if asked.max_unavailable is None else asked.max_unavailable
+    if surge or unavailable:
+        return surge, unavailable
+    return (1, 0) if asked.max_surge is None else (0, 1)

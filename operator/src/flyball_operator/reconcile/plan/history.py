@@ -1,0 +1,72 @@
+"""What became of pod templates, kept in annotations of the Deployment that runs them.
+
+There and nowhere else, because what is decided about a template and the template itself are then one write: no crash
+can come between "this one failed" and "so the last good one is back". (ControllerRevisions cannot hold it: the API
+server finds their data changed by any patch, since it compares bytes.) Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.causes import Cause
+from flyball_operator.reconcile.plan.objects import Object, annotation
+
+
+@dataclass(frozen=True)
+class History:
+    """Spec hashes, and what became of their templates.
+
+    `asked`: the one asked for, `since` when, and `steps`, how pods shall follow one another. `good`: the last that was
+    rolled out whole. `failed`: why the one asked for was given up. It is not tried again for as long as it is asked for
+    in the same steps; which those were is kept with it, and empty where an earlier operator gave it up.
+    """
+
+    asked: str = ""
+    since: str = ""
+    steps: str = ""
+    good: str = ""
+    failed: Cause | None = None
+
+    def asking(self, spec_hash: str, steps: str, now: str) -> History:
+        """The history once this template is asked for.
+
+        Another one than before is a new attempt, whatever came of it; so is one that failed, in other steps.
+        """
+        again = self.failed is not None and self.steps not in ("", steps)
+        if self.asked == spec_hash and not again:
+            return self if self.failed is not None else replace(self, steps=steps)
+        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None)
+
+
+def read(deployment: Object | None) -> History:
+    """The history in a Deployment's annotations; an empty one where there is none, or it is garbled."""
+    if deployment is None:
+        return History()
+    asked, _, since = annotation(deployment, names.ANNOTATION_ASKED).partition(" ")
+    failed, steps = _read_failure(annotation(deployment, names.ANNOTATION_FAILED))
+    good = annotation(deployment, names.ANNOTATION_GOOD)
+    return History(asked=asked, since=since, steps=steps, good=good, failed=failed)
+
+
+def _read_failure(text: str) -> tuple[Cause | None, str]:
+    try:
+        fields = json.loads(text)
+        return Cause(reason=str(fields["reason"]), message=str(fields["message"])), str(fields.get("steps", ""))
+    except (ValueError, TypeError, KeyError):
+        return None, ""
+
+
+def to_annotations(history: History) -> dict[str, str]:
+    """The history as annotations."""
+    found = {names.ANNOTATION_ASKED: f"{history.asked} {history.since}"}
+    if history.good:
+        found[names.ANNOTATION_GOOD] = history.good
+    if history.failed is not None:
+        cause = {"reason": history.failed.reason, "message": history.failed.message}
+        if history.steps:
+            cause["steps"] = history.steps
+        found[names.ANNOTATION_FAILED] = json.dumps(cause, sort_keys=True)
+    return found

@@ -1,0 +1,81 @@
+"""What a plan consists of: writes with their preconditions, the hands' part of the status, events.
+
+An intent carries everything its write needs, so that applying it decides nothing: the precondition (absent, this UID at
+this resource version) is in the plan, where it can be read and tested. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flyball_operator.reconcile.plan.objects import Kind, Object, Path
+
+
+@dataclass(frozen=True)
+class Create:
+    """POST a new object. Never a patch: a patch would take over whatever somebody else made meanwhile."""
+
+    kind: Kind
+    body: Object
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply of a whole intent, to the object with the UID and version in the body and to no other.
+
+    `fields` are those in which the object differs from the intent.
+    """
+
+    kind: Kind
+    body: Object
+    fields: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Turn the managed fields of our own POST into applied ones; see `objects.created_entry`."""
+
+    kind: Kind
+    name: str
+    patch: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete the object of this name, if it still has this UID."""
+
+    kind: Kind
+    name: str
+    uid: str
+
+
+Intent = Create | Apply | Claim | Delete
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that changed, told to the user."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do about one service: intents in this order, then the status, then the events.
+
+    `status` is the hands' whole part of the status, None where nothing is to be written. `requeue_after` are seconds
+    after which to look again although nothing changed; None waits for a change.
+    """
+
+    intents: tuple[Intent, ...] = ()
+    status: Object | None = None
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do now."""
+        return not self.intents and self.status is None

@@ -1,0 +1,66 @@
+"""Whose pod a pod is: by its namespace and the chain of its controllers. Anyone may write a label on a pod.
+
+A pod is a service's if its controller is a ReplicaSet, that one's controller is the Deployment of the service's name,
+and that one's controller is the service: each by UID, all in one namespace. Whoever counts pods of a service, its ready
+endpoints or its engines asks here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flyball_operator.reconcile.plan.objects import Object, controller, name, uid
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where an object is, and the UID of its controller, empty if it has none."""
+
+    namespace: str
+    name: str
+    uid: str
+    controller: str
+
+
+class Owner(NamedTuple):
+    """An InferenceService as its pods lead to it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+Links = Callable[[str], Link | None]
+
+
+def link(found: Object) -> Link:
+    """What membership is decided by, of any object."""
+    owner = controller(found)
+    return Link(
+        namespace=str(found["metadata"]["namespace"]),
+        name=name(found),
+        uid=uid(found),
+        controller=str(owner.get("uid") or "") if owner is not None else "",
+    )
+
+
+def owner_of(pod: Link, replica_sets: Links, deployments: Links) -> Owner | None:
+    """Whom the controllers of a pod lead to; None where the chain ends early or leaves the namespace."""
+    replica_set = replica_sets(pod.controller)
+    deployment = deployments(replica_set.controller) if replica_set is not None else None
+    if replica_set is None or deployment is None or not deployment.controller:
+        return None
+    if {replica_set.namespace, deployment.namespace} != {pod.namespace}:
+        return None
+    return Owner(deployment.namespace, deployment.name, deployment.controller)
+
+
+def members(
+    owner: Owner, pods: Iterable[Object], replica_sets: Iterable[Object], deployment: Object | None
+) -> tuple[Object, ...]:
+    """Those of the pods that are this service's."""
+    sets = {known.uid: known for known in map(link, replica_sets)}
+    own = {known.uid: known for known in map(link, () if deployment is None else (deployment,))}
+    return tuple(pod for pod in pods if owner_of(link(pod), sets.get, own.get) == owner)

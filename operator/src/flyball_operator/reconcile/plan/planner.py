@@ -1,0 +1,136 @@
+"""From a snapshot to a plan: the one function the hands call.
+
+Same snapshot, same plan; a plan made after applying one is empty, or says who changes the result. A crash between any
+two writes leaves a state from which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan import deployment, disruption_budget, revision, service, settling, status
+from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict, judge
+from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
+from flyball_operator.reconcile.plan.objects import (
+    Kind,
+    Object,
+    being_deleted,
+    created_entry,
+    differences,
+    digest,
+    name,
+    uid,
+)
+from flyball_operator.reconcile.plan.rollout import Rollout, decide
+from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: Seconds until a look at something that tells nobody when it changes: a foreign object, or garbage collection.
+_CONFLICT_SECONDS = 15.0
+_LEAVING_SECONDS = 2.0
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """What to do about this service now: nothing while it is deleted, garbage collection follows the owner's UID."""
+    if snapshot.desire.meta.deletion_timestamp is not None:
+        return Plan()
+    verdict = judge(snapshot)
+    wanted_service = snapshot.desire.service
+    if wanted_service is None:
+        return _with_status(snapshot, verdict, None, Plan())
+    if not verdict.accepted:
+        return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
+    rollout = decide(wanted_service, snapshot)
+    intents = tuple(_intents(wanted_service, snapshot, rollout))
+    futile = settling.futile(snapshot, intents)
+    # What others change holds up nothing else: a roll-back, or an object to make again, is done first and told then.
+    rest = tuple(intent for intent in intents if intent not in futile)
+    leaving = any(being_deleted(found) for found in snapshot.objects.values())
+    looks = [_LEAVING_SECONDS] if leaving else []
+    if not rest and (futile or settling.doubted(snapshot)):
+        verdict = settling.verdict(snapshot, futile)
+        looks.append(settling.patience(snapshot, futile))
+    return _with_status(snapshot, verdict, rollout, Plan(rest, requeue_after=min(looks, default=None)))
+
+
+def _patience(verdict: Verdict) -> float | None:
+    match verdict.reason:
+        case AcceptedReason.NAME_CONFLICT:
+            return _CONFLICT_SECONDS
+        case AcceptedReason.EARLIER_SERVICE_LEAVING:
+            return _LEAVING_SECONDS
+        case _:
+            return None
+
+
+def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: Rollout) -> Iterator[Intent]:
+    meta = wanted.metadata
+    live = snapshot.objects
+    if rollout.current.live is None:
+        # First, so that the template a Deployment runs is always among those kept.
+        yield Create(Kind.REVISION, revision.render(meta, rollout.current))
+    yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
+    yield from _ensure(Kind.SERVICE, service.render(meta), live)
+    yield from _ensure(Kind.DISRUPTION_BUDGET, disruption_budget.render(meta), live)
+    for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
+        if other.live is not None and not being_deleted(other.live):
+            yield Delete(Kind.REVISION, name(other.live), uid(other.live))
+
+
+def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Iterator[Intent]:
+    """What brings one object to what is wanted. One on its way out is waited for, then made anew."""
+    body = _marked(wanted)
+    live = objects.get(kind)
+    if live is None:
+        yield Create(kind, body)
+    elif being_deleted(live):
+        return
+    elif (index := created_entry(live)) is not None:
+        yield _claim(kind, live, index)
+    elif fields := tuple(differences(live, body)):
+        # The UID makes a patch of another object of this name a conflict, the version one of an object that has changed
+        # since it was read: a plan is carried out on what it was made from, or not at all.
+        identity = {"uid": uid(live), "resourceVersion": live["metadata"]["resourceVersion"]}
+        yield Apply(kind, {**body, "metadata": {**body["metadata"], **identity}}, fields)
+
+
+def _marked(wanted: Object) -> Object:
+    """With its digest as an annotation: a live object that has it keeps nothing that a later intent dropped."""
+    body = deepcopy(wanted)
+    body["metadata"]["annotations"][names.ANNOTATION_INTENT] = digest(wanted)
+    return body
+
+
+def _claim(kind: Kind, live: Object, index: int) -> Claim:
+    entries: Sequence[Object] = live["metadata"]["managedFields"]
+    claimed = [{**entry, "operation": "Apply"} if i == index else entry for i, entry in enumerate(entries)]
+    patch = (
+        {"op": "test", "path": "/metadata/uid", "value": uid(live)},
+        {"op": "replace", "path": "/metadata/managedFields", "value": claimed},
+        # Replaced, not tested: a mismatch is then a conflict (409), not an invalid patch.
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": live["metadata"]["resourceVersion"]},
+    )
+    return Claim(kind, name(live), patch)
+
+
+def _with_status(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None, so_far: Plan) -> Plan:
+    wanted = status.render(snapshot, verdict, rollout)
+    change = status.difference(snapshot, wanted)
+    if not change.any:
+        return so_far
+    quiet = _quiet_seconds(snapshot)
+    if quiet > 0 and not change.urgent:
+        return replace(so_far, requeue_after=min(quiet, so_far.requeue_after or quiet))
+    return replace(so_far, status=wanted, events=status.events(snapshot, wanted))
+
+
+def _quiet_seconds(snapshot: Snapshot) -> float:
+    """Seconds for which only urgent changes of the status are written."""
+    if snapshot.status_written is None:
+        return 0.0
+    passed = (snapshot.now - snapshot.status_written).total_seconds()
+    # Before the last write is no time to wait from: the clock was set back.
+    return status.QUIET_SECONDS - passed if passed >= 0 else 0.0

@@ -1,0 +1,235 @@
+"""The pod template of a service: an engine container that runs unprivileged, drains, and takes its time to start.
+
+What is rendered here rolls pods when it changes, so nothing that may change without a restart enters it: no setpoint,
+no bounds, no objectives. The result is kept in a ControllerRevision (`revision.py`), and a later operator that renders
+otherwise leaves running services alone. Pods pass the `restricted` Pod Security level. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, Env, launch_command
+from flyball_operator.api import names
+from flyball_operator.api.quantities import parse_duration
+from flyball_operator.api.v1alpha1 import InferenceService, ModelSource
+from flyball_operator.reconcile.plan.labels import labels
+from flyball_operator.reconcile.plan.objects import Object, digest
+from flyball_operator.reconcile.plan.snapshot import Config
+
+#: An unprivileged user that no image knows; distroless images use the same number.
+USER_ID: Final = 65532
+#: Seconds a stopping pod goes on serving, so that every kube-proxy and gateway has heard that it leaves.
+ENDPOINT_SECONDS: Final = 5
+#: Seconds beyond the drain time before the kubelet kills: vLLM ends its processes in them.
+EXIT_SECONDS: Final = 15
+#: Seconds between start-up probes: how late a ready engine may be noticed.
+STARTUP_PERIOD: Final = 5
+
+_PLUGIN_PATH: Final = "/flyball"
+_MODEL_PATH: Final = "/model"
+_TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
+
+
+def render(service: InferenceService, config: Config, spec_hash: str) -> Object:
+    """The pod template for this spec, by this operator's renderer."""
+    annotations = {
+        **service.spec.pod_template.annotations,
+        names.ANNOTATION_SCRAPE: "true",
+        names.ANNOTATION_SPEC_HASH: spec_hash,
+    }
+    metadata = {"labels": {**service.spec.pod_template.labels, **labels(service.metadata)}, "annotations": annotations}
+    template = {"metadata": metadata, "spec": _pod_spec(service, config)}
+    annotations[names.ANNOTATION_TEMPLATE_HASH] = digest(template)
+    return template
+
+
+def _pod_spec(service: InferenceService, config: Config) -> Object:
+    spec = service.spec
+    extra = spec.pod_template
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads as its own.
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": ENDPOINT_SECONDS + drain_seconds(service) + EXIT_SECONDS,
+        "containers": [_engine(service, config)],
+        "volumes": _volumes(service),
+        "nodeSelector": dict(extra.node_selector),
+        "tolerations": [dict(toleration) for toleration in extra.tolerations],
+        "affinity": dict(extra.affinity),
+        "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
+        "priorityClassName": extra.priority_class_name,
+        "runtimeClassName": extra.runtime_class_name,
+    }
+    if spec.engine.governed:
+        pod["initContainers"] = [_plugin(config)]
+    return {field: value for field, value in pod.items() if value not in (None, [], {})}
+
+
+def _plugin(config: Config) -> Object:
+    return {
+        "name": names.CONTAINER_PLUGIN,
+        "image": config.plugin_image,
+        "args": [_PLUGIN_PATH],
+        # It serves nothing. Prometheus makes a target of every container, and of one without a port an address that
+        # never answers; with this one it is the engine's own target again. Of another protocol, or the API server
+        # warns of a duplicate port.
+        "ports": [{"containerPort": CONTROL_PORT, "protocol": "UDP"}],
+        # Small and bounded, so that namespaces with a quota take the pod.
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}},
+        "securityContext": _container_security(),
+        "volumeMounts": [{"name": "flyball", "mountPath": _PLUGIN_PATH}],
+    }
+
+
+def _engine(service: InferenceService, config: Config) -> Object:
+    governed = service.spec.engine.governed
+    ports = [{"name": names.PORT_HTTP, "containerPort": API_PORT, "protocol": "TCP"}]
+    if governed:
+        ports.append({"name": names.PORT_CONTROL, "containerPort": CONTROL_PORT, "protocol": "TCP"})
+    container: Object = {
+        "name": names.CONTAINER_ENGINE,
+        "image": service.spec.engine.image,
+        "command": _command(service),
+        "env": _environment(service, config),
+        "ports": ports,
+        "resources": _resources(service),
+        "securityContext": _container_security(),
+        # The launcher writes there why it refuses; an engine that dies of itself leaves its last lines.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
+        "volumeMounts": _mounts(service),
+        **_probes(service),
+    }
+    return {field: value for field, value in container.items() if value != {}}
+
+
+def _command(service: InferenceService) -> list[str]:
+    user = list(service.spec.engine.args)
+    owned = _owned_arguments(service)
+    if service.spec.engine.governed:
+        return launch_command(owned=owned, user=user)
+    # The last one wins in vLLM's parser.
+    return ["python3", "-m", "vllm.entrypoints.openai.api_server", *user, *owned]
+
+
+def _owned_arguments(service: InferenceService) -> list[str]:
+    spec = service.spec
+    caching = "--enable-prefix-caching" if spec.batching.prefix_caching else "--no-enable-prefix-caching"
+    return [
+        f"--model={_model_path(spec.model)}",
+        f"--served-model-name={spec.model.served_name or service.metadata.name}",
+        "--host=0.0.0.0",
+        f"--port={API_PORT}",
+        f"--tensor-parallel-size={spec.parallelism.tensor}",
+        f"--pipeline-parallel-size={spec.parallelism.pipeline}",
+        f"--max-num-seqs={spec.batching.max_num_seqs}",
+        f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
+        caching,
+        f"--shutdown-timeout={drain_seconds(service)}",
+    ]
+
+
+def _model_path(model: ModelSource) -> str:
+    scheme, _, rest = model.uri.partition("://")
+    if scheme == "pvc":
+        _, _, path = rest.partition("/")
+        return f"{_MODEL_PATH}/{path}".rstrip("/")
+    return rest
+
+
+def _claim(model: ModelSource) -> str | None:
+    scheme, _, rest = model.uri.partition("://")
+    return rest.partition("/")[0] if scheme == "pvc" else None
+
+
+def drain_seconds(service: InferenceService) -> int:
+    """Seconds that running requests get to finish, rounded up."""
+    return math.ceil(parse_duration(service.spec.rollout.drain_timeout))
+
+
+def startup_seconds(service: InferenceService) -> int:
+    """Seconds an engine may take to start, rounded up."""
+    return math.ceil(parse_duration(service.spec.rollout.startup_timeout))
+
+
+def _environment(service: InferenceService, config: Config) -> list[Object]:
+    """The user's variables first, then defaults they did not set, then ours, which they may not set."""
+    ours = _owned_environment(service, config)
+    users = {variable.name: variable.value for variable in service.spec.engine.env if variable.name not in ours}
+    # An unprivileged user without a passwd entry: getpass.getuser() and caches under ~ fail without these.
+    defaults = {"USER": "flyball", "HOME": _TMP_PATH}
+    values = {**defaults, **users, **ours}
+    variables: list[Object] = [{"name": name, "value": value} for name, value in values.items()]
+    secret = service.spec.model.token_secret_ref
+    if secret is not None and "HF_TOKEN" not in values:
+        reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
+        variables.append({"name": "HF_TOKEN", "valueFrom": reference})
+    return variables
+
+
+def _owned_environment(service: InferenceService, config: Config) -> Mapping[str, str]:
+    if not service.spec.engine.governed:
+        return {}
+    return {
+        "PYTHONPATH": _PLUGIN_PATH,
+        Env.SERVICE_UID.value: service.metadata.uid,
+        Env.PUBLIC_KEY.value: config.public_key,
+    }
+
+
+def _resources(service: InferenceService) -> Object:
+    resources = service.spec.pod_template.resources
+    limits: dict[str, Any] = dict(resources.limits)
+    if service.spec.accelerator is not None:
+        limits[service.spec.accelerator.resource_name] = service.spec.parallelism.devices
+    # Strings, as the API server returns them.
+    amounts = {"requests": resources.requests, "limits": limits}
+    return {field: {key: str(value) for key, value in given.items()} for field, given in amounts.items() if given}
+
+
+def _container_security() -> Object:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _volumes(service: InferenceService) -> list[Object]:
+    volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if service.spec.engine.governed:
+        volumes.append({"name": "flyball", "emptyDir": {}})
+    claim = _claim(service.spec.model)
+    if claim is not None:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return volumes
+
+
+def _mounts(service: InferenceService) -> list[Object]:
+    mounts: list[Object] = [{"name": "tmp", "mountPath": _TMP_PATH}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
+    if service.spec.engine.governed:
+        mounts.append({"name": "flyball", "mountPath": _PLUGIN_PATH, "readOnly": True})
+    if _claim(service.spec.model) is not None:
+        mounts.append({"name": "model", "mountPath": _MODEL_PATH, "readOnly": True})
+    return mounts
+
+
+def _probes(service: InferenceService) -> Object:
+    health = {"httpGet": {"path": HEALTH_PATH, "port": names.PORT_HTTP}}
+    attempts = math.ceil(startup_seconds(service) / STARTUP_PERIOD)
+    return {
+        "startupProbe": {**health, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},
+        "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        # A busy engine answers late; only one that is silent for a minute and a half is restarted.
+        "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 6},
+    }

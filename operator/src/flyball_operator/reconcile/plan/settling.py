@@ -1,0 +1,150 @@
+"""When to stop applying: somebody, such as an admission policy, changes the same fields after each apply.
+
+After two equal results of the same apply the service says so, and the object is not applied again until the spec
+changes, it changes in other fields, or the resync is due: nobody tells the operator that a policy has changed. Other
+objects are looked after as ever.
+
+What is tried again at a resync is tried once. What an admission policy changes is changed in the apply itself, and
+without a field manager: if the apply holds, the policy is gone. Another controller changes it later: what was said of
+it is said on, until the object was left alone for a whole resync. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from flyball_operator.api import names
+from flyball_operator.api.quantities import format_duration
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict
+from flyball_operator.reconcile.plan.intents import Apply, Intent
+from flyball_operator.reconcile.plan.objects import Item, Kind, Object, Path, digest, name, spelt
+from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
+
+#: A condition message has room for this many fields.
+_MOST_FIELDS: Final = 5
+
+
+def attempt(snapshot: Snapshot, apply: Apply) -> Attempt:
+    """What to remember of this apply, once it is done: what it was for is the result of the one before."""
+    of = _of(snapshot, apply)
+    before = snapshot.attempts.get(apply.kind)
+    if before is None or before.of != of:
+        return Attempt(of=of, results=frozenset(), at=snapshot.now)
+    if _is_recent(snapshot, before):
+        return replace(before, results=before.results | {apply.fields}, at=snapshot.now)
+    if apply.fields in before.results and _given_up(snapshot):
+        doubt = _changed(snapshot, apply) if _changers(snapshot, apply) else ""
+        return Attempt(of=of, results=frozenset({apply.fields}), at=snapshot.now, doubt=doubt)
+    return Attempt(of=of, results=frozenset(), at=snapshot.now)
+
+
+def futile(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Apply, ...]:
+    """The applies that had this result before: the same fields were found changed after an apply of the same."""
+    applies = [intent for intent in intents if isinstance(intent, Apply)]
+    return tuple(
+        one for one in applies if (before := _recent(snapshot, one)) is not None and one.fields in before.results
+    )
+
+
+def doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
+    """Objects that were tried again, and have not yet been left alone for a whole resync."""
+    return tuple(
+        kind
+        for kind, tried in snapshot.attempts.items()
+        if tried.doubt and tried.of[0] == snapshot.desire.meta.generation and _is_recent(snapshot, tried)
+    )
+
+
+def patience(snapshot: Snapshot, given_up: Iterable[Apply]) -> float:
+    """Seconds until the first of them is tried again, or no longer doubted."""
+    kinds = {*(one.kind for one in given_up), *doubted(snapshot)}
+    ages = [(snapshot.now - snapshot.attempts[kind].at).total_seconds() for kind in kinds]
+    return snapshot.config.resync_seconds - max(ages)
+
+
+def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Verdict:
+    """Names the objects, their fields, and who changes them."""
+    said = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
+    said |= {one.kind: _changed(snapshot, one) for one in given_up}
+    sentences = [said[kind] for kind in Kind if kind in said]
+    sentences.append("Exempt the object, or ask for the same in the spec.")
+    again = format_duration(snapshot.config.resync_seconds)
+    sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
+    return Verdict(False, AcceptedReason.CHANGED_BY_OTHERS, " ".join(sentences))
+
+
+def _changed(snapshot: Snapshot, apply: Apply) -> str:
+    live = snapshot.objects[apply.kind]
+    managers = _changers(snapshot, apply)
+    fields = [spelt(path) for path in apply.fields[:_MOST_FIELDS]]
+    if len(apply.fields) > _MOST_FIELDS:
+        fields.append(f"{len(apply.fields) - _MOST_FIELDS} more")
+    who = (
+        f"by field manager {' and '.join(managers)}"
+        if managers
+        else "probably by an admission policy or webhook (no field manager is recorded)"
+    )
+    return f"{apply.kind.value} {name(live)}: {', '.join(fields)} changed after each apply, {who}."
+
+
+def _changers(snapshot: Snapshot, apply: Apply) -> list[str]:
+    """Field managers of what was found changed."""
+    live = snapshot.objects[apply.kind]
+    return sorted({manager for path in apply.fields for manager in _managers(live, path)})
+
+
+def _given_up(snapshot: Snapshot) -> bool:
+    """Whether status says that applies have ended."""
+    told = snapshot.desire.status.conditions
+    return any((one.type, one.reason) == (ConditionType.ACCEPTED, AcceptedReason.CHANGED_BY_OTHERS) for one in told)
+
+
+def _recent(snapshot: Snapshot, apply: Apply) -> Attempt | None:
+    """The last apply of the same, if it is recent."""
+    before = snapshot.attempts.get(apply.kind)
+    if before is None or before.of != _of(snapshot, apply):
+        return None
+    return before if _is_recent(snapshot, before) else None
+
+
+def _is_recent(snapshot: Snapshot, tried: Attempt) -> bool:
+    """Whether it is not so old that the world may be another by now."""
+    # Before the last apply is no time to wait from: the clock was set back.
+    return 0 <= (snapshot.now - tried.at).total_seconds() < snapshot.config.resync_seconds
+
+
+def _of(snapshot: Snapshot, apply: Apply) -> tuple[int, str]:
+    """Names what is applied for which generation; not annotations, which note what became of it."""
+    return snapshot.desire.meta.generation, digest(apply.body["spec"])
+
+
+def _managers(live: Object, path: Path) -> set[str]:
+    """Field managers other than the operator that own the field."""
+    return {
+        str(entry.get("manager"))
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") != names.MANAGER_HANDS and _owns(entry.get("fieldsV1") or {}, path)
+    }
+
+
+def _owns(fields: Mapping[str, Any], path: Path) -> bool:
+    """Whether a managed-fields set has this path, or a field that is one whole above it."""
+    node = fields
+    for depth, step in enumerate(path):
+        if depth and not node:
+            return True
+        below = [value for key, value in node.items() if _is_step(key, step)]
+        if not below:
+            return False
+        node = below[0]
+    return True
+
+
+def _is_step(key: str, step: str | Item) -> bool:
+    if isinstance(step, str):
+        return key == f"f:{step}"
+    return key.startswith("k:") and json.loads(key.removeprefix("k:")).get(step.key) == step.value

@@ -1,0 +1,96 @@
+"""Everything a plan is made from, read at one moment. Same snapshot, same plan.
+
+The InferenceService is read as untrusted input: where the spec does not parse, what is needed to say so in its status
+still does. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from flyball_operator.api.parse import InvalidSpecError, parse_service
+from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
+from flyball_operator.reconcile.plan.objects import Kind, Object, Path, controlled_by
+
+#: Seconds between two lists of everything, where the operator is told no other.
+RESYNC_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """What this operator was started with and pods are rendered from.
+
+    `plugin_image`: image of the init container that brings the engine plugin. `public_key`: PEM that engines verify
+    setpoints with. Both may be empty; governed services are then not accepted. `resync_seconds`: seconds until what
+    others changed after each apply is applied again.
+    """
+
+    plugin_image: str = ""
+    public_key: str = ""
+    resync_seconds: float = RESYNC_SECONDS
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The last applies of an object, as this process remembers them.
+
+    `of` is the generation and a digest of what was applied, and `at` is when it was last. `results` are sets of fields
+    that were found changed after an earlier apply of the same. `doubt`: what was said of the object, where it was tried
+    again and another controller may change it back later; else empty.
+    """
+
+    of: tuple[int, str]
+    results: frozenset[tuple[Path, ...]]
+    at: datetime
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class Desire:
+    """An InferenceService as found: its metadata and status, and its parsed form or why it does not parse."""
+
+    meta: ObjectMeta
+    status: InferenceServiceStatus
+    service: InferenceService | None
+    error: str = ""
+
+
+def read_desire(raw: Object) -> Desire:
+    """Parse what the API server holds. Raises `NoObjectError` only if it is not even a Kubernetes object."""
+    try:
+        service = parse_service(raw)
+    except InvalidSpecError as error:
+        return Desire(meta=error.metadata, status=error.status, service=None, error=str(error))
+    return Desire(meta=service.metadata, status=service.status, service=service)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The service, everything of its name or UID, and the moment.
+
+    `objects`: the one object of the service's name per kind, its own or foreign. `revisions`: those that it controls.
+    `pods`: its own (`membership`). `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership
+    under which the status is written. `status_written`: when this process last wrote the status. `refused`: the API
+    server's words when it refused the last attempt to write what this generation asks for. `attempts`: the last applies
+    of each object.
+    """
+
+    desire: Desire
+    now: datetime
+    config: Config
+    objects: Mapping[Kind, Object] = field(default_factory=dict)
+    revisions: tuple[Object, ...] = ()
+    pods: tuple[Object, ...] = ()
+    slices: tuple[Object, ...] = ()
+    epoch: int = 0
+    status_written: datetime | None = None
+    refused: str = ""
+    attempts: Mapping[Kind, Attempt] = field(default_factory=dict)
+
+    def own(self, kind: Kind) -> Object | None:
+        """The object of this kind, if it is this service's own."""
+        found = self.objects.get(kind)
+        return found if found is not None and controlled_by(found, self.desire.meta.uid) else None

@@ -1,0 +1,258 @@
+"""The hands' part of the status: five conditions, each decided by a chain of rules whose first answer counts.
+
+`Accepted`: can be acted upon. `Progressing`: whether pods are, or are being brought, as asked for (as a Deployment's:
+False is trouble). `Available`: at least one Ready endpoint, of whatever generation; not the Deployment's word, which
+says Available at none ready where one of one may be unavailable. `Ready`: all that this generation asks for runs and
+serves. `Stalled`: it will not without somebody's help; there only while it is True, as kstatus has it. What waits for a
+rollout (`kubectl wait`, Helm 4, Flux) looks at the last two, at this `observedGeneration`. Reasons are below and in
+`causes.CauseReason`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, Condition, ConditionType
+from flyball_operator.reconcile.plan import revision, service
+from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict
+from flyball_operator.reconcile.plan.causes import ready_templates
+from flyball_operator.reconcile.plan.intents import Event
+from flyball_operator.reconcile.plan.labels import selector_text
+from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, timestamp, uid
+from flyball_operator.reconcile.plan.rollout import Rollout, Stage
+from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: Least seconds between two status writes that change no condition.
+QUIET_SECONDS: Final = 60.0
+
+
+class Reason(StrEnum):
+    """Reasons of the hands' conditions besides those of acceptance and of `CauseReason`."""
+
+    ROLLING_OUT = "RollingOut"
+    """Pods are being brought to the template asked for."""
+    ROLLOUT_COMPLETE = "RolloutComplete"
+    """All pods have the template asked for."""
+    ROLLED_BACK = "RolledBack"
+    """What was asked for failed; the last good template is back. A changed spec is tried, the same is not."""
+    NOT_ACCEPTED = "NotAccepted"
+    """Nothing is changed while the service is not accepted."""
+    ENDPOINTS_READY = "EndpointsReady"
+    """At least one pod serves."""
+    EARLIER_REVISION_SERVES = "EarlierRevisionServes"
+    """Pods serve, but none of what this generation asks for; the message names their revision."""
+    NO_READY_ENDPOINT = "NoReadyEndpoint"
+    """No pod serves yet."""
+    SCALED_TO_ZERO = "ScaledToZero"
+    """No pod is asked for."""
+    REPLICAS_NOT_READY = "ReplicasNotReady"
+    """Pods have the template asked for, but fewer or more than asked for are Ready."""
+    SERVING = "Serving"
+    """As many pods as asked for serve, all with the template asked for."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a condition says."""
+
+    status: bool
+    reason: str
+    message: str
+
+
+def ready_endpoints(snapshot: Snapshot) -> int:
+    """Ready endpoints of our own Service, as kube-proxy sees them; neither a foreign Service's nor a foreign pod's."""
+    front = snapshot.own(Kind.SERVICE)
+    if front is None:
+        return 0
+    members = {uid(pod) for pod in snapshot.pods}
+    return sum(
+        1
+        for found in snapshot.slices
+        if controlled_by(found, uid(front))
+        for endpoint in found.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready") and (endpoint.get("targetRef") or {}).get("uid") in members
+    )
+
+
+def claims(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> dict[ConditionType, Claim]:
+    """What the conditions say about this snapshot."""
+    accepted = Claim(verdict.accepted, verdict.reason.value, verdict.message)
+    progressing = _progressing(rollout)
+    available = _available(snapshot, rollout)
+    said = {
+        ConditionType.ACCEPTED: accepted,
+        ConditionType.PROGRESSING: progressing,
+        ConditionType.AVAILABLE: available,
+        ConditionType.READY: _ready(snapshot, rollout, progressing, available) if accepted.status else accepted,
+    }
+    stuck = next((claim for claim in (accepted, progressing) if not claim.status), None)
+    # Garbage collection ends by itself.
+    if stuck is not None and verdict.reason is not AcceptedReason.EARLIER_SERVICE_LEAVING:
+        said[ConditionType.STALLED] = replace(stuck, status=True)
+    return said
+
+
+def _progressing(rollout: Rollout | None) -> Claim:
+    if rollout is None:
+        return Claim(False, Reason.NOT_ACCEPTED, "nothing is changed while the service is not accepted")
+    detail = f"{rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
+    match rollout.stage:
+        case Stage.ROLLED_BACK:
+            advice = "the last good pod template is back; change the spec to try again"
+            return Claim(False, Reason.ROLLED_BACK, f"{detail}; {advice}")
+        case Stage.FAILED if rollout.cause is not None:
+            return Claim(False, rollout.cause.reason, f"{rollout.cause.message}; there is no earlier good generation")
+        case Stage.FAILED:
+            return Claim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
+        case Stage.COMPLETE:
+            return Claim(True, Reason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
+        case Stage.ROLLING:
+            return Claim(True, Reason.ROLLING_OUT, detail or "pods are being brought to the template asked for")
+
+
+def _available(snapshot: Snapshot, rollout: Rollout | None) -> Claim:
+    if ready_endpoints(snapshot):
+        return _served(snapshot)
+    if _wanted(snapshot) == 0:
+        return Claim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+    if rollout is not None and rollout.outage is not None:
+        return Claim(False, rollout.outage.reason, rollout.outage.message)
+    return Claim(False, Reason.NO_READY_ENDPOINT, "no pod serves")
+
+
+def _served(snapshot: Snapshot) -> Claim:
+    """Whose pods serve. Endpoints do not say; a Ready pod's template does."""
+    wanted, ready = snapshot.desire.service, ready_templates(snapshot.pods)
+    if not ready or (wanted is not None and revision.spec_hash(wanted) in ready):
+        return Claim(True, Reason.ENDPOINTS_READY, "at least one pod serves")
+    kept = (found for item in snapshot.revisions if (found := revision.read(item)) is not None)
+    numbers = sorted(found.number for found in kept if found.spec_hash in ready)
+    serving = f"revision {', '.join(map(str, numbers))} serves" if numbers else "an earlier revision serves"
+    generation = snapshot.desire.meta.generation
+    message = f"{serving}, not what generation {generation} asks for (kubectl get controllerrevisions lists revisions)"
+    return Claim(True, Reason.EARLIER_REVISION_SERVES, message)
+
+
+def _wanted(snapshot: Snapshot) -> int | None:
+    """Pods asked for; None where there is no Deployment."""
+    deployment = snapshot.own(Kind.DEPLOYMENT)
+    return None if deployment is None else int(deployment["spec"].get("replicas", 1))
+
+
+def _ready(snapshot: Snapshot, rollout: Rollout | None, progressing: Claim, available: Claim) -> Claim:
+    if rollout is None or rollout.stage is not Stage.COMPLETE:
+        return replace(progressing, status=False)
+    wanted = _wanted(snapshot)
+    if rollout.full and wanted == 0:
+        return Claim(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, and no pod is left")
+    if not available.status:
+        return available
+    if not rollout.full:
+        counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
+        detail = f": {rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
+        message = f"{counts.get('readyReplicas', 0)} of {wanted} replicas are ready{detail}"
+        return Claim(False, Reason.REPLICAS_NOT_READY, message)
+    return Claim(True, Reason.SERVING, "as many pods as asked for serve, all with the template asked for")
+
+
+def render(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> Object:
+    """The hands' whole part of the status."""
+    meta = snapshot.desire.meta
+    counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
+    return {
+        "observedGeneration": meta.generation,
+        "epoch": snapshot.epoch,
+        "replicas": counts.get("replicas", 0),
+        "readyReplicas": counts.get("readyReplicas", 0),
+        "selector": selector_text(meta),
+        "url": service.url(meta),
+        "revisionOutdated": rollout.outdated if rollout is not None else snapshot.desire.status.revision_outdated,
+        "conditions": [_condition(snapshot, kind, claim) for kind, claim in claims(snapshot, verdict, rollout).items()],
+    }
+
+
+def _condition(snapshot: Snapshot, kind: ConditionType, claim: Claim) -> Object:
+    word = "True" if claim.status else "False"
+    before = _find(snapshot, kind)
+    kept = before is not None and before.status == word and before.last_transition_time
+    return {
+        "type": kind.value,
+        "status": word,
+        "reason": str(claim.reason),
+        "message": claim.message,
+        "observedGeneration": snapshot.desire.meta.generation,
+        "lastTransitionTime": before.last_transition_time if kept and before else timestamp(snapshot.now),
+    }
+
+
+def _find(snapshot: Snapshot, kind: ConditionType | str) -> Condition | None:
+    return next((item for item in snapshot.desire.status.conditions if item.type == kind), None)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the status to be differs from the one that is. `urgent` differences are not held back."""
+
+    any: bool
+    urgent: bool
+
+
+def difference(snapshot: Snapshot, wanted: Object) -> Difference:
+    """Compare. The epoch alone is no difference: an operator that restarts writes nothing."""
+    found = snapshot.desire.status
+    urgent = (
+        found.observed_generation != wanted["observedGeneration"]
+        or found.selector != wanted["selector"]
+        or found.url != wanted["url"]
+        or found.revision_outdated != wanted["revisionOutdated"]
+        # Autoscalers read them, and beside a condition that changed an older count reads as a contradiction.
+        or (found.replicas, found.ready_replicas) != (wanted["replicas"], wanted["readyReplicas"])
+        or _types(snapshot) != {item["type"] for item in wanted["conditions"]}
+        or any(True for _ in transitions(snapshot, wanted))
+        or any(True for _ in _other_causes(snapshot, wanted))
+    )
+    words = any(
+        (before := _find(snapshot, item["type"])) is None or before.message != item["message"]
+        for item in wanted["conditions"]
+    )
+    return Difference(any=urgent or words, urgent=urgent)
+
+
+def _types(snapshot: Snapshot) -> set[str]:
+    return {item.type for item in snapshot.desire.status.conditions if item.type in HANDS_CONDITIONS}
+
+
+def _other_causes(snapshot: Snapshot, wanted: Object) -> Iterator[Object]:
+    """Conditions whose message begins with another cause: its words may alternate, what it is is told at once."""
+    for item in wanted["conditions"]:
+        before = _find(snapshot, item["type"])
+        if before is not None and before.message.partition(":")[0] != item["message"].partition(":")[0]:
+            yield item
+
+
+def transitions(snapshot: Snapshot, wanted: Object) -> Iterator[tuple[Condition | None, Object]]:
+    """Conditions whose status or reason changes, before and after."""
+    for item in wanted["conditions"]:
+        before = _find(snapshot, item["type"])
+        if before is None or (before.status, before.reason) != (item["status"], item["reason"]):
+            yield before, item
+
+
+def events(snapshot: Snapshot, wanted: Object) -> tuple[Event, ...]:
+    """What users are told: transitions only, and none that merely follows from another."""
+    told = []
+    for before, item in transitions(snapshot, wanted):
+        good = item["status"] == "True"
+        available = before is not None and before.status == "True"
+        derived = item["type"] in (ConditionType.READY, ConditionType.STALLED) or item["reason"] == Reason.NOT_ACCEPTED
+        # Not yet, or still, whosever pods they are.
+        same = item["type"] == ConditionType.AVAILABLE and good == available
+        if not (derived or same):
+            reason = str(item["reason"]) if item["reason"] != item["type"] else str(item["type"])
+            warned = not good or reason == AcceptedReason.UNKNOWN_ANNOTATION
+            told.append(Event("Warning" if warned else "Normal", reason, item["message"]))
+    return tuple(told)

@@ -1,0 +1,43 @@
+"""The hands' part of the status of a service whose namespace is not watched.
+
+Nothing is decided about such a service: what is around it may not be read. So the figures of the status stay, with
+the generation that they are of, and every condition of the hands is Unknown. Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from flyball_operator.api.v1alpha1 import BRAIN_FIELDS, HANDS_CONDITIONS, ConditionType
+from flyball_operator.reconcile.plan.objects import Object, timestamp
+
+#: The namespace is missing, or rights that the operator needs there are not granted; the message says which.
+NAMESPACE_NOT_WATCHED: Final = "NamespaceNotWatched"
+
+
+def unwatched(raw: Object, why: str, *, epoch: int, now: datetime) -> Object | None:
+    """The hands' part for a service as read; None if its status says so already."""
+    found = raw.get("status") or {}
+    before = {item.get("type"): item for item in found.get("conditions") or ()}
+    conditions = [
+        {
+            "type": kind.value,
+            "status": "Unknown",
+            "reason": NAMESPACE_NOT_WATCHED,
+            "message": f"nobody looks after this service: {why}",
+            "observedGeneration": (before.get(kind) or {}).get("observedGeneration", 0),
+            "lastTransitionTime": _since(before.get(kind) or {}, now),
+        }
+        for kind in ConditionType
+        if kind in HANDS_CONDITIONS
+    ]
+    if all(before.get(item["type"], {}).get("message") == item["message"] for item in conditions):
+        return None
+    kept = {field: value for field, value in found.items() if field not in BRAIN_FIELDS}
+    return {**kept, "epoch": epoch, "conditions": conditions}
+
+
+def _since(before: Object, now: datetime) -> str:
+    same = before.get("status") == "Unknown" and before.get("lastTransitionTime")
+    return str(same or timestamp(now))

@@ -1,0 +1,195 @@
+"""The hands: snapshot, plan, apply, and again until nothing is left to do; then the status, then the events.
+
+Everything is decided on live reads and carried out only on what was read. The status is written once a round finds
+nothing to change, so it never tells of a state that was only meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, TypeVar
+
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.apply import carry_out, describe
+from flyball_operator.kube.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    NotLeadingError,
+    RefusedError,
+)
+from flyball_operator.kube.events import EventPoster
+from flyball_operator.kube.leadership import Leadership
+from flyball_operator.kube.reader import Key, Reader, Seen
+from flyball_operator.kube.status import apply_status
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.plan import settling
+from flyball_operator.reconcile.plan.intents import Apply, Plan
+from flyball_operator.reconcile.plan.objects import Kind
+from flyball_operator.reconcile.plan.planner import plan as make_plan
+from flyball_operator.reconcile.plan.snapshot import Attempt
+from flyball_operator.reconcile.plan.unwatched import unwatched
+from flyball_operator.reconcile.queue import KeyQueue
+
+#: Rounds of snapshot, plan and apply in one go: creating takes three, a rollback four.
+ROUNDS: Final = 8
+#: Seconds one service may take; longer is a fault, and is tried again.
+RECONCILE_SECONDS: Final = 60.0
+#: Services whose last status write and last applies are remembered.
+_REMEMBERED: Final = 10_000
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class UnsettledError(ClusterError):
+    """After all rounds there was still something to do: somebody else keeps changing the same objects."""
+
+
+class Hands:
+    """Brings services to what their specs ask for."""
+
+    def __init__(
+        self,
+        *,
+        api: KubeApi,
+        reader: Reader,
+        leadership: Leadership,
+        events: EventPoster,
+        metrics: Metrics,
+        now: Callable[[], datetime],
+        out: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        """`out`: why a namespace is not watched, None if it is, empty while that is not known."""
+        self._api = api
+        self._reader = reader
+        self._leadership = leadership
+        self._events = events
+        self._metrics = metrics
+        self._now = now
+        self._out = out
+        # A process that starts does not know when the status was written last, and must not write because it started.
+        self._started = now()
+        self._status_written: dict[str, datetime] = {}
+        self._attempts: dict[str, dict[Kind, Attempt]] = {}
+
+    async def work(self, queue: KeyQueue[Key]) -> None:
+        """Work on keys for ever. Only its cancellation ends it: no service's trouble may stop the others."""
+        while True:
+            key = await queue.get()
+            try:
+                await self._work_on(key, queue)
+            finally:
+                queue.done(key)
+
+    async def _work_on(self, key: Key, queue: KeyQueue[Key]) -> None:
+        if not self._leadership.may_act():
+            # Standing by. All keys are added again when the lease is won.
+            return
+        try:
+            async with asyncio.timeout(RECONCILE_SECONDS):
+                again = await self._look_at(key)
+        except NotLeadingError:
+            self._metrics.reconciled("fenced")
+        except (ClusterError, TimeoutError) as error:
+            self._metrics.reconciled("error")
+            delay = queue.failed(key)
+            log.warning("%s: %s: %s; again in %.1f s", key, type(error).__name__, error, delay)
+        except Exception:
+            # A bug shows on one service first; the others go on.
+            self._metrics.reconciled("bug")
+            log.exception("%s: unexpected error; again in %.1f s", key, queue.failed(key))
+        else:
+            self._metrics.reconciled("ok")
+            queue.succeeded(key)
+            if again is not None:
+                queue.add(key, again)
+
+    async def _look_at(self, key: Key) -> float | None:
+        why = self._out(key.namespace)
+        if why is None:
+            return await self.reconcile(key)
+        if why:
+            with suppress(ForbiddenError, NotFoundError):
+                await self._tell_unwatched(key, why)
+        return None
+
+    async def _tell_unwatched(self, key: Key, why: str) -> None:
+        """Say that nobody looks after the service; nothing else is done about it."""
+        raw = await self._reader.service(key)
+        if raw is None:
+            return
+        status = unwatched(raw, why, epoch=self._leadership.epoch, now=self._now())
+        if status is not None:
+            await apply_status(self._api, raw["metadata"], status)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Bring one service to what its spec asks for. Returns seconds after which to look again, if it must be.
+
+        Raises `UnsettledError`, `RefusedError` or `ForbiddenError` (told in the status before), and the rest of the
+        tree.
+        """
+        for _ in range(ROUNDS):
+            seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
+            if seen is None:
+                return None
+            uid = seen.snapshot.desire.meta.uid
+            remembered = replace(
+                seen.snapshot,
+                status_written=self._status_written.get(uid, self._started),
+                attempts=self._attempts.get(uid, {}),
+            )
+            seen = replace(seen, snapshot=remembered)
+            plan = make_plan(seen.snapshot)
+            try:
+                if not await self._carry_out(key, seen, plan):
+                    await self._tell(seen, plan)
+                    return plan.requeue_after
+            except (ConflictError, AlreadyExistsError, NotFoundError) as error:
+                log.info("%s: changed meanwhile, looking again: %s", key, error)
+        raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
+
+    async def _carry_out(self, key: Key, seen: Seen, plan: Plan) -> bool:
+        """Carry the intents out in order. True if there were any."""
+        for intent in plan.intents:
+            try:
+                await carry_out(self._api, key.namespace, intent)
+            except (RefusedError, ForbiddenError) as error:
+                told = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
+                await self._tell(seen, make_plan(told))
+                raise
+            if isinstance(intent, Apply):
+                self._remember_attempt(seen, intent)
+            self._metrics.wrote(intent)
+            log.info("%s: %s", key, describe(intent))
+        return bool(plan.intents)
+
+    def _remember_attempt(self, seen: Seen, intent: Apply) -> None:
+        uid = seen.snapshot.desire.meta.uid
+        attempt = settling.attempt(seen.snapshot, intent)
+        _put(self._attempts, uid, {**self._attempts.get(uid, {}), intent.kind: attempt})
+
+    async def _tell(self, seen: Seen, plan: Plan) -> None:
+        if plan.status is None:
+            return
+        meta = seen.snapshot.desire.meta
+        await apply_status(self._api, seen.raw["metadata"], plan.status)
+        _put(self._status_written, meta.uid, seen.snapshot.now)
+        for event in plan.events:
+            await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
+
+
+def _put(remembered: dict[str, T], uid: str, value: T) -> None:
+    """Remember it of this service, and forget the service that was written least lately."""
+    remembered.pop(uid, None)
+    remembered[uid] = value
+    if len(remembered) > _REMEMBERED:
+        del remembered[next(iter(remembered))]

@@ -1,0 +1,136 @@
+"""Lists one namespace now and then: what watches missed is found, ghosts vanish, every service is looked at again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.election import LeadershipLostError
+from flyball_operator.kube.epochs import highest_of
+from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, OURS, PODS, REPLICA_SETS
+from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.reconcile.queue import KeyQueue
+
+RETRY_SECONDS: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the sweeps of all namespaces share. `epoch`: of our leadership, 0 while not leading."""
+
+    cache: Cache
+    queue: KeyQueue[Key]
+    metrics: Metrics
+    clock: Callable[[], float]
+    jitter: Callable[[], float]
+    epoch: Callable[[], int] = lambda: 0
+
+
+def refuses(error: ClusterError) -> bool:
+    """Whether the API server says that a namespace is not there for us, and not that it cannot answer."""
+    return isinstance(error, (ForbiddenError, NotFoundError)) and not isinstance(error, UnauthorizedError)
+
+
+class Sweeper:
+    """Keeps the cache true and the queue filled, in one namespace; None is all of them."""
+
+    def __init__(self, api: KubeApi, namespace: str | None, shared: Shared) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._shared = shared
+        self._last: float | None = None
+        self._tried = shared.clock()
+        self._sweeping = asyncio.Lock()
+        self._soon = asyncio.Event()
+
+    def age(self) -> float:
+        """Seconds since the last sweep; 0 before the first."""
+        return 0.0 if self._last is None else self._shared.clock() - self._last
+
+    def idle(self) -> float:
+        """Seconds since a sweep last began. An API server that is away leaves it small."""
+        return self._shared.clock() - self._tried
+
+    async def run(self, every: float) -> NoReturn:
+        """Sweep for ever, every so many seconds ± 10 %. Raises the `ClusterError` that refuses it."""
+        while True:
+            self._soon.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), every * (0.9 + 0.2 * self._shared.jitter()))
+            while True:
+                if await self._try():
+                    break
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def hurry(self) -> None:
+        """Sweep now."""
+        self._soon.set()
+
+    async def _try(self) -> bool:
+        """One sweep. True if it succeeded; raises the `ClusterError` that refuses it."""
+        try:
+            await self.sweep()
+        except ClusterError as error:
+            if refuses(error):
+                raise
+            log.warning("%s could not be listed: %s", titled(self._namespace), error)
+            return False
+        return True
+
+    async def sweep(self) -> None:
+        """List services, their pods and what controls these; replace the cache, and have every service looked at.
+
+        Raises `ClusterError`, and `LeadershipLostError` where a status shows that somebody led after us.
+        """
+        self._tried = self._shared.clock()
+        async with self._sweeping:
+            cache, metrics = self._shared.cache, self._shared.metrics
+            services, version = await self._api.list(INFERENCE_SERVICES, self._namespace)
+            self._check_epoch(services)
+            missed = cache.replace_services(services, int(version or 0), namespace=self._namespace)
+            for kind, replace in ((DEPLOYMENTS, cache.replace_deployments), (REPLICA_SETS, cache.replace_replica_sets)):
+                links, links_version = await self._api.list(kind, self._namespace, selector=OURS)
+                replace(links, int(links_version or 0), namespace=self._namespace)
+            pods, pods_version = await self._api.list(PODS, self._namespace, selector=OURS)
+            missed_pods = cache.replace_pods(pods, int(pods_version or 0), namespace=self._namespace)
+            if self._last is not None:
+                metrics.missed("InferenceService", missed)
+                metrics.missed("Pod", missed_pods)
+            self.look_at_all()
+            self._last = self._shared.clock()
+
+    def forget(self) -> None:
+        """Drop what is known of the namespace: what happens there can be seen no more."""
+        self._last = None
+        self._shared.cache.forget(self._namespace)
+
+    def look_at_all(self, *, at_once: bool = False) -> None:
+        """Have every known service looked at; `at_once`: also those that wait because a look failed."""
+        look = self._shared.queue.urge if at_once else self._shared.queue.add
+        for desire in self._shared.cache.services:
+            if self._namespace in (None, desire.meta.namespace):
+                look(Key(desire.meta.namespace, desire.meta.name))
+
+    def _check_epoch(self, services: Sequence[Object]) -> None:
+        ours = self._shared.epoch()
+        found = highest_of(services, ours)
+        if 0 < ours < found:
+            raise LeadershipLostError(
+                f"a status in {titled(self._namespace)} has epoch {found}, ours is {ours}: somebody led after us"
+            )
+
+
+def titled(namespace: str | None) -> str:
+    """A watched namespace in a sentence."""
+    return f"namespace {namespace}" if namespace is not None else "the whole cluster"

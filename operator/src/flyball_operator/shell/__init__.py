@@ -1,1 +1,0 @@
-"""EFFECT. kopf handlers, queue, loops, settings, own telemetry."""

@@ -1,0 +1,1 @@
+"""EFFECT. Engines are told a setpoint, and read back until they confirm it."""

@@ -1,0 +1,103 @@
+"""One start of one pod's engine, as far as it is known, and what its answers say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
+from flyball_operator.engines.errors import BadAnswerError, EngineError, RefusedError, UnreachableError
+from flyball_operator.tuning.filters.stall import Standstill
+from flyball_operator.tuning.report.conditions import Reason
+
+#: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
+LEAST_WAIT: Final = 1.0
+
+
+@dataclass
+class Member:
+    """One start of one pod's engine, as far as it is known.
+
+    `contested`: the number that it says it has another body under. `unknown`: knobs that it does not know, having
+    refused a setpoint for them. `trips` of the watchdog are counted by core.
+    """
+
+    container: tuple[str, int]
+    holds: Generation | None = None
+    verified_at: float = float("-inf")
+    written_at: float = float("-inf")
+    retry_at: float = float("-inf")
+    wait: float = LEAST_WAIT
+    read_back: ReadBack | None = None
+    problem: EngineError | None = None
+    contested: Generation | None = None
+    unknown: dict[AnyKnob, str] = field(default_factory=dict)
+    trips: dict[int, int] = field(default_factory=dict)
+    standstills: dict[int, Standstill] = field(default_factory=dict)
+
+    @property
+    def stuck(self) -> list[Standstill]:
+        """Of its cores that let nobody in."""
+        return [found for found in self.standstills.values() if found.stuck]
+
+
+def generation_of(setpoint: Setpoint) -> Generation:
+    """The number of a setpoint."""
+    return Generation(epoch=setpoint.epoch, generation=setpoint.generation)
+
+
+def common(read_back: ReadBack) -> Generation | None:
+    """The generation that every core applies; None if they differ or some are silent."""
+    applied = {core.applied for core in read_back.cores}
+    return applied.pop() if len(applied) == 1 and not read_back.unknown else None
+
+
+def thrown_out(member: Member) -> list[Clamp]:
+    """The limits that are at their start values because the watchdog threw the setpoint out; empty if it did not.
+
+    The engine goes on naming the generation: what it heard is what it is renewed by, and only a newer one is tried. So
+    such a member holds the setpoint, and is not written to, and runs under another.
+    """
+    cores = member.read_back.cores if member.read_back is not None else ()
+    return [clamp for core in cores for clamp in core.clamped if clamp.reason == ClampReason.WATCHDOG]
+
+
+def trip(clamps: Iterable[Clamp]) -> str:
+    """What the watchdog did, for people; cores mostly say the same."""
+    limits = dict.fromkeys(f"{clamp.knob.value} is {clamp.effective}, not {clamp.requested}" for clamp in clamps)
+    if not limits:
+        return "requests stood still; start values held until the change that came since"
+    return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
+
+
+def claimed(member: Member) -> Generation | None:
+    """The newest number that an engine says it holds: some part of it echoes it, or it refused an older one for it."""
+    found: list[Generation | None] = []
+    if member.read_back is not None:
+        accepted = member.read_back.accepted
+        found += [core.applied for core in member.read_back.cores]
+        found.append(generation_of(accepted) if accepted is not None else None)
+    if isinstance(member.problem, RefusedError):
+        found.append(member.problem.applied)
+    return max((number for number in found if number is not None), key=Generation.order, default=None)
+
+
+def is_contested(problem: EngineError | None) -> bool:
+    """Whether an engine says that it has another body under our number."""
+    return isinstance(problem, RefusedError) and problem.refusal is Refusal.CONFLICT
+
+
+def is_unknown(problem: EngineError, knob: AnyKnob) -> bool:
+    """Whether an engine refused a setpoint since its contract does not have this field."""
+    refused = isinstance(problem, RefusedError) and problem.refusal is Refusal.INVALID
+    return refused and f"{knob.value}: Extra inputs are not permitted" in str(problem)
+
+
+def reason_of(problem: EngineError) -> Reason:
+    """What a condition says of an answer that was none."""
+    if isinstance(problem, UnreachableError | BadAnswerError):
+        return Reason.UNREACHABLE
+    if isinstance(problem, RefusedError) and problem.refusal is Refusal.UNSUPPORTED:
+        return Reason.UNSUPPORTED
+    return Reason.PUSH_FAILED

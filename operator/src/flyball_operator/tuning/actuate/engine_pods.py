@@ -1,0 +1,420 @@
+"""The engines of one service: which pods hold the setpoint, which still need it, and what is wrong with the others.
+
+A pod is known by its UID and this start of its container: a restarted engine comes back with its start values, so a new
+container id means the setpoint must be written again, without waiting for a decision. Confirmed pods are read back
+now and then all the same, because an engine core can lose its limits while its container stays. After an expiry it is
+written to again; after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from flyball_engine.contract import (
+    DEFAULT_CLASS,
+    AnyKnob,
+    CoreState,
+    Generation,
+    Knob,
+    Limits,
+    OrderKnob,
+    QueueKnob,
+    QueueLimits,
+    ReadBack,
+    Refusal,
+    Setpoint,
+)
+from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
+from flyball_operator.engines.errors import (
+    EngineError,
+    NotLeadingError,
+    RefusedError,
+)
+from flyball_operator.tuning.actuate.engine_handle import (
+    LEAST_WAIT,
+    Member,
+    claimed,
+    common,
+    generation_of,
+    is_contested,
+    is_unknown,
+    reason_of,
+    thrown_out,
+    trip,
+)
+from flyball_operator.tuning.actuate.generation_bounds import Reach
+from flyball_operator.tuning.filters.canary import Showing
+from flyball_operator.tuning.filters.stall import observed
+from flyball_operator.tuning.observe.signals import CellKey, Sums, cells_of
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.ports import EnginePod
+from flyball_operator.tuning.report.conditions import Reason
+
+#: Seconds between read-backs of a pod that has confirmed.
+VERIFY_SECONDS: Final = 15.0
+#: The same of one that has a setpoint alone: the others wait for what it shows.
+VERIFY_ALONE_SECONDS: Final = 4.0
+#: The longest wait after a failed write.
+LARGEST_WAIT: Final = 10.0
+#: Seconds to wait for the answers of all pods: most land between two steps.
+PATIENCE_SECONDS: Final = 3.0
+#: A setpoint is written again after this share of its life, so that it never expires while the operator lives.
+RENEW_SHARE: Final = 0.25
+
+
+@dataclass
+class Crew:
+    """The pods of one service. `clock` is monotonic, in seconds; `reach`: how far their numbers can have got by now."""
+
+    client: EngineClient
+    clock: Callable[[], float]
+    on_applied: Callable[[Acknowledged], None]
+    on_failed: Callable[[EngineError], None]
+    on_tripped: Callable[[str], None]
+    port: int
+    reach: Callable[[], Reach]
+    #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
+    alone: tuple[str, Setpoint | None] | None = None
+    _members: dict[str, Member] = field(default_factory=dict)
+    _ready: dict[str, EnginePod] = field(default_factory=dict)
+    _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def muster(self, pods: Sequence[EnginePod]) -> None:
+        """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
+        self._ready = {pod.uid: pod for pod in pods if pod.ready and pod.ip is not None}
+        kept = {}
+        for pod in self._ready.values():
+            member = self._members.get(pod.uid)
+            container = (pod.container_id, pod.restarts)
+            kept[pod.uid] = member if member is not None and member.container == container else Member(container)
+        self._members = kept
+
+    @property
+    def ready(self) -> int:
+        """Ready pods."""
+        return len(self._ready)
+
+    def applied(self, setpoint: Setpoint) -> int:
+        """Ready pods of which every core has confirmed this setpoint, and runs under it."""
+        wanted = generation_of(setpoint)
+        return sum(1 for member in self._members.values() if member.holds == wanted and not thrown_out(member))
+
+    def read_backs(self) -> dict[str, ReadBack]:
+        """The last read-back of each pod, by pod and container start."""
+        return {
+            f"{uid}/{member.container}": member.read_back
+            for uid, member in self._members.items()
+            if member.read_back is not None
+        }
+
+    def accepted(self) -> dict[str, Setpoint]:
+        """The setpoint that each pod holds, by UID, as last read back; those that hold none are not in it."""
+        read = {uid: member.read_back for uid, member in self._members.items()}
+        return {uid: found.accepted for uid, found in read.items() if found is not None and found.accepted is not None}
+
+    @property
+    def running(self) -> bool:
+        """Whether some engine had requests when it was last read back."""
+        return any(core.running + core.waiting > 0 for core in self._cores())
+
+    def busiest(self) -> EnginePod | None:
+        """The governed pod with the most requests, of which most is to be seen; None if all have something wrong."""
+        well = {
+            uid: sum(core.running + core.waiting for core in member.read_back.cores)
+            for uid, member in self._members.items()
+            if member.read_back is not None and member.read_back.governed and member.problem is None
+            if not self._doubted(member)
+        }
+        return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
+
+    def showing(self, uid: str, setpoint: Setpoint) -> Showing:
+        """What one pod shows of running under a setpoint."""
+        member = self._members.get(uid)
+        if member is None or member.read_back is None:
+            return Showing(ready=member is not None)
+        cores, confirmed = member.read_back.cores, member.holds == generation_of(setpoint)
+        return Showing(
+            ready=True,
+            confirmed=confirmed,
+            # What it says of a trip before that was one under another setpoint.
+            tripped=confirmed and bool(thrown_out(member)),
+            busy=any(core.running + core.waiting > 0 for core in cores),
+            steps=sum(sums.steps for core in cores for sums in core.steps),
+        )
+
+    @property
+    def steps_made(self) -> int:
+        """Steps that the engines have made since their starts, all together."""
+        return sum(sums.steps for core in self._cores() for sums in core.steps)
+
+    def _cores(self) -> Iterator[CoreState]:
+        return (core for read_back in self.read_backs().values() for core in read_back.cores)
+
+    def biases(self) -> dict[str, float]:
+        """What steps take over what the model says, by the name of each pod that tells; of several cores the mean."""
+        found: dict[str, float] = {}
+        for uid, member in self._members.items():
+            cores = member.read_back.cores if member.read_back is not None else ()
+            told = [core.local_bias for core in cores if core.local_bias is not None]
+            if told:
+                found[self._ready[uid].name] = sum(told) / len(told)
+        return found
+
+    def stuck(self) -> str | None:
+        """The pods whose cores step and let nobody in, where they are half of all or more; None if they are not.
+
+        One whose watchdog tripped runs under its start values, and a core that does not step hears of no change. Of a
+        few among many it is not the policy.
+        """
+        names = [
+            self._ready[uid].name
+            for uid, member in self._members.items()
+            if any(found.stepping for found in member.stuck) and not thrown_out(member)
+        ]
+        return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._members) else None
+
+    @property
+    def moving(self) -> bool:
+        """Whether no core is seen to stand still, be it for a moment."""
+        return not any(s.seen > s.since for member in self._members.values() for s in member.standstills.values())
+
+    def unsupported(self) -> dict[AnyKnob, str]:
+        """Knobs that some governed pod cannot move live, and why."""
+        found: dict[AnyKnob, str] = {}
+        for member in self._members.values():
+            if member.read_back is not None and member.read_back.governed:
+                found |= member.read_back.unsupported | member.unknown
+        return found
+
+    def _governed(self) -> list[ReadBack]:
+        """What the pods say whose engines are governed. One that is not is told less, the others are not."""
+        return [read_back for read_back in self.read_backs().values() if read_back.governed]
+
+    def ungated(self) -> str | None:
+        """Why some governed pod cannot refuse requests by a deadline, None if all can."""
+        reasons = (read_back.ungated for read_back in self._governed())
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def unordered(self) -> str | None:
+        """Why some governed pod cannot serve prompts in the on-time order, None if all can."""
+        lacking = self.unsupported()
+        # How fast prompts are processed is known of steps whose tokens are.
+        needed = (OrderKnob.ON_TIME, Knob.MAX_NUM_SCHEDULED_TOKENS)
+        return next((lacking[knob] for knob in needed if knob in lacking), None)
+
+    def unclassed(self) -> str | None:
+        """Why some governed pod cannot tell classes of requests apart, None if all can."""
+        return self.unsupported().get(OrderKnob.CLASSES)
+
+    @property
+    def gates(self) -> bool:
+        """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
+        return self.ungated() is None and Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported()
+
+    def able(self, policy: Policy) -> Policy:
+        """The policy without what some pod cannot do: it would refuse the whole."""
+        lacking = self.unsupported()
+        limits = Limits(**{knob.value: value for knob, value in policy.limits.given().items() if knob not in lacking})
+        queued = None if QueueKnob.MAX_NUM_QUEUED_TOKENS in lacking else policy.queued_tokens
+        if Knob.MAX_NUM_SCHEDULED_TOKENS in lacking:
+            # A step is fitted into its time by its tokens, and a gate predicts by what steps are fitted to.
+            return Policy(limits=limits, queued_tokens=queued)
+        shed = None if self.ungated() is not None else policy.shed
+        on_time = None if self.unordered() is not None else policy.on_time
+        # Without a budget the model is for gate and order alone.
+        step = policy.step if shed is not None or on_time is not None or policy.budget is not None else None
+        due = policy.class_deadlines if shed is not None or on_time is not None else ()
+        able = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
+        return able.without_classes() if due and self.unclassed() is not None else able
+
+    def claimed(self) -> list[Generation]:
+        """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
+        return [found for member in self._members.values() if (found := claimed(member)) is not None]
+
+    def _doubted(self, member: Member) -> str:
+        """What is wrong with the numbers that a pod answers with, empty if nothing is."""
+        found = claimed(member)
+        return self.reach().said(found) if found is not None else ""
+
+    def overtaken(self, live: Setpoint) -> bool:
+        """Whether an engine holds numbers that order above these and can be, or another body under them.
+
+        A new number mends that. Whoever has another body under that, too, which nobody was told before, is given no
+        more of them.
+        """
+        reach = self.reach()
+        above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())
+        contested = (member for member in self._members.values() if is_contested(member.problem))
+        return above or any(member.contested == generation_of(live) for member in contested)
+
+    def problems(self, *, sheds: bool = False) -> list[tuple[Reason, str]]:
+        """What is wrong, the gravest first, each with the pod's name; `sheds`: requests are to be refused."""
+        found: list[tuple[Reason, str]] = []
+        for uid, member in self._members.items():
+            name = self._ready[uid].name
+            if member.read_back is not None and not member.read_back.governed:
+                found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
+            elif said := self._doubted(member):
+                found.append((Reason.UNEXPLAINED, f"{name}: {said}"))
+            elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
+                found.append((reason_of(member.problem), f"{name}: {member.problem}"))
+            if clamps := thrown_out(member):
+                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip(clamps)}"))
+            if stuck := member.stuck:
+                still = "" if any(standstill.stepping for standstill in stuck) else ", no step was made"
+                found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
+        lacking = self.unsupported()
+        found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
+        if sheds and (reason := self.ungated()) is not None:
+            found.append((Reason.UNSUPPORTED, f"overload Shed: {reason}"))
+        return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
+
+    def steps(self) -> dict[str, dict[CellKey, Sums]]:
+        """Cumulative steps of each start of each pod, as last read back."""
+        return {
+            start: cells_of(sums for core in read_back.cores for sums in core.steps)
+            for start, read_back in self.read_backs().items()
+        }
+
+    async def survey(self) -> None:
+        """Read back every Ready pod."""
+        await self._talk(self._members, self._read)
+
+    async def push(self, setpoint: Setpoint) -> None:
+        """Write the setpoint to every Ready pod that does not hold it, and is to."""
+        told = self._told(setpoint)
+        due = [uid for uid, given in told.items() if self._members[uid].holds != generation_of(given)]
+        await self._talk(due, lambda there: self._write(there, told[there.key]))
+
+    def to_be_kept(self, setpoint: Setpoint) -> bool:
+        """Whether some pod is to be written to, or read back."""
+        now, told = self.clock(), self._told(setpoint)
+        return bool(self._to_verify(told, now) or self._to_write(told, now))
+
+    async def keep(self, setpoint: Setpoint) -> None:
+        """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
+        now = self.clock()
+        await self._talk(self._to_verify(self._told(setpoint), now), self._read)
+        # Anew: pods come and go while others answer.
+        told = self._told(setpoint)
+        await self._talk(self._to_write(told, now), lambda there: self._write(there, told[there.key]))
+
+    def _to_verify(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
+        """Pods that hold what they were told, and are to be read back."""
+        due = [uid for uid in told if now >= self._verify_at(uid)]
+        return [uid for uid in due if self._members[uid].holds == generation_of(told[uid])]
+
+    def _to_write(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
+        """Pods that are to be written to."""
+        return [uid for uid, given in told.items() if self._is_due(self._members[uid], given, now)]
+
+    def _is_due(self, member: Member, given: Setpoint, now: float) -> bool:
+        """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
+        renew_at = member.written_at + given.expires_seconds * RENEW_SHARE
+        return now >= member.retry_at and (member.holds != generation_of(given) or now >= renew_at)
+
+    def _told(self, setpoint: Setpoint) -> dict[str, Setpoint]:
+        """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
+        if self.alone is None:
+            return dict.fromkeys(self._members, setpoint)
+        first, others = self.alone
+        told = {uid: setpoint if uid == first else others for uid in self._members}
+        return {uid: given for uid, given in told.items() if given is not None}
+
+    def _verify_at(self, uid: str) -> float:
+        """When a pod that has confirmed is read back again."""
+        alone = self.alone is not None and uid == self.alone[0]
+        return self._members[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
+
+    async def close(self) -> None:
+        """End what is still being said."""
+        for talk in self._talks.values():
+            talk.cancel()
+        await asyncio.gather(*self._talks.values(), return_exceptions=True)
+
+    async def _talk(self, uids: Iterable[str], say: Callable[[Address], Coroutine[Any, Any, None]]) -> None:
+        """Talk to several pods at once, and wait for most: one that hangs goes on by itself and delays no other."""
+        new = []
+        for uid in uids:
+            pod = self._ready[uid]
+            if pod.ip is not None and uid not in self._talks:
+                talk = asyncio.create_task(say(Address(key=uid, ip=pod.ip, port=self.port)))
+                self._talks[uid] = talk
+                talk.add_done_callback(lambda _, uid=uid: self._talks.pop(uid, None))  # type: ignore[misc]
+                new.append(talk)
+        if new:
+            done, _ = await asyncio.wait(new, timeout=PATIENCE_SECONDS)
+            for talk in done:
+                talk.result()
+
+    async def _read(self, address: Address) -> None:
+        self._heard(address.key, self._members.get(address.key), await self.client.timed(address, self.client.read))
+
+    async def _write(self, address: Address, setpoint: Setpoint) -> None:
+        member = self._members.get(address.key)
+        told = setpoint
+        if member is not None and member.read_back is not None and not member.read_back.governed:
+            # It would refuse the whole; what is counted of its requests it can be told.
+            nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
+            counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
+            told = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
+        answer = await self.client.timed(address, lambda there: self.client.write(there, told))
+        self._heard(address.key, member, answer)
+        if member is None:
+            return
+        now = self.clock()
+        if isinstance(answer, Acknowledged):
+            member.written_at, member.wait, member.contested = now, LEAST_WAIT, None
+            self.on_applied(answer)
+        else:
+            member.holds = None
+            member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
+            self.on_failed(answer)
+            if is_contested(answer):
+                member.contested = member.contested or generation_of(told)
+            if told.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
+                member.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
+            if told.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
+                member.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
+            if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
+                # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
+                await self._read(address)
+
+    def _heard(self, uid: str, asked: Member | None, answer: Answer) -> None:
+        """Take an answer in, unless the pod went or restarted while it was on its way."""
+        member = self._members.get(uid)
+        if member is None or member is not asked:
+            return
+        if isinstance(answer, Acknowledged):
+            member.read_back, member.problem, member.verified_at = answer.read_back, None, self.clock()
+            member.holds = common(answer.read_back)
+            # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
+            # first read-back are not news: another leader may have told of them.
+            trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
+            if any(count > member.trips.get(core, count) for core, count in trips.items()):
+                self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(member))}")
+            member.trips |= trips
+            cores = {core.engine: core for core in answer.read_back.cores}
+            seen = {n: observed(member.standstills.get(n), core, self.clock()) for n, core in cores.items()}
+            member.standstills = {number: found for number, found in seen.items() if found is not None}
+        else:
+            member.problem = answer
+
+
+#: What the brain moves; an engine that lacks another knob lacks nothing that is asked of it.
+_TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
+#: So many pods are named in one sentence.
+_NAMED: Final = 3
+_GRAVITY: Final = (
+    Reason.FENCED,
+    Reason.UNEXPLAINED,
+    Reason.UNGOVERNED,
+    Reason.WATCHDOG_TRIPPED,
+    Reason.ADMISSION_STUCK,
+    Reason.UNSUPPORTED,
+    Reason.PUSH_FAILED,
+    Reason.UNREACHABLE,
+)

@@ -1,0 +1,220 @@
+"""Capacity: what engines carry at the objectives, and how many of them the load needs.
+
+One core carries the arrivals of the largest batch at which the law's own prediction keeps every objective, with the
+lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with the wait that one request
+in a hundred meets. That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
+
+The number of replicas is advice: nothing here scales. Pure; seconds, tokens, requests per second, Unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.long_steps import step_budget
+from flyball_operator.tuning.optimise import choose
+from flyball_operator.tuning.predict import largest, predict, steady, use
+from flyball_operator.tuning.spec import Objective, TuningSpec
+
+#: Of a queue by chance, one request in a hundred meets so many times the mean.
+TAIL: Final = 3.0
+#: Thresholds that cannot be kept are doubled so often at most.
+DOUBLINGS: Final = 20.0
+#: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
+WEIGHED_SECONDS: Final = 15.0
+MEMORY_SECONDS: Final = 60.0
+#: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, and
+#: fewer replicas must carry the load with so much to spare.
+ALIKE: Final = 0.1
+#: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
+FEWER_SECONDS: Final = 300.0
+#: More replicas are never advised than so many times those that run: where hardly any rate keeps the objectives, more
+#: replicas do not either, and an autoscaler would follow any number.
+MOST_GROWTH: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What one core carries: requests per second, and the objective nearest to its threshold there.
+
+    `reachable`: where the objectives cannot be kept even by an idle engine, those that fail, and the thresholds in
+    seconds that together with the other objectives can be.
+    """
+
+    rate: float
+    binding: str = ""
+    reachable: tuple[tuple[str, float], ...] = ()
+
+
+def asked(spec: TuningSpec) -> tuple[object, ...]:
+    """What of a spec decides what is carried."""
+    return spec.objectives, spec.envelope, spec.stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """The load of a service against what its engines carry, over the last minutes; bounded.
+
+    `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
+    smoothed. `shown_rate` and `shown_arrivals`: the same for people, moved only when they are no longer right.
+    `failing_since`: from when on even an idle engine could not keep the objectives. `advised`: replicas; `recent`: what
+    was needed when, in the stabilisation window. `short`: more would be needed. `unseen`: Ready pods that are not
+    scraped, whose load is in none of this.
+    """
+
+    asked: tuple[object, ...]
+    since: float
+    at: float
+    carried: Carried
+    arrivals: float
+    replicas: int
+    rate: float
+    shown_rate: float
+    shown_arrivals: float
+    advised: int
+    recent: tuple[tuple[float, int], ...] = ()
+    failing_since: float = math.inf
+    overloaded: bool = False
+    short: bool = False
+    unseen: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether a minute was seen: before, chance says too much."""
+        return self.at - self.since >= MEMORY_SECONDS - 0.5
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that all replicas carry, as shown."""
+        return self.replicas * self.shown_rate
+
+
+def carried(situation: Situation) -> Carried:
+    """What one core carries of the present mix; `situation` needs objectives."""
+    # Batch and objectives that are given up are the same at any load.
+    choice = choose(steady(situation, 0.0))
+    idle = _uses(situation, choice, 0.0)
+    if max(idle.values()) > 1.0:
+        return Carried(rate=0.0, reachable=_reachable(situation, idle))
+    decodes = largest(choice.batch, lambda decodes: max(_uses(situation, choice, decodes).values()) <= 1.0)
+    uses = _uses(situation, choice, decodes)
+    return Carried(rate=situation.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
+
+
+def _uses(situation: Situation, choice: Choice, decodes: float) -> dict[str, float]:
+    """Share of each objective that is used where so many decodes run in the mean; infinite where the law gives it up.
+
+    Token objectives are held to their margin, first tokens to the threshold: their tail is predicted.
+    """
+    here = steady(situation, decodes)
+    held = tuple(objective for objective in situation.objectives if objective.name not in choice.given_up)
+    predicted = predict(here, choice.seqs, step_budget(replace(here, objectives=held), choice.seqs), tail=TAIL)
+    margins = replace(situation.margins, first_token=1.0)
+    uses = {objective.name: use(objective, predicted, margins) for objective in held}
+    return uses | dict.fromkeys(choice.given_up, math.inf)
+
+
+def _reachable(situation: Situation, idle: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    """The thresholds that an idle engine can keep in place of those that it cannot, together with the others.
+
+    What the law gives up for the others is loosened only where loosening these does not help.
+    """
+    over = {name for name, share in idle.items() if share > 1.0}
+
+    def loosened(names: set[str], doublings: float) -> tuple[Objective, ...]:
+        by = 2.0**doublings
+        return tuple(replace(o, seconds=o.seconds * by) if o.name in names else o for o in situation.objectives)
+
+    def fails(names: set[str], doublings: float) -> bool:
+        held = replace(situation, objectives=loosened(names, doublings))
+        return max(_uses(held, choose(steady(held, 0.0)), 0.0).values()) > 1.0
+
+    finite = {name for name in over if math.isfinite(idle[name])}
+    names = finite if finite and not fails(finite, DOUBLINGS) else over
+    doublings = largest(DOUBLINGS, lambda number: fails(names, number))
+    return tuple((o.name, o.seconds) for o in loosened(names, doublings) if o.name in names)
+
+
+def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
+    """Whether the load is to be weighed again."""
+    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < WEIGHED_SECONDS - 0.5
+
+
+def weighed(  # noqa: PLR0913 - figures of one window, all by name
+    before: Balance | None,
+    found: Carried,
+    *,
+    arrivals: float,
+    cores: float,
+    pods: int,
+    spec: TuningSpec,
+    now: float,
+    advised: int | None = None,
+    unseen: int = 0,
+) -> Balance:
+    """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
+
+    Where cores are loaded unevenly, `cores` are as many as would carry evenly what they do until the fullest is full.
+    `advised`: what was advised last.
+    """
+    replicas = max(1, pods)
+    rate = found.rate * cores / replicas
+    if before is None or before.asked != asked(spec) or now < before.at:
+        before = Balance(
+            asked=asked(spec),
+            since=now,
+            at=now,
+            carried=found,
+            arrivals=arrivals,
+            replicas=replicas,
+            rate=rate,
+            shown_rate=rate,
+            shown_arrivals=arrivals,
+            advised=advised or replicas + unseen,
+        )
+    share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
+    arrivals = before.arrivals + share * (arrivals - before.arrivals)
+    # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
+    failing_since = min(now, before.failing_since) if found.reachable else math.inf
+    if found.reachable:
+        found, rate = (before.carried, before.rate) if now - failing_since < MEMORY_SECONDS - 0.5 else (found, 0.0)
+    elif before.rate > 0.0:
+        rate = before.rate + share * (rate - before.rate)
+    over = arrivals > replicas * rate * (1.0 - ALIKE if before.overloaded else 1.0)
+    moved = replace(
+        before,
+        at=now,
+        carried=found,
+        arrivals=arrivals,
+        replicas=replicas,
+        rate=rate,
+        failing_since=failing_since,
+        overloaded=over,
+        unseen=unseen,
+    )
+    shown = ((moved.shown_rate, rate), (moved.shown_arrivals, arrivals))
+    # Figures that were right within a tenth may not say why it turned.
+    if over != before.overloaded or any(abs(new - old) > ALIKE * old for old, new in shown):
+        moved = replace(moved, shown_rate=rate, shown_arrivals=arrivals)
+    return _advised(moved)
+
+
+def _advised(balance: Balance) -> Balance:
+    """The advice: up at once, down to the most that was needed, with room, in the stabilisation window.
+
+    Never down while some pods are not seen: half of a load may be that of half of the pods. What one window says, the
+    first after a start or an edit, is no advice to a scaler.
+    """
+    if balance.rate <= 0.0 or not balance.settled:
+        return replace(balance, recent=((balance.at, balance.advised),), short=False)
+    most = MOST_GROWTH * (balance.replicas + balance.unseen)
+    load = min(balance.arrivals / balance.rate, max(most, balance.advised) + 1.0)
+    needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - ALIKE)))
+    kept = (one for one in balance.recent if one[0] > balance.at - FEWER_SECONDS)
+    recent = (*kept, (balance.at, balance.advised if balance.unseen else roomy))
+    fewer = min(balance.advised, max(count for _, count in recent))
+    advised = max(fewer, min(most, needed))
+    return replace(balance, advised=advised, recent=recent, short=needed > advised)

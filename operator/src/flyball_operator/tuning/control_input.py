@@ -1,0 +1,176 @@
+"""What the law decides on, and what it wants: demand, objectives and model of one engine core. Pure.
+
+Seconds and tokens throughout, all per engine core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from flyball_engine.contract import DEFAULT_CLASS, Metric
+from flyball_engine.model import StepModel
+from flyball_operator.tuning.spec import Envelope, Objective
+
+#: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
+GAP_SHARE: Final = 0.85
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins:
+    """Share of a threshold the law aims at, see `margins`."""
+
+    token: float
+    first_token: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What one engine core is asked for.
+
+    `arrivals` requests per second, of which `waiting` have no slot; `prompt` tokens of a prompt, `uncached` those that
+    need computing, `output` tokens; `ratio` prefill tokens per decode; `attention` prefill attention per prefill token
+    (mean context of a chunk); `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
+    `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
+    both 1 without speculation.
+    """
+
+    arrivals: float
+    prompt: float
+    uncached: float
+    output: float
+    ratio: float
+    attention: float
+    decodes: float
+    waiting: float
+    kv_tokens: float
+    drafted: float = 1.0
+    made: float = 1.0
+    context: float = 0.0
+
+    @property
+    def fits(self) -> float:
+        """Requests of mean length whose KV cache fits; infinite where its size is not known."""
+        return self.kv_tokens / (self.prompt + self.output / 2) if self.kv_tokens > 0.0 else math.inf
+
+    @property
+    def large(self) -> float:
+        """Tokens of the prompt that a token is in on average, E[I²]/E[I]: what waits behind prompts sees these.
+
+        A prefill token's mean position in its prompt is half of that, and that is what `attention` is.
+        """
+        return max(self.uncached, 2.0 * self.attention)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Seconds expected of each metric."""
+
+    ttft: float
+    tpot: float
+    gap: float
+    e2e: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the law wants. `binding` names what bounds batch and steps, empty if nothing does.
+
+    `batch`: decodes of the largest batch that holds its size, `capacity`: the requests per second that it comes to,
+    whatever they wait. `given_up`: token objectives that leave prompts no room even on an idle engine. `budget`:
+    seconds that a step may take, None where no objective says. `deadlines`: seconds to the first token by class of
+    requests, where an objective says.
+    """
+
+    seqs: int
+    tokens: int
+    binding: str
+    predicted: Prediction
+    batch: float = 0.0
+    capacity: float = 0.0
+    given_up: tuple[str, ...] = ()
+    budget: float | None = None
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def deadline(self) -> float | None:
+        """That of requests without a class."""
+        return self.deadlines.get(DEFAULT_CLASS)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that limits are chosen from.
+
+    `budget`: the present one. `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline`).
+    """
+
+    model: StepModel
+    demand: Demand
+    objectives: tuple[Objective, ...]
+    margins: Margins
+    envelope: Envelope
+    budget: float | None = None
+    stages: int = 1
+
+    def step(self, decodes: float, prefill: float) -> float:
+        """Seconds of a step of this many decodes and prefill tokens at the mean context."""
+        # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
+        context = max(self.demand.attention, prefill / self.stages / 2)
+        return self.model.step_seconds(
+            tokens=decodes * self.demand.drafted + prefill,
+            decodes=decodes,
+            prefills=prefill > 0,
+            attention=prefill * context,
+            kv_tokens=decodes * self.demand.context,
+        )
+
+    def chunk(self, decodes: float, seconds: float | None) -> float:
+        """Most prefill tokens that fit into a step's time and tokens beside some decodes; 0 if none do."""
+        room = max(0.0, self.envelope.tokens.most - decodes * self.demand.drafted)
+        if seconds is None:
+            return room
+        each = self.model.largest_chunk(
+            seconds=seconds,
+            tokens=decodes * self.demand.drafted,
+            decodes=decodes,
+            kv_tokens=decodes * self.demand.context,
+            prompts=self.stages,
+            context=self.stages * self.demand.attention,
+        )
+        return min(room, self.stages * each)
+
+    def balanced_step(self, decodes: float) -> float:
+        """Mean step of a batch that admits as fast as it finishes."""
+        return self.step(decodes, decodes * self.demand.ratio)
+
+    def token_seconds(self, decodes: float) -> float:
+        """What one token takes in such a batch: its step, which makes several with speculation."""
+        return self.balanced_step(decodes) / self.demand.made
+
+    def arrivals_of(self, decodes: float) -> float:
+        """Requests per second that such a batch sustains."""
+        return 0.0 if decodes <= 0.0 else decodes / (self.demand.output * self.token_seconds(decodes))
+
+    def decodes(self, seqs: float) -> float:
+        """Decodes to plan one step for: the mean, never above the limit."""
+        return min(float(seqs), max(1.0, self.demand.decodes))
+
+    @property
+    def mean_budget(self) -> tuple[float | None, str]:
+        """Seconds a step may take in the mean under all objectives, and the tightest's name; None if none says."""
+        budgets = ((self.token_budget(objective), objective.name) for objective in self.objectives)
+        return min(((budget, name) for budget, name in budgets if budget is not None), default=(None, ""))
+
+    def token_budget(self, objective: Objective) -> float | None:
+        """Seconds a step may take in the mean under this objective; None if it does not say.
+
+        An end-to-end objective bounds no step: it leaves the first token the more time, the less the others take.
+        """
+        if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+            return objective.seconds * self.margins.token * self.demand.made
+        if objective.metric is Metric.INTER_TOKEN_LATENCY:
+            return objective.seconds * self.margins.token * GAP_SHARE
+        return None

@@ -1,0 +1,41 @@
+"""How much of a threshold the law aims at: the rest is for what the prediction does not say. Pure.
+
+Margins are constants. What counts of violations say came too late to steer by, and where an objective cannot be met by
+some answers whatever is done, it lowered them without end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Final
+
+from flyball_engine.contract import Metric
+from flyball_operator.tuning.control_input import Demand, Margins
+from flyball_operator.tuning.spec import Objective
+
+#: Order and gate keep what comes of the queue near the prediction.
+MARGINS: Final = Margins(token=0.92, first_token=0.85)
+#: However much the tokens of a step scatter, so much of a token objective is aimed at.
+LEAST_TOKEN_MARGIN: Final = 0.70
+#: No objective is held for more than all requests but this share.
+LEAST_ALLOWED: Final = 1e-4
+_NORMAL: Final = NormalDist()
+
+
+def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Demand) -> Margins:
+    """The margins, narrowed for speculation: so that all but the allowed share of answers keep their token time.
+
+    A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.
+    The tokens that a step makes are between one and all drafts; their mean bounds their variance (Bhatia and Davis,
+    2000).
+    """
+    drafts = max(0.0, (demand.made - 1.0) * (demand.drafted - demand.made)) / demand.made**2
+    scatter = math.sqrt(drafts / max(1.0, demand.output / demand.made))
+    token = margins.token
+    for objective in objectives:
+        if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+            deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(LEAST_ALLOWED, objective.allowed)))
+            token = min(token, 1.0 / (1.0 + deviations * scatter))
+    return replace(margins, token=max(LEAST_TOKEN_MARGIN, token))

@@ -1,0 +1,395 @@
+"""Learns the step-time model from sums of steps.
+
+Each window gives one row of exact means per cell (bucket × kind); the newest few rows of every cell are kept, so that
+what a light load does not show is remembered from when it was seen. The fit is non-negative least squares on relative
+errors, with a ridge towards a prior that comes from the first observations (never from a table of devices). κ is chosen
+among powers of two, where the cells end. A fit that explains badly or is ill-conditioned is reported and not used:
+unconstrained recursive estimates drive the limits to their floor, where nothing is left to learn from.
+
+A change of the plant (throttling, a noisy neighbour) is found by CUSUM on relative residuals; rows from before it are
+forgotten and the model scaled to what is seen becomes the prior. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from flyball_engine.contract import StepKind
+from flyball_engine.model import StepModel
+from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
+
+#: Rows kept per cell, the newest. Six windows of 15 s smooth noise and bound memory at 42 cells.
+ROWS_PER_CELL: Final = 6
+#: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
+LARGEST_ERROR: Final = 0.25
+LARGEST_CONDITION: Final = 1e4
+#: Steps that are alike are easily explained: that says something only if it is done well.
+LARGEST_ERROR_ALIKE: Final = 0.12
+#: Least evidence for steps that are alike: full ones may take two seconds, and of each kind few windows are kept.
+LEAST_ALIKE_STEPS: Final = 30
+#: Mean steps outside of this are no measurement, in seconds.
+SHORTEST_STEP: Final = 1e-6
+LONGEST_STEP: Final = 3600.0
+#: Least evidence for a fit: cells, and steps in them.
+LEAST_CELLS: Final = 4
+LEAST_STEPS: Final = 60
+#: Pull to the prior, as the relative error it costs to move a coefficient by its own unit: a first guess decides only
+#: what the data leave open, a proven model also what they show too faintly to be extrapolated from.
+GUESS_PULL: Final = 0.1
+PROVEN_PULL: Final = 0.4
+#: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
+ATTENTION_UNIT: Final = 3e-4
+#: Unit of d, likewise: a decode pays for a context of 400 tokens what a token costs (an 8B model on an H100). Where
+#: contexts are all alike, decodes and what they read go together: long ones are put down to d, short ones to β.
+KV_UNIT: Final = 2.5e-3
+#: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
+HUBER: Final = 0.15
+#: Another κ must lower the loss by this share, else the model would flicker between equals.
+KAPPA_GAIN: Final = 0.03
+#: What is kept, in seconds, once no model explains all that is remembered: four windows.
+CONTRADICTED_SECONDS: Final = 60.0
+#: A window that starts so long before the last one was read by another clock, in seconds.
+CLOCK_SET_BACK: Final = 300.0
+#: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
+CUSUM_DRIFT: Final = 0.5
+CUSUM_ALARM: Final = 5.0
+#: Residuals are never taken as finer than this: shared machines and step composition scatter that much.
+LEAST_NOISE: Final = 0.06
+
+Matrix = NDArray[np.float64]
+
+
+class Doubt(StrEnum):
+    """Why a fit is not trusted."""
+
+    FEW_STEPS = "FewSteps"
+    """Too few steps, or none with a prompt in it."""
+    ALIKE = "AlikeSteps"
+    """Enough steps, all of like size: an overloaded engine makes full ones alone."""
+    LARGE_ERROR = "LargeError"
+    """The model explains half of what it learnt from worse than `LARGEST_ERROR`, or has tokens for nothing."""
+    ILL_CONDITIONED = "IllConditioned"
+    """The steps seen are too alike to tell the coefficients apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Means over the steps of one cell in one window. `weight` is 0…1, `at` Unix seconds."""
+
+    at: float
+    steps: float
+    weight: float
+    seconds: float
+    tokens: float
+    decodes: float
+    attention: float
+    kv_tokens: float
+    mixed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fitted model. `error`: median relative error. `reach`: tokens of the largest steps it was learnt from."""
+
+    model: StepModel
+    error: float
+    condition: float
+    steps: int
+    reach: int
+    doubt: Doubt | None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether decisions may rest on it."""
+        return self.doubt is None
+
+    @property
+    def foretells(self) -> bool:
+        """Whether it may foretell steps like those it was learnt from, be it no model of others."""
+        return self.trusted or (
+            self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= LARGEST_ERROR_ALIKE
+        )
+
+
+@dataclass(frozen=True)
+class Cusum:
+    """Sums of residuals to either side in standard deviations, and when the larger one left zero."""
+
+    slower: float = 0.0
+    faster: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """All that is remembered between windows. `steps`: all that were ever seen.
+
+    `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
+    """
+
+    rows: Mapping[CellKey, tuple[Row, ...]] = field(default_factory=dict)
+    prior: StepModel | None = None
+    proven: bool = False
+    fit: Fit | None = None
+    cusum: Cusum = Cusum()
+    until: float = -math.inf
+    steps: float = 0.0
+    forgotten: int = 0
+
+    @property
+    def model(self) -> StepModel | None:
+        """The model decisions may rest on, if there is one."""
+        return self.fit.model if self.fit is not None and self.fit.trusted else None
+
+
+def learn(learner: Learner, window: StepWindow) -> Learner:
+    """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing.
+
+    Only while there is no model yet may it take the place of what it overlaps, if more can be done by what it makes.
+    """
+    # Far before what was learnt is no overlap: a clock was set back.
+    overlaps = learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5
+    if overlaps and (learner.model is not None or window.end <= learner.until):
+        return learner
+    fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
+    if not fresh:
+        return learner
+    if not overlaps:
+        return _taken(learner, fresh, window.end)
+    instead = _taken(_until(learner, window.start), fresh, window.end)
+    return instead if _use(instead) > _use(learner) else learner
+
+
+def _use(learner: Learner) -> int:
+    """What may be done by what was learnt: nothing, refusing, all."""
+    if learner.fit is None or not learner.fit.foretells:
+        return 0
+    return 1 if learner.model is None else 2
+
+
+def _taken(learner: Learner, fresh: Mapping[CellKey, Row], at: float) -> Learner:
+    watched = _watch(learner, list(fresh.values()), at)
+    rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
+    seen = watched.steps + sum(row.steps for row in fresh.values())
+    learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
+    if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
+        return _fitted(_without_contradiction(learnt))
+    return learnt
+
+
+def _until(learner: Learner, end: float) -> Learner:
+    """What was learnt of windows that ended by then."""
+    kept = {key: tuple(row for row in cell if row.at <= end) for key, cell in learner.rows.items()}
+    steps = learner.steps - sum(row.steps for cell in learner.rows.values() for row in cell if row.at > end)
+    return replace(learner, rows={key: cell for key, cell in kept.items() if cell}, steps=steps)
+
+
+def _fitted(learner: Learner) -> Learner:
+    rows = [row for kept in learner.rows.values() for row in kept]
+    prior = learner.prior or first_guess(rows)
+    return replace(learner, prior=prior, fit=_fit(rows, prior, learner))
+
+
+def _without_contradiction(learner: Learner) -> Learner:
+    """No model explains all that is remembered, so it comes from different times: only the latest is kept."""
+    latest = _since(learner.rows, learner.until - CONTRADICTED_SECONDS)
+    return replace(learner, rows=latest, prior=None, proven=False, fit=None, forgotten=learner.forgotten + 1)
+
+
+def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKey, tuple[Row, ...]]:
+    kept = {key: tuple(row for row in cell if row.at >= since) for key, cell in rows.items()}
+    return {key: cell for key, cell in kept.items() if cell}
+
+
+def resume(model: StepModel, *, error: float, steps: int, reach: int) -> Learner:
+    """A learner that starts from a model an earlier one identified and trusted; it is used until data speak."""
+    fit = Fit(model=model, error=error, condition=1.0, steps=steps, reach=reach, doubt=None)
+    return Learner(prior=model, proven=True, fit=fit, steps=steps)
+
+
+def first_guess(rows: Sequence[Row]) -> StepModel:
+    """A weak prior out of the first rows: half of the fastest step is fixed cost, the rest is paid by the token."""
+    fixed = min(row.seconds for row in rows) / 2
+    rate = float(np.median([max(0.0, row.seconds - fixed) / row.tokens for row in rows]))
+    return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
+
+
+def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
+    """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
+    if sums.steps < 1 or not 0 < sums.tokens / sums.steps <= 2 * key.bucket:
+        return None
+    mean = sums.seconds / sums.steps
+    if not SHORTEST_STEP <= mean <= LONGEST_STEP or sums.decodes > 1.01 * sums.tokens:
+        return None
+    scatter = max(0.0, sums.seconds_squared / sums.steps / mean**2 - 1.0)
+    return Row(
+        at=at,
+        steps=sums.steps,
+        weight=sums.steps / (sums.steps + 10.0) / (1.0 + scatter),
+        seconds=mean,
+        tokens=sums.tokens / sums.steps,
+        decodes=sums.decodes / sums.steps,
+        attention=sums.prefill_attention / sums.steps,
+        kv_tokens=sums.kv_tokens / sums.steps,
+        mixed=key.kind is StepKind.MIXED,
+    )
+
+
+class _Table:
+    """Rows as columns: made once, used for each κ."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        named = (
+            (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.kv_tokens, row.mixed)
+            for row in rows
+        )
+        columns = np.array(list(named), dtype=np.float64).T
+        self.seconds, self.weight, self.steps, self.tokens = columns[:4]
+        self.decodes, self.attention, self.kv_tokens, self.mixed = columns[4:]
+
+    def features(self, kappa: int) -> Matrix:
+        """What each coefficient is multiplied with, by row."""
+        hinged = kappa > 1
+        columns = [
+            np.ones_like(self.tokens),
+            self.mixed,
+            # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
+            np.minimum(self.tokens, kappa) if hinged else self.tokens,
+            np.maximum(0.0, self.tokens - kappa) if hinged else np.zeros_like(self.tokens),
+            self.decodes,
+            self.attention,
+            self.kv_tokens,
+        ]
+        return np.stack(columns, axis=1)
+
+    def relative(self, kappa: int) -> Matrix:
+        """The same by second that the row's step took."""
+        features: Matrix = self.features(kappa) / self.seconds[:, None]
+        return features
+
+    def predicted(self, model: StepModel) -> Matrix:
+        """Seconds the model gives the mean step of each row."""
+        seconds: Matrix = self.features(model.kappa) @ _vector(model)
+        return seconds
+
+
+def _vector(model: StepModel) -> Matrix:
+    return np.array([model.t0, model.h, model.c1, model.c2, model.beta, model.g, model.d])
+
+
+def _model(vector: Matrix, kappa: int) -> StepModel:
+    t0, h, c1, c2, beta, g, d = (float(value) for value in vector)
+    return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, d=d, kappa=kappa)
+
+
+def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
+    kept = learner.fit.model.kappa if learner.fit is not None else prior.kappa
+    pull, table = PROVEN_PULL if learner.proven else GUESS_PULL, _Table(rows)
+    fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=learner.proven)}
+    best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
+    model = _model(fits[best][0], best)
+    fit = Fit(
+        model=model,
+        error=float(np.median(np.abs(table.predicted(model) / table.seconds - 1.0))),
+        condition=_condition(table, best),
+        steps=int(sum(row.steps for row in rows)),
+        reach=int(max(row.tokens for row in rows)),
+        doubt=None,
+    )
+    return replace(fit, doubt=_doubt(fit, rows, proven=learner.proven))
+
+
+def _kappas(rows: Sequence[Row], kept: int, *, proven: bool) -> list[int]:
+    """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use or once proven."""
+    sizes = sorted({2 ** math.ceil(math.log2(max(1.0, row.tokens))) for row in rows})
+    inner = [size for size in sizes if sum(s <= size for s in sizes) >= 2 and sum(s > size for s in sizes) >= 2]
+    return sorted({1, *inner, *([kept] if proven or sizes[0] <= kept < sizes[-1] else [])})
+
+
+def _units(prior: StepModel) -> Matrix:
+    """How far each coefficient may be from the prior before it is surprising."""
+    token = max(prior.c1, prior.c2, 1e-9)
+    fixed = max(prior.t0, token)
+    return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token, KV_UNIT * token])
+
+
+def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
+    """Coefficients and loss at one κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
+    relative, weight = table.relative(kappa), table.weight
+    ridge = np.diag(pull / _units(prior))
+    goal = ridge @ _vector(prior)
+    vector = _vector(prior)
+    for _ in range(4):
+        residual = np.abs(relative @ vector - 1.0)
+        root = np.sqrt(weight * np.minimum(1.0, HUBER / np.maximum(residual, 1e-9)))
+        vector, _ = nnls(np.vstack([relative * root[:, None], ridge]), np.concatenate([root, goal]))
+    residual = np.abs(relative @ vector - 1.0)
+    loss = np.where(residual < HUBER, residual**2 / 2, HUBER * (residual - HUBER / 2))
+    return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
+
+
+def _condition(table: _Table, kappa: int) -> float:
+    """Condition number of the data alone, each column scaled to length one, columns never seen left out.
+
+    Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own. Nor is
+    what decodes read: it goes with their number as long as contexts are alike, and the prior parts the two.
+    """
+    relative = table.relative(kappa)[:, :-1]
+    if table.mixed.all():
+        relative = np.delete(relative, 1, axis=1)
+    norms = np.linalg.norm(relative, axis=0)
+    seen = relative[:, norms > 0] / norms[norms > 0]
+    return float(np.linalg.cond(seen)) if len(seen) >= seen.shape[1] else math.inf
+
+
+def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
+    if fit.error > LARGEST_ERROR or not fit.model.charges:
+        return Doubt.LARGE_ERROR
+    if proven:
+        return None
+    sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
+    if fit.steps < LEAST_ALIKE_STEPS or not any(row.mixed for row in rows):
+        return Doubt.FEW_STEPS
+    if len(sizes) < LEAST_CELLS:
+        return Doubt.ALIKE
+    if fit.steps < LEAST_STEPS:
+        return Doubt.FEW_STEPS
+    return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
+
+
+def _watch(learner: Learner, fresh: Sequence[Row], at: float) -> Learner:
+    """Advance the change detector; on an alarm forget what was seen before the change began."""
+    if learner.model is None or learner.fit is None:
+        return learner
+    table = _Table(fresh)
+    weights = table.weight * np.minimum(table.steps, 50.0)
+    ratios = table.seconds / np.maximum(table.predicted(learner.model), 1e-9)
+    ratio = float((weights * ratios).sum() / weights.sum())
+    residual = (ratio - 1.0) / max(LEAST_NOISE, learner.fit.error)
+    old = learner.cusum
+    slower = max(0.0, old.slower + residual - CUSUM_DRIFT)
+    faster = max(0.0, old.faster - residual - CUSUM_DRIFT)
+    since = at if max(old.slower, old.faster) == 0 else old.since
+    if max(slower, faster) <= CUSUM_ALARM:
+        return replace(learner, cusum=Cusum(slower, faster, since))
+    return replace(
+        learner,
+        rows=_since(learner.rows, since),
+        prior=_scaled(learner.model, ratio),
+        proven=True,
+        cusum=Cusum(),
+        forgotten=learner.forgotten + 1,
+    )
+
+
+def _scaled(model: StepModel, ratio: float) -> StepModel:
+    bounded = min(10.0, max(0.1, ratio))
+    return _model(_vector(model) * bounded, model.kappa)

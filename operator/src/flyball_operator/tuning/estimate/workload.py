@@ -1,0 +1,143 @@
+"""What one engine core is asked for, out of what windows show: lengths, the mix of steps, and how much comes.
+
+Chance must not look like a change, so means are taken over many windows. Pure; seconds and tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+
+from flyball_engine.contract import StepKind
+from flyball_operator.tuning.control_input import Demand
+from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS, Load, StepWindow, Sums
+
+#: Share of what is known of requests and steps that is kept with each window: some ten of them are remembered.
+KEPT: Final = 0.9
+#: Tokens processed for a decode: fewer are no speculation, since counters of one scrape are extrapolated each by
+#: itself; and more are none either.
+LEAST_DRAFTED: Final = 1.2
+MOST_DRAFTED: Final = 33.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recent:
+    """Sums over recent windows, of which each counts `KEPT` times as much as the next.
+
+    `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
+    (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so
+    quotients mean something only over many.
+    """
+
+    requests: float = 0.0
+    prompt: float = 0.0
+    cached: float = 0.0
+    output: float = 0.0
+    steps: Sums = field(default_factory=Sums)
+    alone: Sums = field(default_factory=Sums)
+
+    def after(self, load: Load, steps: StepWindow | None) -> Recent:
+        """With a window; one in which nothing happened changes nothing."""
+        total, alone = (steps.total(), steps.total(StepKind.DECODE)) if steps is not None else (Sums(), Sums())
+        if load.finished <= 0.0 and total.decodes <= 0.0:
+            return self
+        # No window counts for more than all before it, so that absurd figures are soon forgotten.
+        pairs = ((self.requests, load.finished), (self.steps.decodes, total.decodes))
+        part = min([1.0, *(old / new for old, new in pairs if old > 0.0 and new > 0.0)])
+        return Recent(
+            requests=KEPT * self.requests + part * load.finished,
+            prompt=KEPT * self.prompt + part * load.prompt_tokens,
+            cached=KEPT * self.cached + part * load.cached_tokens,
+            output=KEPT * self.output + part * load.generated_tokens,
+            steps=_times(self.steps, KEPT).plus(_times(total, part)),
+            alone=_times(self.alone, KEPT).plus(_times(alone, part)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What is remembered of windows.
+
+    `recent` was last added to `at`: once per window, since windows overlap. `drafted`: tokens processed for a decode in
+    the newest one. `fullest`: what the fullest core has over the mean core, less what chance explains; 1 or more.
+    """
+
+    recent: Recent = Recent()
+    drafted: float = 1.0
+    fullest: float = 1.0
+    at: float = float("-inf")
+
+    @property
+    def lengths(self) -> bool:
+        """Whether a request finished, so that lengths are known."""
+        return self.recent.requests > 0.0
+
+    def after(self, load: Load, steps: StepWindow | None, *, at: float, seconds: float, cores: int = 1) -> Seen:
+        """With a window of so many cores that ended `at` and was so many seconds long."""
+        alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
+        seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
+        if self.lengths and at - self.at < seconds - 0.5:
+            return seen
+        # Until one request finished every tick is looked at, and none added to another.
+        recent = (self.recent if self.lengths else Recent()).after(load, steps)
+        return replace(seen, recent=recent, fullest=_fullest(load, cores), at=at)
+
+    def demand(self, load: Load, *, cores: int) -> Demand | None:
+        """What the fullest core is asked for, None until lengths and steps are known.
+
+        Objectives are of all requests, those in the fullest core too.
+        """
+        recent, steps, requests = self.recent, self.recent.steps, self.recent.requests
+        if requests <= 0.0 or steps.decodes <= 0.0 or cores < 1:
+            return None
+        uncached, output = max(1.0, (recent.prompt - recent.cached) / requests), max(1.0, recent.output / requests)
+        drafted = _drafted(recent.alone)
+        # A decode makes the tokens of answers but for the first. Where drafts cease it makes one token at once.
+        made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
+        # Means over the cores would size one that does not exist.
+        share = self.fullest / cores
+        return Demand(
+            arrivals=load.arrivals * share,
+            prompt=recent.prompt / requests,
+            uncached=uncached,
+            output=output,
+            ratio=uncached * made / output,
+            attention=steps.prefill_attention / max(1.0, steps.prefill_tokens),
+            context=steps.kv_tokens / steps.decodes,
+            decodes=steps.decodes / steps.steps * self.fullest,
+            waiting=load.waiting * share,
+            kv_tokens=load.kv_tokens,
+            drafted=drafted,
+            made=made,
+        )
+
+    def first_demand(self, load: Load, *, cores: int) -> Demand | None:
+        """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
+        steps = self.recent.steps
+        prompt = max(1.0, 2.0 * steps.prefill_attention / max(1.0, steps.prefill_tokens))
+        return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).demand(load, cores=cores)
+
+
+def _times(sums: Sums, part: float) -> Sums:
+    return Sums(**{f.name: part * getattr(sums, f.name) for f in fields(Sums)})
+
+
+def _drafted(alone: Sums) -> float:
+    """Tokens processed for a decode, 1 without speculation.
+
+    Steps of decodes alone tell. What prompts leave of a mixed step's tokens is a small difference of large sums.
+    """
+    each = min(MOST_DRAFTED, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
+    return each if each >= LEAST_DRAFTED else 1.0
+
+
+def _fullest(load: Load, cores: int) -> float:
+    """How much more than the mean core the fullest has, less what chance explains; 1 or more.
+
+    Of k cores that are alike the fullest gets √(2 ln k / n) more than the mean, to which n requests come.
+    """
+    came = load.arrivals * UNEVEN_SECONDS
+    if cores < 2 or came <= 0.0:
+        return 1.0
+    return max(1.0, min(float(cores), load.uneven) - math.sqrt(2.0 * math.log(cores) * cores / came))

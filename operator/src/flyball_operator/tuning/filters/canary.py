@@ -1,0 +1,102 @@
+"""A changed policy that rests on little goes to one pod first, and to the others once that pod has shown that it works.
+
+Little is a model that is not trusted yet, and the first policy after it is: of all later ones the engines have seen the
+like. Pure; seconds of one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.state import State
+
+#: What the pod has to show, it has to show for a window of signals.
+WINDOW_SECONDS: Final = 15.0
+#: To confirm, and to make a step, it has so long; a pod that nobody asks anything shows nothing wrong in that time.
+PATIENCE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """What the pod shows: it is Ready, every core runs under the policy, has requests, has made so many steps in all.
+
+    `tripped`: a watchdog threw the policy out.
+    """
+
+    ready: bool
+    confirmed: bool = False
+    tripped: bool = False
+    busy: bool = False
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A trial that is over; `why` it failed, empty if it did not."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """A policy on trial in one pod, by UID and name, since a time; `before`: what the others have.
+
+    `trusted`: whether the policy rests on a trusted model.
+    `confirmed_at` and `steps`: when it was first seen to run under it, and the steps made by then.
+    """
+
+    pod: str
+    name: str
+    before: Policy
+    since: float
+    trusted: bool = False
+    confirmed_at: float | None = None
+    steps: int = 0
+
+    def after(self, showing: Showing, now: float) -> Canary | Ended:
+        """The trial with what the pod shows now."""
+        if not showing.ready or showing.tripped:
+            return Ended(
+                f"the watchdog of {self.name} tripped" if showing.ready else f"{self.name} is not Ready any more"
+            )
+        if self.confirmed_at is None:
+            return self._confirming(showing, now)
+        if not showing.confirmed:
+            return Ended(f"{self.name} lost it")
+        lasted, moved = now - self.confirmed_at, showing.steps > self.steps
+        if lasted < (WINDOW_SECONDS if moved else PATIENCE_SECONDS):
+            return self
+        return Ended(f"{self.name} made no step under it" if showing.busy and not moved else "")
+
+    def _confirming(self, showing: Showing, now: float) -> Canary | Ended:
+        if showing.confirmed:
+            return replace(self, confirmed_at=now, steps=showing.steps)
+        return Ended(f"{self.name} did not confirm it") if now - self.since >= PATIENCE_SECONDS else self
+
+
+def is_due(*, live: bool, trusted: bool, vetted: bool, pods: int) -> bool:
+    """Whether a changed policy goes to one pod first. `vetted`: one has passed since the model is trusted."""
+    return live and pods > 1 and not (trusted and vetted)
+
+
+def undecided(before: State, after: State) -> State:
+    """What a tick has seen, without what it decided: while a policy is tried out nothing else is made live."""
+    return replace(
+        after,
+        policy=before.policy,
+        held_until=before.held_until,
+        changed_at=before.changed_at,
+    )
+
+
+def undone(state: State, canary: Canary, ended: Ended, now: float) -> tuple[State, str]:
+    """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
+    moved = replace(
+        state,
+        policy=canary.before,
+        held_until=now + ROLLBACK_HOLD,
+    )
+    return moved, f"{ended.why}: what it alone was given is undone, held for {ROLLBACK_HOLD:.0f} s"

@@ -1,0 +1,74 @@
+"""The time that a step may take where not every step carries a prompt.
+
+A time per output token is a mean over an answer. If a share of the steps only decode, and are short, the others may
+take longer than that mean; then a long prompt takes fewer steps, and what each step costs besides its tokens is paid
+less often. That is worth something where one prompt takes much of the first-token objective. So there the budget is
+the largest B at which the predicted time per token is kept,
+
+    T = 1 / (φ/B + (1 − φ)/d)
+
+with d the time of a step that only decodes, and φ the share of time in steps of B seconds. At full load φ is 1, and B
+the mean itself. A burst is no mean: a short answer must bear all of the prompts that the gate lets in at once. Gaps are
+single steps, and bound B itself. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from flyball_engine.contract import Metric
+from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.tuning.control_input import Situation
+
+#: Longer by this than what is allowed in the mean; more wins nothing (found in simulation).
+LONGER: Final = (2.5, 1.5)
+#: A mean prompt must take this share of the first-token objective in steps of the mean, for longer ones to be worth it.
+LONG_PROMPT: Final = 1 / 3
+#: A load so many times that of now must be kept, too: it may grow until the next decision. Less is enough for a budget
+#: that is there already, so that it does not come and go with every window.
+AHEAD: Final = 2.0
+AHEAD_KEPT: Final = 1.5
+#: Of a mean answer's tokens what a short one has: where lengths are exponential, one in ten is shorter.
+SHORT_ANSWER: Final = 0.1
+
+
+def step_budget(situation: Situation, seqs: int) -> float | None:
+    """Seconds that a step may take beside a batch of up to `seqs`; None if no objective says."""
+    mean, _ = situation.mean_budget
+    if mean is None:
+        return None
+    first = min((o.seconds for o in situation.objectives if o.metric in DEADLINES), default=math.inf)
+    first *= situation.margins.first_token
+    chunk = situation.chunk(situation.decodes(seqs), mean)
+    if chunk < 1.0 or situation.demand.uncached * mean < LONG_PROMPT * first * chunk:
+        return mean
+    gaps = [
+        budget
+        for objective in situation.objectives
+        if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := situation.token_budget(objective)) is not None
+    ]
+    for times in LONGER:
+        seconds = min(times * mean, *gaps, math.inf)
+        present = situation.budget is not None and situation.budget >= 0.9 * seconds
+        ahead = AHEAD_KEPT if present else AHEAD
+        if seconds > mean and _kept(situation, seqs, seconds, mean, ahead=ahead, burst=first):
+            return seconds
+    return mean
+
+
+def _kept(situation: Situation, seqs: int, seconds: float, mean: float, *, ahead: float, burst: float) -> bool:
+    """Whether the mean is kept with steps of so many seconds, by a load `ahead` of that of now and in a `burst`."""
+    demand = situation.demand
+    decodes = min(float(seqs), ahead * situation.decodes(seqs))
+    chunk = min(situation.chunk(decodes, seconds), demand.large)
+    if chunk < 1.0:
+        return False
+    full, idle = situation.step(decodes, chunk), situation.step(decodes, 0.0)
+    busy = ahead * demand.arrivals * demand.uncached / chunk * full
+    if busy >= 1.0 or idle >= mean:
+        return full <= mean
+    token = 1.0 / (busy / full + (1.0 - busy) / idle)
+    # Tokens of the shortest answer that may be held up by a burst: the rest of it makes up for it.
+    bears = burst * (1.0 - idle / full) / (mean - idle)
+    return token <= mean and bears <= SHORT_ANSWER * demand.output / demand.made

@@ -1,0 +1,34 @@
+"""Services whose engines take the same time for the same step: what one has learnt is where another begins. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flyball_engine.model import StepModel
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.tuning.report.status_codec import step_model_of
+
+#: Model, image and arguments of the engine, resource of the accelerator, devices that share a layer, and stages.
+Kind = tuple[str, str, tuple[str, ...], str, int, int]
+
+
+def kind_of(service: InferenceService) -> Kind:
+    """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
+    spec = service.spec
+    accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
+    tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
+    return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline
+
+
+def models_of(services: Iterable[InferenceService]) -> dict[Kind, StepModel]:
+    """The trusted model of each kind, of several services that of the most steps. Made once for all that look."""
+    found: dict[Kind, tuple[int, StepModel]] = {}
+    for service in services:
+        known = service.status.tuning.model
+        model = step_model_of(known)
+        if model is None:
+            continue
+        kind = kind_of(service)
+        if kind not in found or known.steps > found[kind][0]:
+            found[kind] = known.steps, model
+    return {kind: model for kind, (_, model) in found.items()}

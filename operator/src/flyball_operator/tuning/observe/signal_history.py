@@ -1,0 +1,94 @@
+"""What one seat sees of its service: the newest signals and counts, and since when they are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from flyball_operator.tuning.observe.signals import (
+    LEAST_READ_BACK_SECONDS,
+    Attainment,
+    CellKey,
+    Missing,
+    Observation,
+    OrderOutcome,
+    Outcome,
+    Reading,
+    Signals,
+    StepWindow,
+    Sums,
+    Unobserved,
+    blind_spot,
+    steps_between,
+)
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.conditions import Verdict
+from flyball_operator.tuning.state import STALE_SECONDS
+
+NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
+
+
+class Sight:
+    """`grace_seconds`: how long signals may be missing before it is said; one late answer is no outage.
+
+    `seen`: whether status says that they were there. `clock` is monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], grace_seconds: float, *, seen: bool) -> None:
+        self.observation: Observation = NOT_ASKED
+        self.counts: Attainment | Unobserved = NOT_ASKED
+        self._clock = clock
+        self._grace_seconds = grace_seconds
+        self._began_at = clock()
+        self._twice = ""
+        self._observed_at: float | None = clock() if seen else None
+        self._counted_at: float | None = None
+        self._read: Reading | None = None
+
+    def look(self, observation: Observation, counts: Attainment | Unobserved) -> None:
+        """Take in what a tick brings. The last counts stay as long as it takes to call it an outage: of minutes."""
+        now = self._clock()
+        self.observation = observation
+        if blind_spot(observation, STALE_SECONDS) is None:
+            self._observed_at = now
+        if isinstance(observation, Signals):
+            self._twice = observation.twice
+        if not isinstance(counts, Unobserved):
+            self._counted_at = now
+        elif self._counted_at is not None and now - self._counted_at < self._grace_seconds:
+            return
+        self.counts = counts
+
+    @property
+    def outcomes(self) -> Mapping[str, Outcome] | Unobserved:
+        """The counts by objective id."""
+        return self.counts if isinstance(self.counts, Unobserved) else self.counts.outcomes
+
+    @property
+    def order(self) -> OrderOutcome | None:
+        """What came of the on-time order, None where that is not known."""
+        return None if isinstance(self.counts, Unobserved) else self.counts.order
+
+    def steps_read_back(
+        self, observation: Observation, steps: Callable[[], Mapping[str, Mapping[CellKey, Sums]]], now: float
+    ) -> StepWindow | None:
+        """A window of steps out of the read-backs, where Prometheus has none; `now`: Unix seconds.
+
+        `steps`: cumulative ones of each start of each pod. Adding them up takes long, and waits until they make a
+        window.
+        """
+        if isinstance(observation, Signals) and isinstance(observation.steps, StepWindow):
+            self._read = None
+            return None
+        if self._read is not None and now - self._read.at < LEAST_READ_BACK_SECONDS:
+            return None
+        window, self._read = steps_between(self._read, steps(), now)
+        return window
+
+    def verdict(self, *, ready_pods: int, lost: bool) -> Verdict:
+        """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
+        missing, now = blind_spot(self.observation, STALE_SECONDS), self._clock()
+        if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):
+            return conditions.metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
+        young = self._observed_at is None and not lost and now - self._began_at < self._grace_seconds
+        return conditions.metrics_verdict(missing, ready_pods=ready_pods, young=young)

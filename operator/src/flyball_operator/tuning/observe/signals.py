@@ -1,0 +1,264 @@
+"""What the brain sees of one service: typed, with "could not observe" as a value of its own.
+
+Zero and unknown are different things here: a service without traffic has sums of zero, a service that Prometheus did
+not scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
+engine cores seen; `per core` is left to who needs it. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cached_property
+from operator import attrgetter
+from typing import Final
+
+from flyball_engine.contract import StepKind, StepSums
+
+#: Least seconds between two read-backs whose difference is a window: they are taken this often
+#: (`tuning.actuate.engine_pods`).
+LEAST_READ_BACK_SECONDS: Final = 30.0
+
+
+#: Over so long it is seen how unevenly cores are loaded: in a window of signals chance makes more of a difference.
+UNEVEN_SECONDS: Final = 120
+
+
+class Missing(StrEnum):
+    """Why something could not be observed."""
+
+    UNREACHABLE = "PrometheusUnreachable"
+    """Prometheus refused the connection or answered with an error."""
+    TIMED_OUT = "PrometheusTimeout"
+    """Prometheus did not answer in time."""
+    BAD_ANSWER = "PrometheusBadAnswer"
+    """The answer does not have the form that was asked for."""
+    NOT_SCRAPED = "NotScraped"
+    """No target of this service has a sample: not discovered, or its pods are young."""
+    STALE = "StaleMetrics"
+    """The newest samples are too old to act on."""
+    PARTIAL = "PartiallyScraped"
+    """Too few of the service's pods are scraped to stand for all."""
+    TOO_FEW_SAMPLES = "TooFewSamples"
+    """The window holds fewer than two scrapes, so it has no increase."""
+
+
+@dataclass(frozen=True)
+class Unobserved:
+    """A figure that is not known. `detail` is for people."""
+
+    reason: Missing
+    detail: str
+
+
+@dataclass(frozen=True)
+class CellKey:
+    """One bucket of steps: the upper edge of its scheduled tokens, and what the steps processed."""
+
+    bucket: int
+    kind: StepKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Sums over the steps of a cell in a window; meanings and units as in `contract.StepSums`."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+    seconds_squared: float = 0.0
+    tokens: float = 0.0
+    prefill_tokens: float = 0.0
+    decodes: float = 0.0
+    kv_tokens: float = 0.0
+    prefill_attention: float = 0.0
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums over the steps of both."""
+        return Sums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Sums)})
+
+    def minus(self, other: Sums) -> Sums:
+        """The sums over the steps of this one that `other` does not have."""
+        return Sums(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Sums)})
+
+    @property
+    def is_sane(self) -> bool:
+        """False if a sum is negative: a counter was reset between the readings."""
+        return all(getattr(self, f.name) >= 0 for f in fields(Sums))
+
+
+Cells = Mapping[CellKey, Sums]
+_SUMS: Final = tuple(f.name for f in fields(Sums))
+_figures: Final = attrgetter(*_SUMS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """Steps between two times, in Unix seconds."""
+
+    start: float
+    end: float
+    cells: Cells
+
+    def total(self, kind: StepKind | None = None) -> Sums:
+        """Sums over all cells, or over those of one kind."""
+        summed = [_figures(sums) for key, sums in self.cells.items() if kind is None or key.kind is kind]
+        return Sums(**dict(zip(_SUMS, map(sum, zip(*summed, strict=True)), strict=True))) if summed else Sums()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Requests of a window, and the queue at its end, summed over all cores seen.
+
+    `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
+    finished in the window; `prompt_tokens`, `cached_tokens` and `generated_tokens` are theirs. `running`,
+    `waiting`: requests now. `kv_tokens`: what one core's KV cache can hold. `held_tokens`: KV tokens that running
+    requests hold. `uneven`: requests in the fullest core over the mean core's, both in the mean of `UNEVEN_SECONDS`; 1
+    where all have as many.
+    """
+
+    arrivals: float
+    finished: float
+    prompt_tokens: float
+    cached_tokens: float
+    generated_tokens: float
+    running: float
+    waiting: float
+    kv_tokens: float
+    held_tokens: float
+    refused: float = 0.0
+    uneven: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Requests, or gaps, that met an objective and that violated it, in a window."""
+
+    met: float
+    violated: float
+
+    @property
+    def total(self) -> float:
+        """All that were counted."""
+        return self.met + self.violated
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOutcome:
+    """What came of the on-time order in a window, over all cores.
+
+    `moved_behind`: requests that were given up as late once. `in_time_after_all`: of those, the ones whose first token
+    came in time. `longest_wait`: the longest that one of those behind was seen to wait, in seconds.
+    """
+
+    moved_behind: float
+    in_time_after_all: float
+    longest_wait: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attainment:
+    """What came of the requests in the window that status reports.
+
+    `outcomes`: by objective id. `order`: None where no engine counts it.
+    """
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    order: OrderOutcome | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """All that one tick knows of one service.
+
+    `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
+    the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
+    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `twice`: what scrapes the same pods
+    besides, for people; empty if nothing does.
+    """
+
+    at: float
+    age_seconds: float
+    window_seconds: float
+    cores: int
+    steps: StepWindow | Unobserved
+    load: Load | Unobserved
+    outcomes: Mapping[str, Outcome]
+    pods: int | None = None
+    unseen: int = 0
+    twice: str = ""
+
+    @cached_property
+    def impossible(self) -> str | None:
+        """The first figure with which nothing can be reckoned, None if there is none; looked for once."""
+        parts: list[tuple[str, object]] = [("", self.load)]
+        parts += [(f"{name}.", outcome) for name, outcome in self.outcomes.items()]
+        if isinstance(self.steps, StepWindow):
+            parts += [("steps.", sums) for sums in self.steps.cells.values()]
+        # A clock may be behind: an age below zero is one of nothing.
+        own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
+        named = [("", own), *((prefix, vars(o)) for prefix, o in parts if isinstance(o, Load | Outcome | Sums))]
+        return next(
+            (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
+        )
+
+
+Observation = Signals | Unobserved
+
+
+def cells_of(readings: Iterable[StepSums]) -> dict[CellKey, Sums]:
+    """Sums by cell over the readings of several cores."""
+    cells: dict[CellKey, Sums] = {}
+    for reading in readings:
+        key = CellKey(reading.bucket, reading.kind)
+        sums = Sums(**{f.name: float(getattr(reading, f.name)) for f in fields(Sums)})
+        cells[key] = cells.get(key, Sums()).plus(sums)
+    return cells
+
+
+def difference(before: Cells, after: Cells) -> dict[CellKey, Sums] | None:
+    """Steps between two readings of the same cores; None if a counter was reset in between."""
+    grown = {key: sums.minus(before.get(key, Sums())) for key, sums in after.items()}
+    if not all(sums.is_sane for sums in grown.values()) or any(key not in after for key in before):
+        return None
+    return {key: sums for key, sums in grown.items() if sums.steps > 0}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Cumulative steps by start of an engine, read back at a Unix time."""
+
+    at: float
+    cells: Mapping[str, Cells]
+
+
+def steps_between(before: Reading | None, cells: Mapping[str, Cells], now: float) -> tuple[StepWindow | None, Reading]:
+    """The steps since an earlier reading, once enough time has passed, and the reading to compare with next.
+
+    Engines that started, ended or were reset in between are left out; an engine not read anew adds nothing.
+    """
+    if before is None:
+        return None, Reading(now, cells)
+    if now - before.at < LEAST_READ_BACK_SECONDS:
+        return None, before
+    total: dict[CellKey, Sums] = {}
+    for start, after in cells.items():
+        grown = difference(before.cells[start], after) if start in before.cells else None
+        for key, sums in (grown or {}).items():
+            total[key] = total.get(key, Sums()).plus(sums)
+    return (StepWindow(start=before.at, end=now, cells=total) if total else None), Reading(now, cells)
+
+
+def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | None:
+    """What keeps an observation from being acted on, None if nothing does."""
+    if isinstance(observation, Unobserved):
+        return observation
+    if (odd := observation.impossible) is not None:
+        return Unobserved(Missing.BAD_ANSWER, f"{odd} is below zero, infinite or no number")
+    # A Prometheus that scrapes seldom is not away: a window spans three of its scrapes, and one may be missed.
+    stale_seconds = max(stale_seconds, observation.window_seconds * 2 / 3)
+    if observation.age_seconds > stale_seconds:
+        # Not how old: the words go into a condition and its event, and would be new ones at every tick.
+        return Unobserved(Missing.STALE, f"the newest samples are more than {stale_seconds:g} s old")
+    return observation.load if isinstance(observation.load, Unobserved) else None

@@ -1,0 +1,232 @@
+"""What the law makes of a service's engines: limits, the time of a step, the order of prompts, and a deadline.
+
+Whatever is sent anew is a new generation that every pod must confirm, so a learnt model and a budget are sent only when
+they say something else than what is there. Figures are rounded as status holds them, so that the next leader
+goes on with the same. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal
+
+from flyball_engine.contract import (
+    DEFAULT_CLASS,
+    LARGEST_COEFFICIENT,
+    Limits,
+    Metric,
+    ModelSpec,
+    OnTime,
+    QueueLimits,
+    Setpoint,
+    Shed,
+    StepBudget,
+)
+from flyball_engine.model import StepModel
+from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import DEADLINES
+from flyball_operator.tuning.control_input import Choice, Margins
+from flyball_operator.tuning.optimise import LEAST_FIRST_SHARE
+from flyball_operator.tuning.spec import Objective, TuningSpec, of_class
+
+#: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
+NO_BUDGET: Final = 60.0
+#: A model is sent anew when the time of some step moved by this share, a budget or a deadline when it moved by it.
+MOVED: Final = 0.05
+#: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
+_COMPARED: Final = (
+    (1, 0, 0, 0),
+    (16, 0, 0, 1024),
+    (64, 0, 0, 1024),
+    (8, 128, 0, 1024),
+    (32, 512, 0, 1024),
+    (32, 512, 4096, 4096),
+    (64, 2048, 0, 1024),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What engines are told besides what they count. Without `step` the limits alone hold, without `shed` all wait.
+
+    `on_time`: the order that prompts are served in; without it, vLLM's own. `class_deadlines`: seconds to the first
+    token by class of requests; that of the others stands in `shed` and `on_time`. `queued_tokens`: while so many tokens
+    of prompts are unserved vLLM refuses, absent never: what stands in for a gate until there is one.
+    """
+
+    limits: Limits
+    step: StepBudget | None = None
+    shed: Shed | None = None
+    on_time: OnTime | None = None
+    class_deadlines: tuple[tuple[str, float], ...] = ()
+    queued_tokens: int | None = None
+
+    @classmethod
+    def of(cls, setpoint: Setpoint) -> Policy:
+        """What a setpoint tells."""
+        queued = setpoint.queue.max_num_queued_tokens
+        classes = () if setpoint.classes is None else setpoint.classes.classes
+        due = {o.name: o.first_token_deadline_seconds for o in classes if o.first_token_deadline_seconds is not None}
+        return cls(
+            limits=setpoint.limits,
+            step=setpoint.step,
+            shed=setpoint.shed,
+            on_time=setpoint.on_time,
+            class_deadlines=tuple(sorted(due.items())),
+            queued_tokens=queued,
+        )
+
+    @property
+    def queue(self) -> QueueLimits:
+        """The limits of vLLM's queue."""
+        return QueueLimits(max_num_queued_tokens=self.queued_tokens)
+
+    def within(self, *, sheds: bool, orders: bool) -> Policy:
+        """The policy without refusals, or the order, where these are not to be."""
+        shed, on_time = self.shed if sheds else None, self.on_time if orders else None
+        if (shed, on_time) == (self.shed, self.on_time):
+            return self
+        # Without a budget the model is for gate and order alone.
+        needed = shed is not None or on_time is not None or self.budget is not None
+        due = self.class_deadlines if shed is not None or on_time is not None else ()
+        step = self.step if needed else None
+        return replace(self, step=step, shed=shed, on_time=on_time, class_deadlines=due)
+
+    def due_by(self, deadlines: Mapping[str, float]) -> Policy:
+        """The policy with other deadlines of first tokens by class, where it has any."""
+        shed, on_time, default = self.shed, self.on_time, deadlines.get(DEFAULT_CLASS)
+        if not deadlines or (shed is None and on_time is None):
+            return self.within(sheds=False, orders=False)
+        if shed is not None:
+            shed = shed.model_copy(update={"ttft_deadline_seconds": default})
+        if on_time is not None:
+            on_time = on_time.model_copy(update={"first_token_deadline_seconds": default})
+        return replace(self, shed=shed, on_time=on_time, class_deadlines=_of_classes(deadlines))
+
+    def without_classes(self) -> Policy:
+        """The policy for engines that cannot tell classes apart: all have the deadline of requests without a class."""
+        deadline = self.deadline
+        return self.due_by({} if deadline is None else {DEFAULT_CLASS: deadline})
+
+    @property
+    def deadlines(self) -> dict[str, float]:
+        """Seconds to the first token by class, where requests are refused by it, or served first."""
+        deadline = self.deadline
+        return {**({} if deadline is None else {DEFAULT_CLASS: deadline}), **dict(self.class_deadlines)}
+
+    def refusing_with(self, status: Literal[503, 429]) -> Policy:
+        """The policy with another HTTP status of refusals, where it refuses."""
+        if self.shed is None:
+            return self
+        return replace(self, shed=self.shed.model_copy(update={"refusal_status": status}))
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds to the first token by which requests are refused, or served first; None if there is none."""
+        if self.shed is not None:
+            return self.shed.ttft_deadline_seconds
+        return self.on_time.first_token_deadline_seconds if self.on_time is not None else None
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds that a step may take, None where no objective bounds one."""
+        return self.step.seconds if self.step is not None and self.step.seconds < NO_BUDGET else None
+
+
+def settled(
+    present: Policy, limits: Limits, choice: Choice, model: StepModel, margins: Margins, spec: TuningSpec
+) -> Policy:
+    """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
+    deadlines = {name: rounded(seconds) for name, seconds in choice.deadlines.items()}
+    deadline = deadlines.get(DEFAULT_CLASS)
+    shed, on_time, margin = None, None, round(margins.first_token, 2)
+    if deadlines and spec.sheds:
+        shed = Shed(ttft_deadline_seconds=deadline, margin=margin, refusal_status=spec.refusal_status)
+    if deadlines and spec.orders:
+        on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
+    due = _of_classes(deadlines) if shed is not None or on_time is not None else ()
+    step = None
+    if choice.budget is not None or shed is not None or on_time is not None:
+        budget = NO_BUDGET if choice.budget is None else rounded(min(NO_BUDGET, choice.budget))
+        step = StepBudget(seconds=budget, model=model_spec(model))
+    wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
+    return present if limits == present.limits and not _moved(present, wanted) else wanted
+
+
+def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | None:
+    """The deadline that an edited first-token objective asks for in place of the present one, None if that may stay.
+
+    One that an end-to-end objective gave may be earlier than any first-token objective.
+    """
+    given = [rounded(o.seconds) for o in objectives if o.metric is Metric.TIME_TO_FIRST_TOKEN]
+    others = any(o.metric is Metric.END_TO_END_LATENCY for o in objectives)
+    if not given or present == min(given) or (others and present < min(given)):
+        return None
+    return min(given)
+
+
+def asked_deadlines(present: Mapping[str, float], objectives: Sequence[Objective]) -> dict[str, float]:
+    """The deadlines by class that edited objectives leave: the present ones, as far as these may stay.
+
+    Of a class that had none the law has not spoken yet: an end-to-end objective leaves its least share.
+    """
+    found = {}
+    for name in dict.fromkeys(o.of_class for o in objectives if o.metric in DEADLINES):
+        mine, had = of_class(objectives, name), present.get(name)
+        if had is not None:
+            found[name] = asked_deadline(had, mine) or had
+            continue
+        share = {Metric.TIME_TO_FIRST_TOKEN: 1.0, Metric.END_TO_END_LATENCY: LEAST_FIRST_SHARE}
+        found[name] = rounded(min(share[o.metric] * o.seconds for o in mine if o.metric in DEADLINES))
+    return found
+
+
+def _of_classes(deadlines: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((name, seconds) for name, seconds in deadlines.items() if name != DEFAULT_CLASS))
+
+
+def model_spec(model: StepModel) -> ModelSpec:
+    """The model as engines get it: three digits, trusted, named by what it says."""
+    seconds = {name: value for name, value in asdict(model).items() if name != "kappa"}
+    digits = {name: min(LARGEST_COEFFICIENT, float(f"{value:.3g}")) for name, value in seconds.items()}
+    identity = hashlib.sha256(f"{digits} {model.kappa}".encode()).hexdigest()[:8]
+    return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
+
+
+def _moved(present: Policy, wanted: Policy) -> bool:
+    """Whether it says something else. What noise does to a deadline that is made of lengths is nothing else."""
+    now, then = present.deadlines, wanted.deadlines
+    if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
+        wanted = wanted.due_by(now)
+    step, new_step = present.step, wanted.step
+    if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
+        return True
+    if present.class_deadlines != wanted.class_deadlines:
+        return True
+    if step is None or new_step is None:
+        return step is not new_step
+    alike = difference(step.model.step_model(), new_step.model.step_model()) <= MOVED
+    return not (alike and _near(step.seconds, new_step.seconds))
+
+
+def _near(present: float, wanted: float) -> bool:
+    return abs(wanted - present) <= MOVED * present
+
+
+def difference(one: StepModel, other: StepModel) -> float:
+    """The largest share by which two models differ over the compared steps."""
+    first, second = (
+        [
+            model.seconds(decodes=n, prefill_tokens=p, context=before, kv_tokens=n * each)
+            for n, p, before, each in _COMPARED
+        ]
+        for model in (one, other)
+    )
+    return max(abs(b - a) / max(a, 1e-9) for a, b in zip(first, second, strict=True))
+
+
+def rounded(seconds: float) -> float:
+    """A duration as status holds it, of a microsecond at least."""
+    return float(parse_duration(format_duration(max(seconds, 1e-6))))

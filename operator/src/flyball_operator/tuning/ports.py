@@ -1,0 +1,69 @@
+"""What the brain needs of the hands, and the hands of nobody: the seams inside the shell.
+
+The brain is written against these protocols, `main.py` hands it the real parts, its tests hand it others. Nothing here
+imports kopf or kubernetes, so that the brain can be run without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
+
+EventType = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True)
+class EnginePod:
+    """A pod of a service, as last seen.
+
+    `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier
+    ones: both change when the engine comes back with its start values. `host` is the pod's namespace.
+    """
+
+    name: str
+    uid: str
+    ip: str | None
+    ready: bool
+    container_id: str
+    restarts: int
+    host: str
+
+
+class Services(Protocol):
+    """The services the brain works for, from memory: no call leaves the process."""
+
+    def all(self) -> Sequence[InferenceService]:
+        """Services that are governed, accepted and not being deleted."""
+        ...
+
+    def pods(self, service_uid: str) -> Sequence[EnginePod]:
+        """Pods of one service that are not being deleted; empty for a service that is not known."""
+        ...
+
+
+class BrainStatusWriter(Protocol):
+    """Applies the brain's part of the status under its own field manager."""
+
+    async def write(
+        self,
+        service: InferenceService,
+        *,
+        tuning: TuningStatus,
+        objectives: Sequence[ObjectiveStatus],
+        objectives_met: str,
+        desired_replicas: int | None,
+        conditions: Sequence[Condition],
+    ) -> None:
+        """Write the brain's whole part; what is left out is erased."""
+        ...
+
+
+class Events(Protocol):
+    """Posts Kubernetes events about a service; repeats within ten minutes are dropped."""
+
+    async def post(self, service: InferenceService, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the API's own field name
+        """Post one event on a transition. Never raises: an event lost is not worth a decision lost."""
+        ...

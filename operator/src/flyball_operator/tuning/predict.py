@@ -1,0 +1,74 @@
+"""What limits and a load come to: the seconds of each metric, and what is carried. Pure, per engine core.
+
+A batch of n decodes that holds its size admits n·ρ prefill tokens in each step (ρ = prefill tokens per decode), so its
+mean step is T(n, n·ρ), and that is what a token takes. First tokens wait behind other prompts (M/G/1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from flyball_engine.contract import Metric
+from flyball_operator.tuning.control_input import GAP_SHARE, Margins, Prediction, Situation
+from flyball_operator.tuning.spec import Objective
+
+#: Seconds that stand for a queue that only grows.
+UNBOUNDED: Final = 3600.0
+#: Halvings of a range that is searched: to a millionth of it.
+_HALVINGS: Final = 20
+
+
+def predict(situation: Situation, seqs: float, budget: float | None, *, tail: float = 0.0) -> Prediction:
+    """What comes of a batch of at most `seqs` whose steps may take `budget` seconds.
+
+    `tail`: so many times the mean queue of prompts stand before a request, besides those that wait now.
+    """
+    demand, decodes = situation.demand, situation.decodes(seqs)
+    chunk = max(1.0, situation.chunk(decodes, budget))
+    full = situation.step(decodes, chunk)
+    rate = chunk / full
+    load = demand.arrivals * demand.uncached / rate
+    wait = load / (2 * (1 - load)) * demand.large / rate if load < 1 else UNBOUNDED
+    ttft = full / 2 + (demand.waiting * demand.uncached + 1.5 * demand.large) / rate + (1.0 + tail) * wait
+    tpot = situation.token_seconds(decodes)
+    if budget is not None:
+        # A batch that does not get its prompts in this time shrinks: its steps are held all the same.
+        tpot = min(tpot, budget / demand.made)
+    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot)
+
+
+def sustained(situation: Situation, seqs: float) -> float:
+    """Decodes of the largest batch, of at most `seqs`, that memory and the mean time of a token let hold its size."""
+    demand, mean = situation.demand, situation.mean_budget[0]
+    most = min(seqs, demand.fits, situation.envelope.tokens.most / (demand.drafted + demand.ratio))
+    return most if mean is None else largest(most, lambda decodes: situation.balanced_step(decodes) <= mean)
+
+
+def steady(situation: Situation, decodes: float) -> Situation:
+    """The same mix with nobody waiting, at the rate of arrivals that keeps so many decodes running."""
+    demand = replace(situation.demand, arrivals=situation.arrivals_of(decodes), waiting=0.0, decodes=decodes)
+    return replace(situation, demand=demand)
+
+
+def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
+    """Predicted share of what the objective allows; 1 is at the margin."""
+    seconds, margin = {
+        Metric.TIME_TO_FIRST_TOKEN: (predicted.ttft, margins.first_token),
+        Metric.END_TO_END_LATENCY: (predicted.e2e, margins.first_token),
+        Metric.TIME_PER_OUTPUT_TOKEN: (predicted.tpot, margins.token),
+        Metric.INTER_TOKEN_LATENCY: (predicted.gap, margins.token * GAP_SHARE),
+    }[objective.metric]
+    return seconds / (objective.seconds * margin)
+
+
+def largest(most: float, holds: Callable[[float], bool]) -> float:
+    """The largest number up to `most` that something holds for, which holds for all below it; 0 if for none."""
+    if holds(most):
+        return most
+    low, high = 0.0, most
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

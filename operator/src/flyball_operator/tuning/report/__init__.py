@@ -1,0 +1,1 @@
+"""What a service's status, events and metrics say of its tuning."""

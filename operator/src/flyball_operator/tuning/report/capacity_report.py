@@ -1,0 +1,77 @@
+"""What status says of capacity and of the replicas that the load needs, and for how long that is worth anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.tuning.capacity import Balance
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.conditions import Reason, Verdict
+from flyball_operator.tuning.state import State
+
+#: What was not weighed anew for so long is told no more: an autoscaler would follow a load of then.
+STALE_SECONDS: Final = 900.0
+#: What is said of capacity where nothing is known of what the load needs.
+_UNKNOWN: Final = (Reason.LEARNING, Reason.NO_REQUESTS, Reason.NO_OBJECTIVES)
+
+
+class Advice:
+    """`clock` is monotonic, in seconds. What a status says that is found counts from now on."""
+
+    def __init__(self, service: InferenceService, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._capacity, self._known = _said(service)
+        self._weighed_at, self._weighed = clock(), 0.0
+
+    def edited(self) -> None:
+        """Something else is asked of the engines: what they carried says nothing of that."""
+        self._capacity, self._known = "", None
+
+    def ended(self) -> None:
+        """Nobody weighs the load any more."""
+        self._weighed_at = float("-inf")
+
+    def note(self, state: State) -> None:
+        """Take a tick in. From a settled balance on that is what is known; what was found was of an earlier one."""
+        balance = state.balance
+        if balance is None:
+            return
+        if balance.at != self._weighed:
+            self._weighed_at, self._weighed = self._clock(), balance.at
+        if balance.settled:
+            self._capacity, self._known = conditions.figure(balance.capacity), None
+
+    @property
+    def _stale(self) -> bool:
+        return self._clock() - self._weighed_at > STALE_SECONDS
+
+    @property
+    def capacity(self) -> str:
+        """Requests per second that all pods carry, empty where that is not known."""
+        return "" if self._stale else self._capacity
+
+    @property
+    def known(self) -> Verdict | None:
+        """What an earlier leader said of it, until there is better knowledge."""
+        return None if self._stale else self._known
+
+    def balance(self, state: State) -> Balance | None:
+        """The load against what the engines carry, None where that is of another time."""
+        return None if self._stale else state.balance
+
+    def replicas(self, state: State, said: Verdict) -> int | None:
+        """The replicas that are advised; None where that is of another time, or where nothing is known.
+
+        `said`: what is said of capacity beside it. While it cannot be observed the advice stands.
+        """
+        return None if self._stale or said.reason in _UNKNOWN else state.advised
+
+
+def _said(service: InferenceService) -> tuple[str, Verdict | None]:
+    """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
+    for found in service.status.conditions:
+        if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:
+            return service.status.tuning.capacity, Verdict(found.status, found.reason, found.message)
+    return "", None

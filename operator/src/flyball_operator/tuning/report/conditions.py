@@ -1,0 +1,427 @@
+"""What the brain says in status: its conditions and how each objective is met.
+
+Figures are quantised: attained to a tenth of a percent, budgets to five, so that noise writes no status. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from flyball_operator.api import names
+from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import (
+    BRAIN_CONDITIONS,
+    Condition,
+    ConditionType,
+    Mode,
+    ObjectiveStatus,
+    OrderStatus,
+)
+from flyball_operator.tuning.capacity import MOST_GROWTH, Balance
+from flyball_operator.tuning.observe.signals import OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.spec import Objective
+
+
+class Reason(StrEnum):
+    """Reasons of the brain's conditions, beside those of `signals.Missing`."""
+
+    SCRAPED = "Scraped"
+    """MetricsAvailable: Prometheus has fresh samples of the service's pods."""
+    SCRAPED_TWICE = "ScrapedTwice"
+    """MetricsAvailable: likewise, of several targets for one engine. One is counted, the message names their jobs."""
+    NO_READY_PODS = "NoReadyPods"
+    """Nothing to observe or to tune yet."""
+    APPLIED = "Applied"
+    """Tuned: every engine core of every Ready pod runs under the law's limits."""
+    LEARNING = "Learning"
+    """Tuned is False: start values, until the step-time model is trusted. CapacitySufficient is Unknown until then."""
+    DISABLED = "Disabled"
+    """Tuned is False: mode Disabled runs at the upper bounds."""
+    RECOMMEND_ONLY = "RecommendOnly"
+    """Tuned is False: mode Recommend leaves live limits alone."""
+    NOT_TUNED = "NotTuned"
+    """Of all conditions of the brain: the service is not governed, or its spec is not accepted."""
+    NOT_DECIDING = "NotDeciding"
+    """Tuned is False: there are requests, and for minutes the law could not decide; the message says why."""
+    LOOP_STALLED = "LoopStalled"
+    """Tuned is Unknown: no tick of this service was completed lately; the operator's log says why."""
+    PAUSED = "Paused"
+    """Tuned is False: an annotation pauses tuning; the engines keep what they were told last."""
+    PAUSE_UNCLEAR = "PauseNotUnderstood"
+    """Tuned is False: the same, but the annotation says something else than is accepted."""
+    PUSHING = "Pushing"
+    """Tuned is Unknown: some pods have not confirmed the setpoint yet."""
+    ONE_POD_FIRST = "OnePodFirst"
+    """Tuned is Unknown: a policy that rests on little is tried in one pod, the others follow once it works there."""
+    PUSH_FAILED = "PushFailed"
+    """Tuned is False: an engine refused the setpoint, or did not confirm it."""
+    UNREACHABLE = "EngineUnreachable"
+    """Tuned is False: the control port of a Ready pod does not answer."""
+    UNGOVERNED = "EngineUngoverned"
+    """Tuned is False: the plugin could not load in a pod, which runs as plain vLLM."""
+    WATCHDOG_TRIPPED = "WatchdogTripped"
+    """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
+    ADMISSION_STUCK = "AdmissionStuck"
+    """Tuned is False: requests wait in an engine with places free, and for over a minute it let none in."""
+    UNSUPPORTED = "KnobUnsupported"
+    """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
+    FENCED = "NewerLeader"
+    """Tuned is False: status names an epoch above that of our Lease; this operator stopped acting for the service."""
+    UNEXPLAINED = "SetpointUnexplained"
+    """Tuned is False: an engine answers with an epoch or generation that no leader has given; the others are tuned."""
+    MET = "Met"
+    """ObjectivesMet: every objective that was counted is met."""
+    VIOLATED = "Violated"
+    """ObjectivesMet is False."""
+    NO_OBJECTIVES = "NoObjectives"
+    """ObjectivesMet and CapacitySufficient are Unknown: the spec names none."""
+    NO_REQUESTS = "NoRequests"
+    """ObjectivesMet is Unknown: nothing was counted in the window. CapacitySufficient: none ever came."""
+    NOT_OBSERVED = "NotObserved"
+    """ObjectivesMet is Unknown: the counts could not be read. CapacitySufficient: the signals could not."""
+    SUFFICIENT = "Sufficient"
+    """CapacitySufficient: the pods carry what arrives, at the objectives."""
+    OVERLOADED = "Overloaded"
+    """CapacitySufficient is False: more arrives than the pods carry at the objectives."""
+    INFEASIBLE = "Infeasible"
+    """CapacitySufficient is False: even an idle engine cannot keep some objective."""
+
+
+#: What is wrong where another leader acts.
+FENCED: Final = (
+    (Reason.FENCED, "status names an epoch above that of our Lease: a newer leader acts, this one stopped"),
+)
+#: Percent: a budget of violations that is overspent by more is told as so much.
+LEAST_BUDGET: Final = -999
+#: What is told of the on-time order stays while it is right within this share.
+ORDER_SHOWN_WITHIN: Final = 0.25
+#: Of what others wrote so much is repeated.
+_SHOWN_LENGTH: Final = 40
+
+Event = tuple[Literal["Normal", "Warning"], str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A condition without its bookkeeping."""
+
+    status: str
+    reason: str
+    message: str
+
+    def condition(self, kind: ConditionType, generation: int) -> Condition:
+        """The condition; who writes it dates it."""
+        return Condition(
+            type=kind, status=self.status, reason=self.reason, message=self.message, observed_generation=generation
+        )
+
+
+def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool = False, twice: str = "") -> Verdict:
+    """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet.
+
+    `twice`: as in `Signals`.
+    """
+    if ready_pods == 0:
+        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    if missing is not None:
+        return Verdict("Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold")
+    if twice:
+        return Verdict("True", Reason.SCRAPED_TWICE, f"Prometheus has fresh samples; {twice}")
+    return Verdict("True", Reason.SCRAPED, "Prometheus has fresh samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the setpoint got. `problems` are (reason, message), the gravest first.
+
+    `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
+    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked for;
+    `unclassed`: why requests are all of one class. None where that is not so.
+    """
+
+    mode: Mode
+    ready_pods: int
+    applied_pods: int
+    trusted: bool
+    limits: str
+    problems: Sequence[tuple[Reason, str]]
+    learning: str
+    paused: str | None = None
+    stalled: str | None = None
+    helpless: str | None = None
+    canary: str | None = None
+    unordered: str | None = None
+    unclassed: str | None = None
+
+
+def ended() -> dict[ConditionType, Verdict]:
+    """What is said of a service that is tuned no more: what was said last would stand for ever."""
+    why = "the service is not governed, its spec is not accepted, or its namespace is not watched: nobody looks"
+    return {kind: Verdict("Unknown", Reason.NOT_TUNED, why) for kind in ConditionType if kind in BRAIN_CONDITIONS}
+
+
+def tuned_verdict(progress: Progress) -> Verdict:
+    """Whether the engines run under the law's limits."""
+    if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
+        return _paused_verdict(progress, progress.paused)
+    if progress.stalled is not None:
+        return Verdict("Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told")
+    if progress.ready_pods == 0:
+        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    if progress.problems:
+        reason, message = progress.problems[0]
+        return Verdict("False", reason, message)
+    return _pushed_verdict(progress) or _applied_verdict(progress)
+
+
+def _paused_verdict(progress: Progress, said: str) -> Verdict:
+    stays = ", ".join([f"{progress.limits} until it is removed", *(message for _, message in progress.problems[:1])])
+    if said == names.TUNING_PAUSED:
+        return Verdict("False", Reason.PAUSED, f"annotation {names.ANNOTATION_TUNING}: {stays}")
+    wrong = f"annotation {names.ANNOTATION_TUNING} is {said[:_SHOWN_LENGTH]!r}, accepted: {names.TUNING_PAUSED}"
+    return Verdict(
+        "False", Reason.PAUSE_UNCLEAR, f"{wrong}, or none to resume; taken for {names.TUNING_PAUSED}: {stays}"
+    )
+
+
+def _pushed_verdict(progress: Progress) -> Verdict | None:
+    """Whether the setpoint is on its way; None if it has arrived."""
+    if progress.canary is not None:
+        said = f"{progress.limits} in {progress.canary} alone, the others follow once it works there"
+        return Verdict("Unknown", Reason.ONE_POD_FIRST, said)
+    if progress.applied_pods < progress.ready_pods:
+        return Verdict("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
+    return None
+
+
+def _applied_verdict(progress: Progress) -> Verdict:
+    if progress.mode is Mode.RECOMMEND:
+        return Verdict("False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended")
+    if progress.mode is Mode.DISABLED:
+        return Verdict("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
+    if progress.helpless is not None:
+        said = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
+        return Verdict("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
+    if not progress.trusted:
+        return Verdict("False", Reason.LEARNING, progress.learning)
+    lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
+    lacking += f"; all requests are of one class: {progress.unclassed}" if progress.unclassed else ""
+    return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod{lacking}")
+
+
+def objectives_status(
+    objectives: Sequence[Objective], outcomes: Mapping[str, Outcome] | Unobserved, *, window: str
+) -> tuple[list[ObjectiveStatus], str, Verdict]:
+    """How each objective is met, `met/all` for the printer column, and the condition."""
+    counted = {} if isinstance(outcomes, Unobserved) else outcomes
+    rows = [_row(objective, counted.get(objective.id), window) for objective in objectives]
+    missed = [
+        f"{objective.name} {row.attained} % of {100 * (1 - objective.allowed):g} %"
+        for objective, row in zip(objectives, rows, strict=True)
+        if row.attained and not _met(objective, counted[objective.id])
+    ]
+    seen = sum(1 for row in rows if row.attained)
+    summary = f"{seen - len(missed)}/{len(rows)}" if seen else f"-/{len(rows)}"
+    return rows, summary, _verdict(rows, missed, outcomes, seen, window)
+
+
+def _verdict(
+    rows: Sequence[ObjectiveStatus], missed: Sequence[str], outcomes: object, seen: int, window: str
+) -> Verdict:
+    if not rows:
+        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+    if isinstance(outcomes, Unobserved):
+        return Verdict("Unknown", Reason.NOT_OBSERVED, outcomes.detail)
+    if seen == 0:
+        objectives = "this objective" if len(rows) == 1 else "these objectives"
+        return Verdict(
+            "Unknown", Reason.NO_REQUESTS, f"no request was counted against {objectives} in the last {window}"
+        )
+    if missed:
+        return Verdict("False", Reason.VIOLATED, f"in the last {window}: {', '.join(missed)}")
+    return Verdict("True", Reason.MET, f"every objective was met in the last {window}")
+
+
+def _met(objective: Objective, outcome: Outcome) -> bool:
+    return outcome.violated <= objective.allowed * outcome.total + 1e-9
+
+
+def _row(objective: Objective, outcome: Outcome | None, window: str) -> ObjectiveStatus:
+    if outcome is None or outcome.total < 0.5:
+        return ObjectiveStatus(name=objective.name, window=window)
+    share = outcome.violated / outcome.total
+    used = share / objective.allowed if objective.allowed > 0 else (0.0 if share == 0 else 1e3)
+    left = round(20 * (1 - used)) * 5
+    return ObjectiveStatus(
+        name=objective.name,
+        attained=f"{100 * (1 - share):.1f}",
+        budget_remaining=str(max(LEAST_BUDGET, left)),
+        window=window,
+    )
+
+
+def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, window: str) -> OrderStatus | None:
+    """What the on-time order did, None where nobody counted it.
+
+    As it was told `before`, while that is right within a quarter: counts of some minutes scatter.
+    """
+    if found is None:
+        return None
+    seconds = float(f"{found.longest_wait:.2g}")
+    told = OrderStatus(
+        moved_behind=int(float(f"{found.moved_behind:.2g}")),
+        in_time_after_all=int(float(f"{found.in_time_after_all:.2g}")),
+        longest_wait=format_duration(seconds) if seconds > 0 else "0s",
+        window=window,
+    )
+    return before if before is not None and before.window == window and _alike(before, told) else told
+
+
+def _alike(before: OrderStatus, now: OrderStatus) -> bool:
+    try:
+        pairs = zip(_figures(before), _figures(now), strict=True)
+    except ValueError:  # What was told before is read from status, which others may write.
+        return False
+    return all(abs(figure - told) <= ORDER_SHOWN_WITHIN * told for told, figure in pairs)
+
+
+def _figures(status: OrderStatus) -> tuple[float, float, float]:
+    return status.moved_behind, status.in_time_after_all, float(parse_duration(status.longest_wait))
+
+
+def capacity_verdict(
+    balance: Balance | None, *, objectives: Sequence[Objective], metrics: Verdict, known: Verdict | None, lengths: bool
+) -> Verdict:
+    """Whether the pods carry what arrives.
+
+    `metrics`: whether it can be observed; `lengths`: whether requests ever came. `known` is what status says already,
+    None if that is of no use: it holds until there is better knowledge.
+    """
+    if not objectives:
+        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+    if metrics.reason == Reason.NO_READY_PODS:
+        return metrics
+    if metrics.status == "False":
+        return Verdict("Unknown", Reason.NOT_OBSERVED, "the load cannot be observed")
+    if balance is not None and balance.settled:
+        return _carried_verdict(balance, objectives)
+    learning = Verdict("Unknown", Reason.LEARNING, "what the pods carry is not known yet")
+    return known or (learning if lengths else Verdict("Unknown", Reason.NO_REQUESTS, "no request came yet"))
+
+
+def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
+    asked = {objective.name: format_duration(objective.seconds) for objective in objectives}
+    kept = "; ".join(
+        f"{name} within {asked.get(name, 'its threshold')}, the least that it can keep is {rounded_up(seconds)}"
+        for name, seconds in balance.carried.reachable
+    )
+    return (
+        f"even an idle engine cannot keep {kept}. Raise the threshold, or use a faster accelerator or a smaller model"
+    )
+
+
+def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> Verdict:
+    arrive, carry = figure(balance.shown_arrivals), figure(balance.capacity)
+    if balance.carried.reachable:
+        return Verdict("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
+    unseen = ""
+    if balance.unseen:
+        ready = balance.replicas + balance.unseen
+        unseen = f"; {balance.replicas} of {ready} Ready pods are scraped: until all are no fewer are advised"
+    if not balance.overloaded:
+        return Verdict(
+            "True", Reason.SUFFICIENT, f"carries {carry} requests/s at the objectives, {arrive} arrive{unseen}"
+        )
+    load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
+    remedy = f"{_pods(balance.advised)} would do"
+    if balance.short:
+        remedy = f"{_pods(balance.advised)} would not do, more than {MOST_GROWTH} times what runs is not advised"
+    return Verdict("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
+
+
+def _pods(number: int) -> str:
+    return "1 pod" if number == 1 else f"{number} pods"
+
+
+def _carry(number: int) -> str:
+    return "carries" if number == 1 else "carry"
+
+
+def figure(value: float) -> str:
+    """A figure to two digits."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def rounded_up(seconds: float) -> str:
+    """A duration to two digits, never less than it is."""
+    unit = 10.0 ** (math.floor(math.log10(max(seconds, 1e-6))) - 1)
+    return format_duration(float(f"{math.ceil(seconds / unit - 1e-9) * unit:.3g}"))
+
+
+#: Events of a condition that turned "True" or "False".
+_TURNS: Final[Mapping[ConditionType, Mapping[str, Event]]] = {
+    ConditionType.METRICS_AVAILABLE: {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")},
+    ConditionType.OBJECTIVES_MET: {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")},
+    # Of False the reason is told.
+    ConditionType.CAPACITY_SUFFICIENT: {"True": ("Normal", "CapacitySufficient")},
+}
+_PAUSES: Final[Mapping[str, Event]] = {
+    Reason.PAUSED: ("Normal", "TuningPaused"),
+    Reason.PAUSE_UNCLEAR: ("Warning", "TuningPaused"),
+}
+_FAILURES: Final = (
+    Reason.PUSH_FAILED,
+    Reason.UNREACHABLE,
+    Reason.UNGOVERNED,
+    Reason.UNSUPPORTED,
+    Reason.FENCED,
+    Reason.UNEXPLAINED,
+    Reason.NOT_DECIDING,
+    Reason.LOOP_STALLED,
+    Reason.ADMISSION_STUCK,
+)
+
+
+def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+    """Type and reason of the event that a transition from `before` (status, reason) is worth, if any."""
+    if before == (verdict.status, verdict.reason):
+        return None
+    if kind is ConditionType.TUNED:
+        return _tuned_event(before, verdict)
+    if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
+        return ("Warning", f"Capacity{verdict.reason}")
+    if verdict.reason == Reason.SCRAPED_TWICE:
+        return "Warning", verdict.reason
+    turned = before is None or before[0] != verdict.status
+    if kind is ConditionType.CAPACITY_SUFFICIENT and (before is None or before[0] != "False"):
+        return None
+    return _TURNS[kind].get(verdict.status) if turned else None
+
+
+def _tuned_event(before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+    if verdict.reason in _PAUSES:
+        return _PAUSES[verdict.reason]
+    if verdict.reason in _FAILURES:
+        return "Warning", verdict.reason
+    return ("Normal", "TuningResumed") if before is not None and before[1] in _PAUSES else None
+
+
+def shown(policy: Policy) -> str:
+    """A policy for people."""
+    limits, shed, on_time = policy.limits, policy.shed, policy.on_time
+    said = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
+    if policy.budget is not None:
+        said.append(f"steps of {format_duration(policy.budget)}")
+    by_class = [f"{format_duration(seconds)} for {name}" for name, seconds in policy.class_deadlines]
+    deadline = policy.deadline
+    deadlines = ", ".join([*([] if deadline is None else [format_duration(deadline)]), *by_class])
+    if shed is not None:
+        said.append(f"first tokens by {shed.margin:.2f} of {deadlines}, else {shed.refusal_status}")
+    if on_time is not None:
+        said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadlines})")
+    return ", ".join(said)

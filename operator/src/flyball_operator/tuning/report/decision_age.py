@@ -1,0 +1,70 @@
+"""Whether anything is decided for a service that has requests: a loop that turns and does nothing must say so.
+
+Holding still may be right (nothing would get better, a change was undone) or helpless (nothing is seen, no model is
+trusted). Only the latter counts here, and only while requests come. Pure; seconds of one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flyball_operator.tuning.estimate import doubts
+from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved, blind_spot
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, State
+
+#: Helpless for so long is worth a word: a model is learnt, and a Prometheus restarted, in less.
+HELPLESS_SECONDS: Final = 300.0
+#: Without a sign of a request for so long there is none: engines are read back every 15 s.
+QUIET_SECONDS: Final = 60.0
+_HELPLESS: Final = (Hold.NOT_OBSERVED, Hold.LEARNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """When something was last decided, and what keeps it from being.
+
+    `decided_at`: the last decision that rested on signals and a model, or moment without anything to decide on.
+    `busy_at`: the last sign of a request. `steps`: that engines had made then. `cause`: why nothing was decided since.
+    """
+
+    decided_at: float
+    busy_at: float
+    steps: float = 0.0
+    cause: str = ""
+
+    @classmethod
+    def begun(cls, now: float, *, helpless: bool) -> Pulse:
+        """At the start of a leader. `helpless`: status says so, and is not to say otherwise because we are new."""
+        return cls(decided_at=now - HELPLESS_SECONDS if helpless else now, busy_at=now)
+
+    def after(
+        self, decision: Decision, state: State, observation: Observation, *, running: bool, steps: float, now: float
+    ) -> Pulse:
+        """With one tick. `running`: engines have requests as they were read back, and made so many `steps` in all."""
+        busy = _asked_for(observation) or running or steps > self.steps
+        felt = replace(self, busy_at=now if busy else self.busy_at, steps=steps)
+        if decision.hold not in _HELPLESS or now - felt.busy_at > QUIET_SECONDS:
+            return replace(felt, decided_at=now, cause="")
+        return replace(felt, cause=_cause(decision, state, observation))
+
+    def helpless(self, now: float) -> str | None:
+        """What has kept the law from deciding for minutes, None if nothing has."""
+        return self.cause if self.cause and now - self.decided_at >= HELPLESS_SECONDS else None
+
+
+def _asked_for(observation: Observation) -> bool:
+    """Whether requests were seen."""
+    if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
+        return False
+    load = observation.load
+    return load.running + load.waiting + load.arrivals + load.refused > 0
+
+
+def _cause(decision: Decision, state: State, observation: Observation) -> str:
+    """In words that stay the same from tick to tick."""
+    if decision.hold is Hold.NOT_OBSERVED:
+        blind = blind_spot(observation, STALE_SECONDS)
+        return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
+    return f"the step-time model is not trusted: {doubts.said(state.learner.fit)}"

@@ -1,0 +1,48 @@
+"""The events of one service: of transitions only, and of what has no condition."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from flyball_operator.api.v1alpha1 import Condition, ConditionType
+from flyball_operator.tuning.estimate.step_time import Fit
+from flyball_operator.tuning.ports import EventType
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.conditions import Verdict
+
+Verdicts = dict[ConditionType, Verdict]
+Post = Callable[[EventType, str, str], Awaitable[None]]
+
+
+class Announcer:
+    """Remembers what was said last; `known`: the conditions that status has, `trusted`: whether there was a model."""
+
+    def __init__(self, known: Iterable[Condition], post: Post, *, trusted: bool) -> None:
+        self._post = post
+        self._said = {condition.type: (condition.status, condition.reason) for condition in known}
+        self._trusted = trusted
+        #: What happened since the last word, to be told once: type, reason, message.
+        self.news: list[tuple[EventType, str, str]] = []
+
+    def said(self, kind: ConditionType) -> str:
+        """The status that a condition had last, "Unknown" if it never was."""
+        return self._said.get(kind, ("Unknown", ""))[0]
+
+    def reason(self, kind: ConditionType) -> str:
+        """The reason that a condition had last, empty if it never was."""
+        return self._said.get(kind, ("", ""))[1]
+
+    async def announce(self, verdicts: Mapping[ConditionType, Verdict], fit: Fit | None) -> None:
+        """Tell what is news."""
+        while self.news:
+            await self._post(*self.news.pop(0))
+        for kind, verdict in verdicts.items():
+            before = self._said.get(kind)
+            self._said[kind] = (verdict.status, verdict.reason)
+            found = conditions.event(kind, before, verdict)
+            if found is not None:
+                await self._post(found[0], found[1], verdict.message)
+        trusted = fit is not None and fit.trusted
+        if fit is not None and trusted and not self._trusted:
+            await self._post("Normal", "ModelLearned", f"the step-time model explains steps within {fit.error:.0%}")
+        self._trusted = trusted

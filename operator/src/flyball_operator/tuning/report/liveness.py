@@ -1,0 +1,62 @@
+"""Whether one seat is alive: what keeps it from deciding, and when a tick was last completed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flyball_operator.tuning.actuate.engine_pods import Crew
+from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.observe.signals import Observation
+from flyball_operator.tuning.report.decision_age import Pulse
+from flyball_operator.tuning.state import Decision, State
+
+#: Of an exception so much is told.
+_SHOWN_LENGTH: Final = 200
+
+
+class Heartbeat:
+    """The memory of one service, by namespace and name; `helpless`: status says that it could not be decided for."""
+
+    def __init__(self, tools: Tools, labels: tuple[str, str], *, helpless: bool) -> None:
+        self._clock, self._late_seconds = tools.clock, tools.late_seconds
+        self._pulse = Pulse.begun(tools.clock(), helpless=helpless)
+        self._completed_at = self._told_at = tools.clock()
+        self._failure = ""
+        tools.metrics.ages(
+            *labels,
+            tick=lambda: self._clock() - self._completed_at,
+            decision=lambda: self._clock() - self._pulse.decided_at,
+        )
+
+    def decided(self, decision: Decision, state: State, observation: Observation, crew: Crew) -> None:
+        """Note what was decided on what, and whether engines have requests."""
+        self._pulse = self._pulse.after(
+            decision, state, observation, running=crew.running, steps=crew.steps_made, now=self._clock()
+        )
+
+    def completed(self) -> None:
+        """A tick came to its end."""
+        self._completed_at, self._failure = self._clock(), ""
+
+    def failed(self, error: Exception) -> None:
+        """A tick did not."""
+        self._failure = f"{type(error).__name__}: {error}"[:_SHOWN_LENGTH]
+
+    def to_be_told(self) -> bool:
+        """Whether no tick was completed for long, and that is to be told now: not again at once."""
+        now = self._clock()
+        if min(now - self._completed_at, now - self._told_at) < self._late_seconds:
+            return False
+        self._told_at = now
+        return True
+
+    @property
+    def stall(self) -> str:
+        """Why no tick is completed."""
+        cause = f"the last one failed: {self._failure}" if self._failure else "the last one has not ended"
+        return f"no tick was completed for {self._late_seconds:.0f} s, {cause}"
+
+    @property
+    def helpless(self) -> str | None:
+        """What has kept the law from deciding for minutes, None if nothing has."""
+        return self._pulse.helpless(self._clock())

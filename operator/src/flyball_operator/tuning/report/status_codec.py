@@ -1,0 +1,218 @@
+"""The law's state as `status.tuning` holds it, and back: what a new leader resumes from.
+
+Figures are quantised, so that equal means equal and a status is not rewritten for noise. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTime, Shed, StepBudget
+from flyball_engine.model import StepModel
+from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.v1alpha1 import (
+    ClassDeadline,
+    SetpointStatus,
+    SlowPodStatus,
+    StepModelCoefficients,
+    StepModelStatus,
+    TuningStatus,
+)
+from flyball_operator.tuning.control_input import Choice
+from flyball_operator.tuning.estimate.step_time import Learner, resume
+from flyball_operator.tuning.observe.signals import Signals, StepWindow
+from flyball_operator.tuning.policy import NO_BUDGET, Policy, model_spec
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import State, start
+
+_COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g", "d")
+_SLOW_PODS: Final = 8
+_LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
+
+
+def setpoint_status(policy: Policy) -> SetpointStatus:
+    """A policy as status shows it; figures are rounded as it holds them."""
+    step, shed, on_time = policy.step, policy.shed, policy.on_time
+    return SetpointStatus(
+        **policy.limits.model_dump(include=_LIMITS),
+        step_budget=format_duration(policy.budget) if policy.budget is not None else None,
+        first_token_deadline=_said(shed.ttft_deadline_seconds) if shed is not None else None,
+        first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
+        refusal_status=shed.refusal_status if shed is not None else None,
+        on_time_deadline=_said(on_time.first_token_deadline_seconds) if on_time is not None else None,
+        on_time_margin=f"{on_time.margin:.2f}" if on_time is not None else None,
+        class_deadlines=tuple(
+            ClassDeadline(name=name, deadline=format_duration(seconds)) for name, seconds in policy.class_deadlines
+        )
+        or None,
+        queued_tokens=policy.queued_tokens,
+        step_model=_coefficients(step.model) if step is not None else None,
+    )
+
+
+def change_status(policy: Policy) -> SetpointStatus:
+    """A policy as a decision shows it: without the model, which changes without being one."""
+    return setpoint_status(policy).model_copy(update={"step_model": None})
+
+
+def policy_of(setpoint: SetpointStatus) -> Policy | None:
+    """The policy from status; None if no limits were written yet, or what is there are none."""
+    given = {name: value for name, value in setpoint.model_dump(include=_LIMITS).items() if value is not None}
+    # A limit that the engines cannot move was left out of what they were given.
+    if not given.get("max_num_active_seqs") and not given.get("max_num_scheduled_tokens"):
+        return None
+    try:
+        return Policy(
+            limits=Limits(**given),
+            step=_step(setpoint),
+            shed=_shed(setpoint),
+            on_time=_on_time(setpoint),
+            class_deadlines=tuple(
+                (one.name, float(parse_duration(one.deadline))) for one in setpoint.class_deadlines or ()
+            ),
+            queued_tokens=setpoint.queued_tokens,
+        )
+    except ValueError:
+        return None
+
+
+def _step(setpoint: SetpointStatus) -> StepBudget | None:
+    """The step budget; raises ValueError on what is none."""
+    model = _model(setpoint.step_model) if setpoint.step_model is not None else None
+    if model is None:
+        return None
+    budget = setpoint.step_budget
+    return StepBudget(
+        seconds=float(parse_duration(budget)) if budget is not None else NO_BUDGET, model=model_spec(model)
+    )
+
+
+def _shed(setpoint: SetpointStatus) -> Shed | None:
+    """The deadline; raises ValueError on what is none."""
+    deadline, margin = setpoint.first_token_deadline, setpoint.first_token_margin
+    if margin is None or (deadline is None and not setpoint.class_deadlines):
+        return None
+    shed = {"ttft_deadline_seconds": _seconds(deadline), "margin": float(margin)}
+    if setpoint.refusal_status is not None:  # Else it was written before there was the field.
+        shed["refusal_status"] = setpoint.refusal_status
+    return Shed.model_validate(shed)
+
+
+def _on_time(setpoint: SetpointStatus) -> OnTime | None:
+    """The order of prompts; raises ValueError on what is none."""
+    deadline, margin = setpoint.on_time_deadline, setpoint.on_time_margin
+    if margin is None or (deadline is None and not setpoint.class_deadlines):
+        return None
+    return OnTime(first_token_deadline_seconds=_seconds(deadline), margin=float(margin))
+
+
+def _said(seconds: float | None) -> str | None:
+    return None if seconds is None else format_duration(seconds)
+
+
+def _seconds(duration: str | None) -> float | None:
+    return None if duration is None else float(parse_duration(duration))
+
+
+def model_status(learner: Learner) -> StepModelStatus:
+    """The model as status shows it: three digits, steps to two."""
+    fit = learner.fit
+    if fit is None:
+        return StepModelStatus()
+    return StepModelStatus(
+        **_coefficients(model_spec(fit.model)).model_dump(),
+        error=f"{fit.error:.2f}",
+        trusted=fit.trusted,
+        steps=int(float(f"{learner.steps:.2g}")),
+    )
+
+
+def slow_pods_status(factors: Mapping[str, float]) -> tuple[SlowPodStatus, ...]:
+    """Pods that are slower than their siblings, as many as status has room for."""
+    return tuple(SlowPodStatus(name=name, factor=f"{factor:.1f}") for name, factor in factors.items())[:_SLOW_PODS]
+
+
+def slow_pods(tuning: TuningStatus) -> list[tuple[str, float]]:
+    """The pods that status names, and their factors."""
+    return [(slow.name, factor) for slow in tuning.slow_pods if (factor := _number(slow.factor)) >= 1.0]
+
+
+def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = None) -> State:
+    """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too.
+
+    `prior`: of engines of the same kind, where nothing was learnt of these. It is where the fit begins; nothing is
+    decided on it before the first window has agreed with it.
+    """
+    state = start(spec)
+    policy = policy_of(tuning.recommended or tuning.setpoint)
+    if policy is not None:
+        given = policy.limits.model_dump(exclude_none=True)
+        state = replace(state, policy=replace(policy, limits=state.limits.model_copy(update=given)))
+    model = step_model_of(tuning.model)
+    if model is not None:
+        reach = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
+        learner = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)
+        state = replace(state, learner=learner)
+    elif prior is not None:
+        state = replace(state, learner=Learner(prior=prior, proven=True))
+    return state
+
+
+def step_model_of(status: StepModelStatus) -> StepModel | None:
+    """The model from status; None if it is not trusted, or what is there is none."""
+    return _model(status) if status.trusted else None
+
+
+def _coefficients(spec: ModelSpec) -> StepModelCoefficients:
+    strings = {name: f"{getattr(spec, name):.3g}" for name in _COEFFICIENTS}
+    return StepModelCoefficients(id=spec.id, kappa=spec.kappa, **strings)
+
+
+def _model(status: StepModelCoefficients) -> StepModel | None:
+    """The model that is there, None if none is."""
+    values = {name: _number(getattr(status, name)) for name in _COEFFICIENTS}
+    sane = all(0 <= value <= LARGEST_COEFFICIENT for value in values.values())
+    model = StepModel(kappa=status.kappa, **values)
+    return model if sane and model.charges and status.kappa >= 1 else None
+
+
+def _number(text: str) -> float:
+    """The number in a status string, -1 if there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+def predicted(choice: Choice | None) -> str:
+    """What the law expects, for the decision record."""
+    if choice is None:
+        return ""
+    values = choice.predicted
+    named = {"ttft": values.ttft, "tpot": values.tpot, "gap": values.gap}
+    shown = [f"{name} {brief(seconds)}" for name, seconds in named.items()]
+    return ", ".join([*shown, f"{choice.capacity:.2g} requests/s per core"])
+
+
+def brief(seconds: float) -> str:
+    """A duration to two digits; `unbounded` where the queue grows."""
+    return "unbounded" if seconds > 600 else format_duration(float(f"{max(seconds, 1e-6):.2g}"))
+
+
+def came_of_it(signals: Signals, spec: TuningSpec) -> str:
+    """What a window showed, for the decision record: what a token took in the mean, and the share of each objective."""
+    parts = []
+    if isinstance(signals.steps, StepWindow):
+        total = signals.steps.total()
+        if total.decodes > 0:
+            weighted = sum(s.seconds / s.steps * s.decodes for s in signals.steps.cells.values())
+            # In a pipeline a token sees all steps in flight, whoever decodes in them.
+            token = weighted / total.decodes if spec.stages == 1 else spec.stages * total.seconds / total.steps
+            parts.append(f"token {brief(token)}")
+    for objective in spec.objectives:
+        outcome = signals.outcomes.get(objective.id)
+        if outcome is not None and outcome.total >= 1:
+            parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")
+    return ", ".join(parts) or "no traffic"

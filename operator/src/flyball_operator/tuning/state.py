@@ -1,0 +1,67 @@
+"""What one service's tuning remembers from tick to tick, and what one tick decided. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from flyball_engine.contract import Limits
+from flyball_operator.tuning.capacity import Balance
+from flyball_operator.tuning.control_input import Choice
+from flyball_operator.tuning.estimate.step_time import Learner
+from flyball_operator.tuning.estimate.workload import Seen
+from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.first_policy import first_policy
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.spec import TuningSpec
+
+#: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
+STALE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is remembered from tick to tick of one service; bounded.
+
+    `policy`: the law's, live in Auto. `held_until`: nothing moves before, since a policy was seen to fail.
+    `changed_at`: when the law changed the policy by itself last. `balance`: the load against what the engines carry,
+    None until there is a model; `advised`: the replicas that were advised last, whatever is known now.
+    """
+
+    policy: Policy
+    learner: Learner = field(default_factory=Learner)
+    seen: Seen = field(default_factory=Seen)
+    held_until: float = float("-inf")
+    changed_at: float = float("-inf")
+    balance: Balance | None = None
+    advised: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The policy's limits."""
+        return self.policy.limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
+
+    `trigger` is one sentence for people. `choice` is what the law wanted, None where it was not asked.
+    """
+
+    at: float
+    before: Policy
+    policy: Policy
+    hold: Hold | None
+    trigger: str
+    choice: Choice | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the policy moved."""
+        return self.policy != self.before
+
+
+def start(spec: TuningSpec) -> State:
+    """State of a service never tuned before."""
+    return State(policy=first_policy(spec))

@@ -1,0 +1,227 @@
+"""The brain's loops: read all signals once per tick, let each service's seat act on its own.
+
+Two rhythms: the tick (5 s) reads Prometheus and decides; the watch (1 s) only looks, in memory, for pods whose engine
+came back, and gives them their setpoint. A spec that changed brings the next tick forward. Seats act side by side, each
+behind its own lock: one service whose pods hang delays neither the tick nor the others, it just misses ticks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol
+
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.kube.errors import ClusterError
+from flyball_operator.prometheus.answers import Identity
+from flyball_operator.supervision import EndedError, ended, first
+from flyball_operator.tuning import model_sharing
+from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.ports import Services
+from flyball_operator.tuning.service_tuner import Seat
+
+_log: Final = logging.getLogger(__name__)
+WATCH_SECONDS: Final = 1.0
+#: A window of signals is that of so many ticks, and over so many new services are taken up if they are more than a few.
+TICKS_OF_A_WINDOW: Final = 3
+BEGUN_AT_ONCE: Final = 50
+#: Services that are gone whose last generation is remembered: one whose namespace was out comes back with its engines.
+GONE_REMEMBERED: Final = 10_000
+#: Objects made between two looks for cycles of them. Every how manyth look is a deeper one is Python's own choice.
+OBJECTS_MADE: Final = 50_000
+
+
+def collect_seldom() -> None:
+    """Let Python look for cycles less often, in the whole process: each tick makes some hundred objects of a service.
+
+    They live as long as the tick and are in no cycles. To look through them as often as Python does by itself takes
+    longer than to parse what they are made of.
+    """
+    gc.set_threshold(OBJECTS_MADE, *gc.get_threshold()[1:])
+
+
+class SignalReader(Protocol):
+    """Where signals come from: `prometheus.reader.PrometheusReader`."""
+
+    async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        """Signals of each service; `pods` says how many ready pods each has."""
+        ...
+
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+        """What came of requests over the reported window."""
+        ...
+
+
+class Brain:
+    """Tunes every service while we lead."""
+
+    def __init__(self, *, services: Services, reader: SignalReader, tools: Tools, tick_seconds: float = 5.0) -> None:
+        self._services = services
+        self._reader = reader
+        self._tools = tools
+        self._leadership = tools.leadership
+        self._metrics = tools.metrics
+        self._clock = tools.clock
+        self._tick_seconds = tick_seconds
+        self._seats: dict[str, Seat] = {}
+        #: When the ticks of a service begin, by UID. What each does once per window, like learning, would fall into the
+        #: same tick for all that began in one. What runs is taken over before, so that it is given back to engines.
+        self._begin_at: dict[str, float] = {}
+        self._asked: dict[str, tuple[int, str | None]] = {}
+        self._edited = asyncio.Event()
+        self._turned_at = tools.clock()
+
+    def idle(self) -> float:
+        """Seconds since all services were last looked at, or might have been, would we lead."""
+        return self._clock() - self._turned_at
+
+    async def run(self) -> None:
+        """Work until cancelled. What one service raises is logged and counted, never passed on."""
+        async with asyncio.TaskGroup() as group:
+            loops = [
+                group.create_task(self._ticks(group), name="ticks"),
+                group.create_task(self._watches(group), name="watches"),
+            ]
+            await first(loops)
+            raise EndedError(f"the brain: {ended(loops)}")
+
+    async def _ticks(self, group: asyncio.TaskGroup) -> None:
+        """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
+        due = self._clock()
+        while True:
+            self._edited.clear()
+            # A tick brought forward by an edit moves the rhythm with it; else many edits would put off the next one.
+            due = min(due, self._clock()) + self._tick_seconds
+            await self._tick(group)
+            self._turned_at = self._clock()
+            due = max(due, self._clock())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._edited.wait(), due - self._clock())
+
+    async def _watches(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            await self._watch(group)
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _tick(self, group: asyncio.TaskGroup) -> None:
+        services = self._muster(group)
+        if services is None:
+            return
+        began = self._clock()
+        pods = {
+            (s.metadata.namespace, s.metadata.uid): sum(1 for pod in self._services.pods(s.metadata.uid) if pod.ready)
+            for s in services
+        }
+        observations = await self._reader.read(pods)
+        attainment = await self._reader.attainment()
+        self._metrics.prometheus_seconds.observe(self._clock() - began)
+        for identity, observation in observations.items():
+            seat = self._seats.get(identity[1])
+            if seat is not None and not seat.lock.locked():
+                tick = partial(seat.tick, observation, _of(attainment, identity))
+                work = tick if self._begin_at[identity[1]] <= began else seat.take_over
+                group.create_task(self._guarded(seat, work))
+                # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
+                # an engine is heard, and connections that are there seem to have timed out.
+                await asyncio.sleep(0)
+        self._metrics.tick_seconds.observe(self._clock() - began)
+
+    async def _watch(self, group: asyncio.TaskGroup) -> None:
+        services = self._muster(group)
+        if services is None:
+            return
+        for seat in self._seats.values():
+            try:
+                self._keep(seat, group)
+            except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
+                self._failed(seat, error)
+        asked = {service.metadata.uid: _asked(service) for service in services}
+        if asked != self._asked:
+            self._asked = asked
+            self._edited.set()
+
+    def _keep(self, seat: Seat, group: asyncio.TaskGroup) -> None:
+        """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
+        if seat.heart.to_be_told():
+            group.create_task(self._caught(seat, seat.tell_late))
+        if not seat.lock.locked() and seat.to_be_kept():
+            group.create_task(self._guarded(seat, seat.keep))
+
+    def _muster(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
+        """Seats for the services there are, none for those gone. Returns the services, None while we do not lead.
+
+        One process leads once: an epoch that was raised is the same leadership.
+        """
+        if not self._leadership.may_act():
+            return None
+        present = {service.metadata.uid: service for service in self._services.all()}
+        gone = self._seats.keys() - present.keys()
+        for uid in gone:
+            dismissed = self._seats.pop(uid)
+            del self._begin_at[uid]
+            self._metrics.forget(*dismissed.labels)
+            group.create_task(self._dismiss(dismissed))
+        if gone:
+            self._forget_given(present)
+        # Once for all of them: a new leader has every seat to make, in one turn of the loop that renews the lease, too.
+        new = [uid for uid in present if uid not in self._seats]
+        known = model_sharing.models_of(present.values()) if new else {}
+        at_once, now = max(BEGUN_AT_ONCE, math.ceil(len(new) / TICKS_OF_A_WINDOW)), self._clock()
+        self._begin_at |= {uid: now + number // at_once * self._tick_seconds for number, uid in enumerate(new)}
+        for uid, service in present.items():
+            seat = self._seats.get(uid)
+            if seat is None:
+                seat = self._seats[uid] = Seat(service, self._tools, known.get(model_sharing.kind_of(service)))
+            seat.update(service, self._services.pods(uid))
+        self._metrics.services.set(len(self._seats))
+        return present.values()
+
+    def _forget_given(self, present: Collection[str]) -> None:
+        """Forget the generations of services that are gone, the oldest first. Status has them, should one come back."""
+        given = self._tools.given
+        gone = [uid for uid in given if uid not in present]
+        for uid in gone[: max(0, len(gone) - GONE_REMEMBERED)]:
+            del given[uid]
+
+    async def _dismiss(self, seat: Seat) -> None:
+        """End a seat. What it still did, it has measured: that is dropped, too, unless another one has its name."""
+        await self._caught(seat, seat.close)
+        async with seat.lock:
+            if seat.labels not in {other.labels for other in self._seats.values()}:
+                self._metrics.forget(*seat.labels)
+
+    async def _guarded(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
+        async with seat.lock:
+            await self._caught(seat, work)
+
+    async def _caught(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
+            self._failed(seat, error)
+
+    def _failed(self, seat: Seat, error: Exception) -> None:
+        self._metrics.failed(*seat.labels)
+        seat.heart.failed(error)
+        if isinstance(error, ClusterError):
+            # The API server is away or somebody else was faster; the next tick is another try.
+            _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
+        else:
+            _log.error("%s/%s: this tick failed", *seat.labels, exc_info=error)
+
+
+def _asked(service: InferenceService) -> tuple[int, str | None]:
+    """What the user edits: the spec, whose number is the generation, and the annotation that moves no generation."""
+    return service.metadata.generation, service.metadata.annotations.get(names.ANNOTATION_TUNING)
+
+
+def _of(attainment: Mapping[Identity, Attainment] | Unobserved, identity: Identity) -> Attainment | Unobserved:
+    """One service's share of the attainment; nothing counted is an observation, too."""
+    return attainment if isinstance(attainment, Unobserved) else attainment.get(identity, Attainment())
