@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from bench.closed_loop import Brain
+from bench.closed_loop import ClosedLoop
 from bench.disturbances import Absurd, absurd, noisy
 from bench.scenarios import SCENARIOS, Case, Scenario
 from flyball_engine.contract import Metric, ObjectiveSpec
@@ -23,7 +23,7 @@ from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
 from flyball_operator.tuning.observe.signals import Missing, Observation, Outcome, Signals, Unobserved
 from support.manifests import Object
 from support.recordings import FOLDER, Recording, tick
-from support.seats import AWAY, WITH_DEADLINE
+from support.service_tuners import AWAY, WITH_DEADLINE
 from support.tuning import signals, step_window
 
 TICK: Final = 5.0
@@ -55,7 +55,7 @@ def service(objectives: Sequence[Object], *, seqs: int, tokens: int, **tuning: A
 # What the law meets on the bench.
 
 
-class Watched(Brain):
+class Watched(ClosedLoop):
     """The bench's closed loop, which keeps what it saw at each tick."""
 
     def __init__(self, case: Case, *, gated: bool, seen: Callable[[Signals], Observation]) -> None:
@@ -72,9 +72,9 @@ class Watched(Brain):
 
 def load(case: Scenario, name: str, *, gated: bool, seen: Callable[[Signals], Observation]) -> Recording:
     """A load of the bench, as one of its engines, or their sum, shows it."""
-    brain = Watched(case, gated=gated, seen=seen)
+    closed_loop = Watched(case, gated=gated, seen=seen)
     requests = case.requests(1)
-    run(case.core(1), requests, until=SECONDS, events=[*case.events(), *brain.events(SECONDS)])
+    run(case.core(1), requests, until=SECONDS, events=[*case.events(), *closed_loop.events(SECONDS)])
     objectives = [
         {"name": one.name, "metric": _METRICS[one.metric], "threshold": format_duration(one.seconds)}
         for one in case.tuning.objectives
@@ -86,7 +86,7 @@ def load(case: Scenario, name: str, *, gated: bool, seen: Callable[[Signals], Ob
         tokens=sizes.max_num_batched_tokens,
         overload="Shed" if gated else "Queue",
     )
-    return Recording(name, made, [f"pod-{number + 1}" for number in range(case.pods)], brain.steps)
+    return Recording(name, made, [f"pod-{number + 1}" for number in range(case.pods)], closed_loop.steps)
 
 
 def loads() -> dict[str, Callable[[str], Recording]]:

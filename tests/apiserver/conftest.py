@@ -52,7 +52,7 @@ def services(crd: Path, work: str) -> InferenceServices:
 @pytest.fixture
 def place(crd: Path) -> Iterator[str]:
     """A namespace of the test's own."""
-    with namespace("flyball-hands") as name:
+    with namespace("flyball-reconciler") as name:
         yield name
 
 

@@ -137,7 +137,7 @@ def test_a_spec_change_needs_no_status_and_keeps_it(services: InferenceServices)
 def test_two_managers_each_own_their_conditions(services: InferenceServices) -> None:
     services.create(good("two-managers"))
     when = "2026-01-01T00:00:00Z"
-    for manager, kind in (("hands", "Ready"), ("brain", "Tuned"), ("hands", "Ready")):
+    for manager, kind in (("reconciler", "Ready"), ("tuner", "Tuned"), ("reconciler", "Ready")):
         condition = {"type": kind, "status": "True", "reason": "Test", "lastTransitionTime": when}
         services.apply_status("two-managers", {"conditions": [condition]}, manager=manager)
     kinds = {condition["type"] for condition in services.read("two-managers")["status"]["conditions"]}

@@ -80,7 +80,7 @@ def test_a_restart_writes_nothing_but_leases_and_events(place: str, tmp_path: Pa
         apply(idle_service(spec__podTemplate__resources=resources), namespace=place)
         made(place)
         serve(place)
-        # The brain's last word on a pod that nobody runs; an operator that ended before would leave it to the next one.
+        # The tuner's last word on a pod that nobody runs; an operator that ended before would leave it to the next one.
         expect_condition(place, "Tuned", "False", "EngineUnreachable")
         # Figures alone are held back for a minute.
         eventually(lambda: one(RESOURCE, place)["status"]["readyReplicas"] == 1, expecting="a ready replica")

@@ -61,7 +61,7 @@ def waiting(place: str, what: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def expect_observed(place: str, generation: int) -> None:
-    """What status says is about this generation, each condition of the hands, too."""
+    """What status says is about this generation, each condition of the reconciler, too."""
 
     def seen() -> bool:
         status = one(RESOURCE, place).get("status") or {}

@@ -7,11 +7,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from support.tuners import inference_service
+
 from flyball_engine.contract import API_PORT, CONTROL_PORT
 from flyball_operator.prometheus.queries import UID
 from flyball_operator.reconcile.plan import pod as pods
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.brains import inference_service
 from support.cluster import kubectl
 from support.discovery import annotation_job
 from support.prometheus import prometheus

@@ -15,6 +15,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from support.tuners import World
 
 from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
 from flyball_engine.knobs import Static
@@ -29,7 +30,6 @@ from flyball_operator.engines.errors import (
     UnknownError,
     UnreachableError,
 )
-from support.brains import World
 from support.engines import PlantEngine, ServedEngine, serving
 
 

@@ -8,21 +8,21 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from support.tuners import PATIENCE, World
 
 from flyball_engine.contract import Metric, OrderCounts
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import (
-    Load,
     Missing,
     Observation,
     OrderOutcome,
+    RequestLoad,
     Signals,
     StepWindow,
     Unobserved,
 )
-from support.brains import PATIENCE, World
 from support.engines import ServedEngine, objective, serving
 from support.plant import CPU, Phase
 from support.prometheus import Prometheus, Target, prometheus
@@ -68,7 +68,7 @@ def complete(found: Observation) -> bool:
     return (
         isinstance(found, Signals)
         and isinstance(found.steps, StepWindow)
-        and isinstance(found.load, Load)
+        and isinstance(found.load, RequestLoad)
         and found.load.finished > 3
     )
 
@@ -84,7 +84,7 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
         found = await read_until(reader, lambda seen: complete(seen) and seen.cores == 2, {CHAT: 2})  # type: ignore[union-attr]
         assert isinstance(found, Signals)
         assert isinstance(found.steps, StepWindow)
-        assert isinstance(found.load, Load)
+        assert isinstance(found.load, RequestLoad)
         # Ratios are exact although increase() extrapolates: the mean step of every cell is the plant's.
         for key, sums in found.steps.cells.items():
             if sums.steps < 5:
@@ -121,7 +121,7 @@ async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
         assert isinstance(then, Signals)
         assert then.at == pytest.approx(seen.at, abs=1e-3)
         assert then.age_seconds < 5, "by the clock of then"
-        assert isinstance(then.load, Load)
+        assert isinstance(then.load, RequestLoad)
         assert then.load.generated_tokens == pytest.approx(seen.load.generated_tokens, rel=0.5)  # type: ignore[union-attr]
         assert reader.ran_at(seen.at)[CHAT]["max_num_active_seqs"] == (128, 128)
         assert _reason(reader.read_at(seen.at - 3600, {CHAT: 1})[CHAT]) is Missing.NOT_SCRAPED
@@ -147,7 +147,7 @@ async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path)
 
     def refused(seen: Observation) -> bool:
         pod.engine.gate.queue_full()
-        return isinstance(seen, Signals) and isinstance(seen.load, Load) and seen.load.refused > 0
+        return isinstance(seen, Signals) and isinstance(seen.load, RequestLoad) and seen.load.refused > 0
 
     async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
         pod.load([Phase(3600, 4, 100, 16)], seed=1)
@@ -192,7 +192,7 @@ async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) 
         engines[0].load([Phase(3600, 8, 100, 64)], seed=1)
         await read_until(
             reader,
-            lambda seen: isinstance(seen, Signals) and isinstance(seen.load, Load) and seen.load.uneven == 2.0,
+            lambda seen: isinstance(seen, Signals) and isinstance(seen.load, RequestLoad) and seen.load.uneven == 2.0,
             {CHAT: 2},
         )
 

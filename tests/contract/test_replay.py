@@ -26,20 +26,20 @@ from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.report import status_codec
-from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import Decision
-from support.brains import Thinking, World, inference_service, thinking, until
 from support.engines import serving
 from support.past import manifest
 from support.plant import Phase
 from support.prometheus import Prometheus, Target, prometheus
+from support.tuners import Thinking, World, inference_service, thinking, until
 
 STEP = 0.5
 #: A scrape may take as long as the interval between two; what is older is all there.
 SETTLED_SECONDS = 1.5
 
 
-class Noted(BrainMetrics):
+class Noted(TunerMetrics):
     """Metrics that keep each decision."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -67,9 +67,9 @@ class Settled:
 
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         assert self.thinking is not None
-        # A seat that is busy misses a tick.
-        seats = self.thinking.brain._seats.values()
-        await until("it is done with the tick before", lambda: not any(seat.lock.locked() for seat in seats))
+        # A tuner that is busy misses a tick.
+        tuners = self.thinking.tuner._tuners.values()
+        await until("it is done with the tick before", lambda: not any(tuner.lock.locked() for tuner in tuners))
         self.ticks += 1
         await until("all of it is scraped", lambda: time.time() >= self.at + SETTLED_SECONDS)
         return await asyncio.to_thread(self.reader.read_at, self.at, pods)
@@ -84,7 +84,7 @@ SHIFTING = [[Phase(12, 5, 120, 40), Phase(12, 0.8, 1500, 16)], [Phase(12, 20, 24
 
 @dataclass(frozen=True)
 class Lived:
-    """What a live brain decided, when, and how to ask for it again."""
+    """What a live tuner decided, when, and how to ask for it again."""
 
     decisions: list[Decision]
     arguments: tuple[str, ...]
@@ -105,10 +105,10 @@ def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
 
 
 async def live(world: World, running: Prometheus, folder: Path) -> Lived:
-    """A live brain tunes an engine, from a cold start through loads that shift."""
+    """A live tuner tunes an engine, from a cold start through loads that shift."""
     noted: list[Noted] = []
 
-    def metrics(registry: CollectorRegistry) -> BrainMetrics:
+    def metrics(registry: CollectorRegistry) -> TunerMetrics:
         noted.append(Noted(registry))
         return noted[-1]
 
@@ -148,7 +148,7 @@ async def test_a_replay_decides_as_the_live_loop_did(
     assert said == again, "byte for byte"
     document = json.loads(said)
     assert [_as_live(tick) for tick in document["ticks"]] == [_shown(decision) for decision in lived.decisions]
-    # The engines followed the live brain, which is what the replay decided: but for the time that took.
+    # The engines followed the live tuner, which is what the replay decided: but for the time that took.
     summary = document["summary"]
     assert summary["engines_ran_the_same_ticks"] > summary["engines_ran_known_ticks"] / 2
     # The last tick may be the one that changed them, which no scrape had shown by then.

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
+from support.tuners import PATIENCE, World, until
 
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.tuning.observe.signals import Load, Missing, Observation, Signals, Unobserved
-from flyball_operator.tuning.report.metrics import BrainMetrics
-from support.brains import PATIENCE, World, until
+from flyball_operator.tuning.observe.signals import Missing, Observation, RequestLoad, Signals, Unobserved
+from flyball_operator.tuning.report.metrics import TunerMetrics
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
 from support.engines import ServedEngine, serving
 from support.plant import Phase
@@ -58,7 +58,7 @@ PAUSED = "flyball_operator_tuning_paused"
 
 
 def busy(found: Observation) -> bool:
-    return isinstance(found, Signals) and isinstance(found.load, Load) and found.load.finished > 3
+    return isinstance(found, Signals) and isinstance(found.load, RequestLoad) and found.load.finished > 3
 
 
 @asynccontextmanager
@@ -100,14 +100,14 @@ async def times_counted(engine: ServedEngine, reader: PrometheusReader) -> float
         return (
             ended
             and isinstance(seen, Signals)
-            and isinstance(seen.load, Load)
+            and isinstance(seen.load, RequestLoad)
             and seen.load.finished > 0.8 * plant.counts.finished
         )
 
     engine.load([Phase(3, 16, 100, 16)])
     found = await read_until(reader, counted)
     assert isinstance(found, Signals)
-    assert isinstance(found.load, Load)
+    assert isinstance(found.load, RequestLoad)
     return found.load.finished / plant.counts.finished
 
 
@@ -182,7 +182,7 @@ async def test_a_pod_elsewhere_that_carries_the_uid_counts_for_nobody(tmp_path: 
 
 async def test_a_service_s_series_of_the_operator_keep_its_namespace(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    BrainMetrics(registry).paused("team", "chat", True)
+    TunerMetrics(registry).paused("team", "chat", True)
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
         target = operator_target(f"127.0.0.1:{server.server_port}")

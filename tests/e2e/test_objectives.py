@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
-#: Seconds between two scrapes, and between two looks of the brain.
+#: Seconds between two scrapes, and between two looks of the tuner.
 PERIOD = 5.0
 #: Status tells budgets in steps of five percent.
 BUDGET_STEP = 5.0

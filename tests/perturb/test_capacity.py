@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.closed_loop import Brain
+from bench.closed_loop import ClosedLoop
 from bench.scenarios import SCENARIOS, Scenario
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.virtual import build, run
@@ -34,21 +34,21 @@ def at(scene: Scenario, rate: float, *, minutes: int) -> Scenario:
     return replace(scene, phases=((rate, scene.phases[0][1]),) * minutes)
 
 
-def governed(scene: Scenario, *, seed: int, gated: bool) -> tuple[Brain, float]:
+def governed(scene: Scenario, *, seed: int, gated: bool) -> tuple[ClosedLoop, float]:
     """The law after a run, and the share of all requests that kept every objective."""
-    brain, requests = Brain(scene.tuning, tick=5.0, gated=gated), scene.requests(seed)
+    closed_loop, requests = ClosedLoop(scene.tuning, tick=5.0, gated=gated), scene.requests(seed)
     until = scene.seconds + AFTERWARDS
-    run(build(PRESETS[scene.preset], seed=seed), requests, until=until, events=brain.events(until))
+    run(build(PRESETS[scene.preset], seed=seed), requests, until=until, events=closed_loop.events(until))
     judged = [request for request in requests if request.arrival >= WARM_UP]
-    return brain, sum(map(scene.good, judged)) / len(judged)
+    return closed_loop, sum(map(scene.good, judged)) / len(judged)
 
 
 def capacity(scene: Scenario, *, gated: bool) -> float:
     """Requests per second that the law says the engine carries."""
-    brain, _ = governed(at(scene, 0.7 * scene.phases[0][0], minutes=4), seed=1, gated=gated)
-    assert brain.balance is not None
-    assert brain.balance.settled
-    return brain.balance.rate
+    closed_loop, _ = governed(at(scene, 0.7 * scene.phases[0][0], minutes=4), seed=1, gated=gated)
+    assert closed_loop.balance is not None
+    assert closed_loop.balance.settled
+    return closed_loop.balance.rate
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_below_capacity_objectives_are_kept_and_above_it_they_are_not(
 
 def test_what_a_gate_refuses_counts_as_load() -> None:
     scene = at(scenario("h100 chat"), 40.0, minutes=3)
-    brain = Brain(scene.tuning, tick=5.0, gated=True)
-    run(scene.core(1), scene.requests(1), until=scene.seconds, events=brain.events(scene.seconds))
-    assert brain.balance is not None
-    assert brain.balance.overloaded
-    assert brain.balance.advised >= 2
+    closed_loop = ClosedLoop(scene.tuning, tick=5.0, gated=True)
+    run(scene.core(1), scene.requests(1), until=scene.seconds, events=closed_loop.events(scene.seconds))
+    assert closed_loop.balance is not None
+    assert closed_loop.balance.overloaded
+    assert closed_loop.balance.advised >= 2
 
 
 def test_prompts_too_long_for_an_idle_engine_leave_hardly_any_capacity(note_figure: Note) -> None:

@@ -15,7 +15,7 @@ import pytest
 from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
 from flyball_operator.tuning.spec import Objective, TuningSpec
-from flyball_operator.tuning.state import State
+from flyball_operator.tuning.state import TuningState
 from support.loop import Run, close, spec, warmed
 from support.plant import A100, CPU, H100, Phase, Plant
 
@@ -116,9 +116,9 @@ def test_a_slower_device_is_learnt_and_its_stalls_cut_again() -> None:
     slower = 1.7
     plant.model = replace(CPU, t0=slower * CPU.t0, c1=slower * CPU.c1, c2=slower * CPU.c2, g=slower * CPU.g)
     state = close(plant, bounds, [CHAT_AND_FEW_LONG], state=state).state
-    assert state.learner.forgotten >= 1, "the change was noticed"
-    assert state.learner.model is not None
-    assert state.learner.model.c2 == pytest.approx(plant.model.c2, rel=0.3)
+    assert state.step_time.forgotten >= 1, "the change was noticed"
+    assert state.step_time.model is not None
+    assert state.step_time.model.c2 == pytest.approx(plant.model.c2, rel=0.3)
     plant.counts.met.clear()
     after = close(plant, bounds, [CHAT_AND_FEW_LONG], state=state, seed=3)
     assert after.attained("itl") >= 0.98
@@ -141,7 +141,7 @@ def test_a_dark_spell_changes_nothing_and_the_law_goes_on() -> None:
     goals = objectives()
     bounds = spec(goals)
     plant = Plant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
-    state: State = warmed(plant, bounds, WARM_UP)
+    state: TuningState = warmed(plant, bounds, WARM_UP)
     plant.limits = state.limits
     close(plant, bounds, [CHAT_AND_LONG], auto=False, state=state)
     again = close(plant, bounds, [CHAT_AND_LONG], state=state, seed=2)

@@ -16,7 +16,7 @@ from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, PODS, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
-from flyball_operator.reconcile.resync import Shared, Sweeper
+from flyball_operator.reconcile.resync import Resyncer, Shared
 from support.memory_api import MemoryApi, Object
 from support.world import NAMESPACE, service
 
@@ -32,7 +32,7 @@ class Stream:
         self.queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
         self.watcher = Watcher(self.cache, self.queue)
         self.late: list[Event] = []
-        self.sweeper = Sweeper(
+        self.resyncer = Resyncer(
             cast("KubeApi", self.api),
             NAMESPACE,
             Shared(cache=self.cache, queue=self.queue, metrics=Metrics(), clock=lambda: 0.0, jitter=lambda: 0.5),
@@ -103,7 +103,7 @@ def test_after_a_list_nothing_is_missing_and_nothing_is_a_ghost(steps: list[tupl
         stream = Stream()
         for step in steps:
             stream.happen(*step)
-        await stream.sweeper.sweep()
+        await stream.resyncer.resync()
         assert stream.known() == stream.there()
         # What was held up arrives after the list: it is older, and changes nothing but what is gone for sure.
         stream.deliver_late()

@@ -13,10 +13,10 @@ from flyball_operator.api.v1alpha1 import Mode, Order, Overload
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import (
     CellKey,
-    Load,
     Missing,
     Observation,
     Outcome,
+    RequestLoad,
     Signals,
     StepWindow,
     Sums,
@@ -24,7 +24,7 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 
 SOME = settings(max_examples=60)
 counts = st.floats(0, 1e6, allow_nan=False)
@@ -87,7 +87,7 @@ def cells(draw: st.DrawFn) -> dict[CellKey, Sums]:
 
 
 loads = st.builds(
-    Load,
+    RequestLoad,
     arrivals=counts,
     finished=counts,
     prompt_tokens=counts,
@@ -123,7 +123,7 @@ def histories(draw: st.DrawFn) -> list[Observation]:
     return [draw(observations(100.0 + 5 * tick)) for tick in range(draw(st.integers(1, 12)))]
 
 
-def play(spec: TuningSpec, history: list[Observation]) -> list[State]:
+def play(spec: TuningSpec, history: list[Observation]) -> list[TuningState]:
     states = [start(spec)]
     for tick, observation in enumerate(history):
         states.append(decide(states[-1], observation, spec, 100.0 + 5 * tick)[0])
@@ -175,7 +175,7 @@ def test_a_figure_that_is_no_number_moves_nothing_either(
     last, seen = play(spec, history)[-1], data.draw(observations(1000.0).filter(lambda one: isinstance(one, Signals)))
     assert isinstance(seen, Signals)
     load = data.draw(loads)
-    name = data.draw(st.sampled_from([f.name for f in fields(Load)]))
+    name = data.draw(st.sampled_from([f.name for f in fields(RequestLoad)]))
     after, decision = decide(last, replace(seen, load=replace(load, **{name: figure})), spec, 1000.0)
     assert after == last
     assert decision.trigger == f"{name} is below zero, infinite or no number"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.estimate.step_time import Doubt, Learner, learn, resume
+from flyball_operator.tuning.estimate.step_time import Doubt, StepTimeEstimator, learn, resume
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from support.plant import A100, CPU, H100
 from support.tuning import step_window
@@ -79,15 +79,15 @@ def a_busy_window(
     return StepWindow(start=start, end=start + 15, cells=cells)
 
 
-def learnt(model: StepModel, *, loads: list[float], noise: float = 0.05, seed: int = 1) -> Learner:
-    rng, learner = random.Random(seed), Learner()
+def learnt(model: StepModel, *, loads: list[float], noise: float = 0.05, seed: int = 1) -> StepTimeEstimator:
+    rng, step_time = random.Random(seed), StepTimeEstimator()
     for number, load in enumerate(loads):
-        learner = learn(learner, a_busy_window(model, rng, start=15.0 * number, noise=noise, load=load))
-    return learner
+        step_time = learn(step_time, a_busy_window(model, rng, start=15.0 * number, noise=noise, load=load))
+    return step_time
 
 
 def errors(
-    learner: Learner,
+    step_time: StepTimeEstimator,
     truth: StepModel,
     *,
     decodes: tuple[int, ...],
@@ -95,11 +95,11 @@ def errors(
     context: float = CONTEXT,
 ) -> list[float]:
     """Relative errors of predicted steps, whose decodes have so much context."""
-    assert learner.fit is not None
+    assert step_time.fit is not None
     cases = [(n, p) for n in decodes for p in prefills]
     found, true = (
         [model.seconds(decodes=n, prefill_tokens=p, kv_tokens=n * context) for n, p in cases]
-        for model in (learner.fit.model, truth)
+        for model in (step_time.fit.model, truth)
     )
     return [abs(one / other - 1) for one, other in zip(found, true, strict=True)]
 
@@ -107,9 +107,9 @@ def errors(
 @SLOW
 @given(plants(), st.integers(0, 10**6))
 def test_steps_are_predicted_on_any_device(model: StepModel, seed: int) -> None:
-    learner = learnt(model, loads=[3, 10, 30, 60, 20, 8], seed=seed)
-    assert learner.model is not None
-    found = errors(learner, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500, 1500))
+    step_time = learnt(model, loads=[3, 10, 30, 60, 20, 8], seed=seed)
+    assert step_time.model is not None
+    found = errors(step_time, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500, 1500))
     assert max(found) < 0.3
     assert sorted(found)[len(found) // 2] < 0.1
 
@@ -117,9 +117,9 @@ def test_steps_are_predicted_on_any_device(model: StepModel, seed: int) -> None:
 @SLOW
 @given(plants(), st.floats(0.05, 0.25), st.integers(0, 10**6))
 def test_noise_blurs_and_does_not_derail(model: StepModel, noise: float, seed: int) -> None:
-    learner = learnt(model, loads=[3, 10, 30, 60, 20, 8], noise=noise, seed=seed)
-    assert learner.model is not None
-    assert sorted(errors(learner, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500)))[6] < 0.15
+    step_time = learnt(model, loads=[3, 10, 30, 60, 20, 8], noise=noise, seed=seed)
+    assert step_time.model is not None
+    assert sorted(errors(step_time, model, decodes=(2, 8, 20, 50), prefills=(0, 100, 500)))[6] < 0.15
 
 
 @SLOW
@@ -127,13 +127,13 @@ def test_noise_blurs_and_does_not_derail(model: StepModel, noise: float, seed: i
 def test_a_constant_load_is_explained_where_it_is_and_coefficients_stay_sane(
     model: StepModel, load: float, seed: int
 ) -> None:
-    learner = learnt(model, loads=[load] * 8, seed=seed)
-    assert learner.fit is not None
-    fit = learner.fit.model
+    step_time = learnt(model, loads=[load] * 8, seed=seed)
+    assert step_time.fit is not None
+    fit = step_time.fit.model
     assert min(fit.t0, fit.h, fit.c1, fit.c2, fit.beta, fit.g, fit.d) >= 0
-    if learner.model is not None:
+    if step_time.model is not None:
         near = max(1, round(load))
-        assert max(errors(learner, model, decodes=(near,), prefills=(0, 150))) < 0.3
+        assert max(errors(step_time, model, decodes=(near,), prefills=(0, 150))) < 0.3
         # Twice the batch is no more than twice the time and no less than the same.
         ratio = fit.seconds(decodes=2 * near, kv_tokens=2 * near * CONTEXT) / fit.seconds(
             decodes=near, kv_tokens=near * CONTEXT
@@ -150,22 +150,22 @@ def test_a_device_that_slows_down_is_learnt_anew(model: StepModel, slower: float
         model,
         **{name: slower * getattr(model, name) for name in ("t0", "h", "c1", "c2", "beta", "g", "d")},
     )
-    rng, learner = random.Random(seed), before
+    rng, step_time = random.Random(seed), before
     for number in range(8):
         window = a_busy_window(throttled, rng, start=1000 + 15.0 * number, noise=0.05, load=15)
-        learner = learn(learner, window)
-    assert learner.model is not None
-    assert max(errors(learner, throttled, decodes=(10, 20), prefills=(0, 200))) < 0.25
+        step_time = learn(step_time, window)
+    assert step_time.model is not None
+    assert max(errors(step_time, throttled, decodes=(10, 20), prefills=(0, 200))) < 0.25
     # What the window does not show has slowed down with what it does.
-    assert max(errors(learner, throttled, decodes=(50,), prefills=(0, 1000))) < 0.6
+    assert max(errors(step_time, throttled, decodes=(50,), prefills=(0, 1000))) < 0.6
 
 
 def test_the_devices_of_the_simulations_are_recovered_closely() -> None:
     for model in (CPU, H100, A100):
-        learner = learnt(model, loads=[3, 10, 30, 60, 100, 20], noise=0.02)
-        assert learner.fit is not None
-        assert abs(learner.fit.model.c2 / model.c2 - 1) < 0.15
-        assert learner.fit.error < 0.05
+        step_time = learnt(model, loads=[3, 10, 30, 60, 100, 20], noise=0.02)
+        assert step_time.fit is not None
+        assert abs(step_time.fit.model.c2 / model.c2 - 1) < 0.15
+        assert step_time.fit.error < 0.05
 
 
 def blinded(window: StepWindow) -> StepWindow:
@@ -174,13 +174,13 @@ def blinded(window: StepWindow) -> StepWindow:
 
 
 def test_what_decodes_read_is_told_from_their_number() -> None:
-    rng, learner, blind = random.Random(1), Learner(), Learner()
+    rng, step_time, blind = random.Random(1), StepTimeEstimator(), StepTimeEstimator()
     for number, context in enumerate((300.0, 300.0, 4000.0, 1000.0, 8000.0, 300.0)):
         window = a_busy_window(ON_GPU, rng, start=15.0 * number, noise=0.05, load=30, context=context)
-        learner, blind = learn(learner, window), learn(blind, blinded(window))
-    assert learner.model is not None
+        step_time, blind = learn(step_time, window), learn(blind, blinded(window))
+    assert step_time.model is not None
     for context in (300.0, 4000.0, 16_000.0):
-        assert max(errors(learner, ON_GPU, decodes=(10, 40, 80), prefills=(0, 500), context=context)) < 0.1
+        assert max(errors(step_time, ON_GPU, decodes=(10, 40, 80), prefills=(0, 500), context=context)) < 0.1
     worst = [max(errors(blind, ON_GPU, decodes=(40,), prefills=(0,), context=context)) for context in (300.0, 8000.0)]
     assert max(worst) > 0.4, "by their number alone a decode costs the same at any context"
 
@@ -188,14 +188,14 @@ def test_what_decodes_read_is_told_from_their_number() -> None:
 @SLOW
 @given(st.sampled_from([200.0, 1000.0, 8000.0]), st.integers(0, 10**6))
 def test_where_contexts_are_alike_the_fit_does_not_wander(context: float, seed: int) -> None:
-    rng, learner, seen = random.Random(seed), Learner(), []
+    rng, step_time, seen = random.Random(seed), StepTimeEstimator(), []
     for number in range(20):
         load = rng.choice((10, 20, 40))
-        learner = learn(
-            learner, a_busy_window(ON_GPU, rng, start=15.0 * number, noise=0.05, load=load, context=context)
+        step_time = learn(
+            step_time, a_busy_window(ON_GPU, rng, start=15.0 * number, noise=0.05, load=load, context=context)
         )
-        if learner.model is not None and number >= 5:
-            seen.append(learner.model.seconds(decodes=40, kv_tokens=40 * 2 * context))
+        if step_time.model is not None and number >= 5:
+            seen.append(step_time.model.seconds(decodes=40, kv_tokens=40 * 2 * context))
     assert seen
     assert max(seen) < 1.15 * min(seen)
     # Twice the context, never seen, is foretold all the same.
@@ -203,29 +203,29 @@ def test_where_contexts_are_alike_the_fit_does_not_wander(context: float, seed: 
 
 
 def test_steps_all_alike_are_not_trusted() -> None:
-    learner = learn(Learner(), step_window(decodes=(4,), prefills=(0,)))
-    assert learner.fit is not None
-    assert learner.fit.doubt is Doubt.FEW_STEPS
+    step_time = learn(StepTimeEstimator(), step_window(decodes=(4,), prefills=(0,)))
+    assert step_time.fit is not None
+    assert step_time.fit.doubt is Doubt.FEW_STEPS
 
 
 def test_a_resumed_model_is_trusted_under_the_lightest_load() -> None:
-    learner = resume(CPU, error=0.05, steps=1000, reach=2048)
+    step_time = resume(CPU, error=0.05, steps=1000, reach=2048)
     for number in range(4):
-        learner = learn(
-            learner, step_window(decodes=(1, 2), prefills=(0, 50), start=15.0 * number, end=15.0 * number + 15)
+        step_time = learn(
+            step_time, step_window(decodes=(1, 2), prefills=(0, 50), start=15.0 * number, end=15.0 * number + 15)
         )
-    assert learner.model is not None
-    assert max(errors(learner, CPU, decodes=(1, 40), prefills=(0, 1000))) < 0.3
+    assert step_time.model is not None
+    assert max(errors(step_time, CPU, decodes=(1, 40), prefills=(0, 1000))) < 0.3
 
 
 def test_windows_are_learnt_once() -> None:
     window = step_window()
-    once = learn(Learner(), window)
+    once = learn(StepTimeEstimator(), window)
     assert learn(once, window) is once
 
 
 def test_what_contradicts_itself_is_forgotten_and_learnt_anew() -> None:
-    rng, learner = random.Random(3), Learner()
+    rng, step_time = random.Random(3), StepTimeEstimator()
     for number in range(8):
         # Starved by its neighbours, now more, now less: no model explains that.
         starved = a_busy_window(CPU, rng, start=15.0 * number, noise=0.1, load=20)
@@ -234,33 +234,35 @@ def test_what_contradicts_itself_is_forgotten_and_learnt_anew() -> None:
             key: replace(sums, seconds=slower * sums.seconds, seconds_squared=slower**2 * sums.seconds_squared)
             for key, sums in starved.cells.items()
         }
-        learner = learn(learner, replace(starved, cells=cells))
-    assert learner.model is None
+        step_time = learn(step_time, replace(starved, cells=cells))
+    assert step_time.model is None
     for number in range(8, 16):
-        learner = learn(learner, a_busy_window(CPU, rng, start=15.0 * number, noise=0.05, load=20))
-    assert learner.model is not None
-    assert max(errors(learner, CPU, decodes=(10, 20), prefills=(0, 200, 1000))) < 0.2
+        step_time = learn(step_time, a_busy_window(CPU, rng, start=15.0 * number, noise=0.05, load=20))
+    assert step_time.model is not None
+    assert max(errors(step_time, CPU, decodes=(10, 20), prefills=(0, 200, 1000))) < 0.2
 
 
 def test_a_clock_set_back_does_not_stop_learning() -> None:
-    learner = learn(Learner(), step_window(start=10_000.0, end=10_015.0))
-    assert learn(learner, step_window(start=500.0, end=515.0)).until == 515.0
+    step_time = learn(StepTimeEstimator(), step_window(start=10_000.0, end=10_015.0))
+    assert learn(step_time, step_window(start=500.0, end=515.0)).until == 515.0
 
 
 def test_memory_is_bounded() -> None:
-    learner = Learner()
+    step_time = StepTimeEstimator()
     for number in range(50):
-        learner = learn(learner, step_window(start=15.0 * number, end=15.0 * number + 15))
-    assert max(len(rows) for rows in learner.rows.values()) <= 6
+        step_time = learn(step_time, step_window(start=15.0 * number, end=15.0 * number + 15))
+    assert max(len(rows) for rows in step_time.rows.values()) <= 6
 
 
 def test_while_there_is_no_model_the_newest_window_may_make_one() -> None:
     few = step_window(decodes=(4,), prefills=(0, 50), start=0.0, end=10.0)
-    unknowing = learn(Learner(), few)
+    unknowing = learn(StepTimeEstimator(), few)
     assert unknowing.model is None
     overlapping = learn(unknowing, step_window(start=0.0, end=15.0))
     assert overlapping.model is not None
-    assert overlapping.steps == learn(Learner(), step_window(start=0.0, end=15.0)).steps, "no step is counted twice"
+    assert overlapping.steps == learn(StepTimeEstimator(), step_window(start=0.0, end=15.0)).steps, (
+        "no step is counted twice"
+    )
     assert learn(unknowing, replace(few, start=5.0, end=15.0)) == unknowing, "nothing is forgotten for no model"
     assert learn(overlapping, step_window(start=5.0, end=20.0)) == overlapping
     full = learn(unknowing, step_window(decodes=(40,), prefills=(900,), steps=100, start=0.0, end=15.0))

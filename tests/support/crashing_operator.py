@@ -13,9 +13,9 @@ from pathlib import Path
 from flyball_operator.app.main import main
 from flyball_operator.kube.reader import Key
 from flyball_operator.reconcile.queue import KeyQueue
-from flyball_operator.reconcile.reconciler import Hands
+from flyball_operator.reconcile.reconciler import Reconciler
 
-_work = Hands.work
+_work = Reconciler.work
 
 
 def _look(die: asyncio.Future[None], how: str) -> None:
@@ -29,12 +29,12 @@ def _look(die: asyncio.Future[None], how: str) -> None:
                 task.cancel()
 
 
-async def _work_until(self: Hands, queue: KeyQueue[Key]) -> None:
+async def _work_until(self: Reconciler, queue: KeyQueue[Key]) -> None:
     die: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     _look(die, os.environ.get("CRASH", "worker"))
     await asyncio.gather(_work(self, queue), die)
 
 
 if __name__ == "__main__":
-    Hands.work = _work_until  # type: ignore[method-assign]
+    Reconciler.work = _work_until  # type: ignore[method-assign]
     sys.exit(main())

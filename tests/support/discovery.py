@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
+from support.tuners import inference_service
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.reconcile.plan import pod as pods
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.brains import inference_service
 from support.engines import ServedEngine
 from support.helm import ROOT
 from support.ports import free_port

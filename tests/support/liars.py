@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
+from support.tuners import World
 
 from flyball_engine.contract import (
     SETPOINT_PATH,
@@ -19,7 +20,6 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.acceptance import STATUS
 from flyball_engine.signing import Signer, body_of
-from support.brains import World
 from support.engines import ServedEngine
 
 #: What a pod says instead: the refusal, and the numbers it claims to hold, given those it was offered.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
-from flyball_operator.tuning.state import Decision, State, start
+from flyball_operator.tuning.state import Decision, TuningState, start
 from support.plant import Counts, Observer, Phase, Plant, arrivals
 
 
@@ -18,7 +18,7 @@ class Run:
 
     plant: Plant
     decisions: list[Decision]
-    state: State
+    state: TuningState
     offered: int
     seconds: float
 
@@ -54,7 +54,7 @@ def close(
     auto: bool = True,
     seed: int = 1,
     tick: float = 5.0,
-    state: State | None = None,
+    state: TuningState | None = None,
 ) -> Run:
     """Run the phases; with `auto` the governor moves the plant's limits every tick, else they stay."""
     queue = arrivals(phases, seed=seed)
@@ -75,7 +75,9 @@ def close(
     return Run(plant, decisions, state, offered, seconds)
 
 
-def warmed(plant: Plant, tuning: TuningSpec, phases: Sequence[Phase | Sequence[Phase]], *, seed: int = 7) -> State:
+def warmed(
+    plant: Plant, tuning: TuningSpec, phases: Sequence[Phase | Sequence[Phase]], *, seed: int = 7
+) -> TuningState:
     """The state after a warm-up, with the plant's counts begun anew."""
     state = close(plant, tuning, phases, seed=seed).state
     plant.counts = Counts()

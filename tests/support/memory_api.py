@@ -1,4 +1,4 @@
-"""The Kubernetes API in memory, as far as the hands use it: ownership of fields, preconditions, garbage collection.
+"""The Kubernetes API in memory, as far as the reconciler uses it: field ownership, preconditions, garbage collection.
 
 For tests that crash the operator at every write, or show it the past: hundreds of runs that a real API server would
 take hours for. What is modelled here is held against the real one by `tests/apiserver`: the same scenarios run there.
@@ -39,7 +39,7 @@ _IDENTITY = frozenset(
 def copied(value: Any) -> Any:
     """A deep copy of an object, which is JSON and, where fields are managed, paths that nobody changes.
 
-    Several times faster than `copy.deepcopy`, which took a third of all that tests of the hands took.
+    Several times faster than `copy.deepcopy`, which took a third of all that tests of the reconciler took.
     """
     if isinstance(value, dict):
         return {field: copied(below) for field, below in value.items()}
@@ -178,7 +178,7 @@ class MemoryApi:
         self.counts["create", f"{resource.plural}/{body['metadata']['name']}"] += 1
         stored = grown({path: _normal(path, value) for path, value in leaves(body)})
         metadata = stored["metadata"]
-        entry = {"manager": names.MANAGER_HANDS, "operation": "Update", "paths": _owned_paths(body)}
+        entry = {"manager": names.MANAGER_RECONCILER, "operation": "Update", "paths": _owned_paths(body)}
         metadata |= {"uid": self._uid(resource, metadata["name"]), "generation": 1, "managedFields": [entry]}
         self._defaults(resource, stored)
         return self._end(self._store(key, stored))
@@ -198,7 +198,7 @@ class MemoryApi:
         found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
         stored = grown(found)
         managed = [entry for entry in entries if entry is not mine]
-        entry = {"manager": names.MANAGER_HANDS, "operation": "Apply", "paths": paths}
+        entry = {"manager": names.MANAGER_RECONCILER, "operation": "Apply", "paths": paths}
         stored["metadata"]["managedFields"] = [*managed, entry]
         if not subresource and _without_status(stored) != _without_status(live):
             stored["metadata"]["generation"] += 1

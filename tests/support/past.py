@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.tuners import inference_service
+
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
 from flyball_operator.prometheus.recorded import Header, Recording
-from flyball_operator.tuning.observe.signals import Load, Signals, StepWindow
+from flyball_operator.tuning.observe.signals import RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
-from support.brains import inference_service
 from support.engines import START
 from support.plant import CPU, Observer, Phase, Plant, arrivals
 
@@ -75,7 +76,7 @@ def _steps(signals: Signals) -> Rows:
 
 def _load(signals: Signals) -> Rows:
     load = signals.load
-    assert isinstance(load, Load)
+    assert isinstance(load, RequestLoad)
     ended = load.arrivals * signals.window_seconds
     named = asdict(load) | {"cores": 1, "pods": 1, "age": 1.0, "interval": 5.0, "ended": ended, "grown": 0.0}
     return [({FIELD: name}, float(value)) for name, value in named.items()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import TOKEN_BUCKETS, Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
 from flyball_operator.tuning.spec import Objective
 
 #: The small model on two CPU cores of the local cluster, as measured.
@@ -206,7 +206,7 @@ class Observer:
         grown = {key: sums.minus(cells.get(key, Sums())) for key, sums in now_cells.items()}
         plant = self._plant
         held = sum(request.computed + request.made for request in plant.running)
-        load = Load(
+        load = RequestLoad(
             arrivals=max(0.0, after.ended - before.ended + queue - queued) / span,
             finished=after.finished - before.finished,
             prompt_tokens=after.prompt - before.prompt,

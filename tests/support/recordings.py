@@ -20,18 +20,18 @@ from flyball_engine.contract import StepKind
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning.observe.signals import (
     CellKey,
-    Load,
     Missing,
     Observation,
     OrderOutcome,
     Outcome,
+    RequestLoad,
     Signals,
     StepWindow,
     Sums,
     Unobserved,
 )
 from support.manifests import Object
-from support.seats import Desk, Engines
+from support.service_tuners import Engines, Harness
 from support.virtual_time import now, run
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "recordings"
@@ -92,51 +92,51 @@ def tick(observation: Observation, counts: Mapping[str, Outcome] | Unobserved, a
 
 
 async def _replay(recording: Recording) -> list[str]:
-    desk = Desk(engines=Engines(*recording.pods))
-    desk.raw = {**recording.service, "metadata": {**desk.raw["metadata"], **recording.service["metadata"]}}
-    seat, lines, known = desk.seat(), [], _Known(dict.fromkeys(recording.pods, ""))
+    harness = Harness(engines=Engines(*recording.pods))
+    harness.raw = {**recording.service, "metadata": {**harness.raw["metadata"], **recording.service["metadata"]}}
+    tuner, lines, known = harness.tuner(), [], _Known(dict.fromkeys(recording.pods, ""))
     for step in recording.steps:
         if "see" in step:
             counts = _read_counts(step.get("counts"))
-            desk.written.clear()
-            desk.events.clear()
+            harness.written.clear()
+            harness.events.clear()
             failed = {}
             try:
-                await desk.tick(seat, _read_observation(step["see"], now()), counts)
+                await harness.tick(tuner, _read_observation(step["see"], now()), counts)
             except ClusterError as error:
-                # As the brain does; the next tick is another try.
-                seat.heart.failed(error)
+                # As the tuner does; the next tick is another try.
+                tuner.liveness.failed(error)
                 failed = {"failed": str(error)}
-            lines.append(json.dumps(known.came(desk) | failed, ensure_ascii=False))
+            lines.append(json.dumps(known.came(harness) | failed, ensure_ascii=False))
         elif step.get("restart"):
-            desk.epoch += 1
-            seat = desk.seat()
+            harness.epoch += 1
+            tuner = harness.tuner()
         else:
-            _happens(desk, step)
+            _happens(harness, step)
     return lines
 
 
-def _happens(desk: Desk, step: Object) -> None:
+def _happens(harness: Harness, step: Object) -> None:
     """What befell engines or the cluster, or what a user did; raises ValueError for what nobody knows."""
     ((what, said),) = step.items()
     match what:
         case "edit":
-            desk.edit(**said)
+            harness.edit(**said)
         case "annotate":
-            desk.annotate(**said)
+            harness.annotate(**said)
         case "trip":
-            desk.engines.trip(said)
+            harness.engines.trip(said)
         case "api_away":
-            desk.api_away = said
+            harness.api_away = said
         case "leading":
-            desk.leading = said
+            harness.leading = said
         case "order":
-            desk.ordered = OrderOutcome(**said)
+            harness.ordered = OrderOutcome(**said)
         case "pods":
-            desk.engines.held = {uid: desk.engines.held.get(uid) for uid in said}
+            harness.engines.held = {uid: harness.engines.held.get(uid) for uid in said}
         case "engines":
             for name, value in said.items():
-                setattr(desk.engines, name, set(value) if isinstance(value, list) else value)
+                setattr(harness.engines, name, set(value) if isinstance(value, list) else value)
         case _:
             raise ValueError(f"what is {what}?")
 
@@ -148,19 +148,19 @@ class _Known:
     told: dict[str, str]
     status: Object = field(default_factory=dict)
 
-    def came(self, desk: Desk) -> Object:
+    def came(self, harness: Harness) -> Object:
         """What came of a tick: what is new."""
         came: Object = {}
-        for uid, setpoint in desk.engines.held.items():
+        for uid, setpoint in harness.engines.held.items():
             text = "" if setpoint is None else setpoint.model_dump_json(exclude_none=True)
             if text != self.told.get(uid):
                 self.told[uid] = text
                 came.setdefault("told", {})[uid] = json.loads(text or "null")
-        if desk.written:
-            came["status"] = [changed(before, after) for before, after in pairwise([self.status, *desk.written])]
-            self.status = desk.written[-1]
-        if desk.events:
-            came["events"] = list(desk.events)
+        if harness.written:
+            came["status"] = [changed(before, after) for before, after in pairwise([self.status, *harness.written])]
+            self.status = harness.written[-1]
+        if harness.events:
+            came["events"] = list(harness.events)
         return came
 
 
@@ -222,7 +222,7 @@ def _read_observation(seen: Object, at: float) -> Observation:
     if "unobserved" in seen:
         return _read_unobserved(seen)
     steps, load = seen["steps"], seen["load"]
-    no_load = dict.fromkeys((one.name for one in fields(Load)), 0.0)
+    no_load = dict.fromkeys((one.name for one in fields(RequestLoad)), 0.0)
     return Signals(
         at=at - seen["ago"],
         age_seconds=seen["age_seconds"],
@@ -232,7 +232,7 @@ def _read_observation(seen: Object, at: float) -> Observation:
         pods=seen["pods"],
         unseen=seen["unseen"],
         twice=seen["twice"],
-        load=_read_unobserved(load) if "unobserved" in load else Load(**no_load | load),
+        load=_read_unobserved(load) if "unobserved" in load else RequestLoad(**no_load | load),
         steps=_read_unobserved(steps)
         if "unobserved" in steps
         else StepWindow(start=at - steps["from"], end=at - steps["to"], cells=dict(_read_cells(steps["cells"]))),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
-from flyball_operator.tuning.control_input import Demand, Situation
+from flyball_operator.tuning.control_input import ControlInput, Workload
 from flyball_operator.tuning.estimate.margins import MARGINS
-from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
 
@@ -20,9 +20,9 @@ E2E = Objective("e2e", Metric.END_TO_END_LATENCY, 10.0, 0.01)
 ENVELOPE = Envelope(Span(4, 128), Span(128, 2048))
 
 
-def demand(**changed: float) -> Demand:
+def workload(**changed: float) -> Workload:
     """A calm chat load on one core."""
-    base = Demand(
+    base = Workload(
         arrivals=4.0,
         prompt=120.0,
         uncached=120.0,
@@ -36,14 +36,14 @@ def demand(**changed: float) -> Demand:
     return replace(base, **changed)
 
 
-def situation(
+def inputs(
     *objectives: Objective,
     model: StepModel = CPU,
     envelope: Envelope = ENVELOPE,
     **load: float,
-) -> Situation:
+) -> ControlInput:
     """What the law decides on."""
-    return Situation(model, demand(**load), objectives, MARGINS, envelope)
+    return ControlInput(model, workload(**load), objectives, MARGINS, envelope)
 
 
 def tuning(
@@ -93,7 +93,7 @@ def step_window(
 
 def signals(at: float, *, window: StepWindow | None = None, age: float = 1.0, **load: float) -> Signals:
     """What one tick sees of a calm chat load."""
-    base = Load(
+    base = RequestLoad(
         arrivals=4.0,
         finished=60.0,
         prompt_tokens=60 * 120.0,

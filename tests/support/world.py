@@ -1,4 +1,4 @@
-"""A small cluster in memory: users, the hands, and Kubernetes' own controllers taking turns until nothing changes."""
+"""A small cluster in memory: users, the reconciler and Kubernetes' controllers take turns until nothing changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball_operator.kube.resources import (
 )
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
-from flyball_operator.reconcile.reconciler import Hands
+from flyball_operator.reconcile.reconciler import Reconciler
 from support.manifests import good
 from support.memory_api import MemoryApi, Object
 
@@ -66,7 +66,7 @@ class World:
         events = EventPoster(
             api, instance="test", clock=self.now.timestamp, now=lambda: self.now, new_id=lambda: f"{self.api.writes}"
         )
-        self.hands = Hands(
+        self.reconciler = Reconciler(
             api=api,
             reader=Reader(api, self.config),
             leadership=Leading(),
@@ -95,7 +95,7 @@ class World:
     # What happens by itself
 
     def settle(self) -> None:
-        """Let hands and controllers act in turn until nothing changes; then once more, as held-back writes are due."""
+        """Let reconciler and controllers act until nothing changes; then once more, as held-back writes are due."""
         self._turns()
         self.now += timedelta(seconds=120)
         self._turns()
@@ -110,14 +110,14 @@ class World:
         raise AssertionError("the cluster did not settle")
 
     def act(self) -> None:
-        """One look of the hands at every service there is or was; after a crash they start anew and look again."""
+        """One look of the reconciler at every service there is or was; after a crash it starts anew and looks again."""
         keys = {Key(NAMESPACE, found["metadata"]["name"]) for found in self.api.find(INFERENCE_SERVICES)}
         for key in sorted(keys):
             self._look(key)
 
     def _look(self, key: Key) -> None:
         try:
-            asyncio.run(self.hands.reconcile(key))
+            asyncio.run(self.reconciler.reconcile(key))
         except CrashError:
             self.crashes += 1
             self.restart()

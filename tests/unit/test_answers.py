@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, signals_of, step_window
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
-from flyball_operator.tuning.observe.signals import CellKey, Load, Missing, Signals, StepWindow, Sums, Unobserved
+from flyball_operator.tuning.observe.signals import CellKey, Missing, RequestLoad, Signals, StepWindow, Sums, Unobserved
 
 CHAT = ("team", "uid-1")
 
@@ -114,7 +114,7 @@ def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
         pods=2,
     )
     assert isinstance(found, Signals)
-    assert isinstance(found.load, Load)
+    assert isinstance(found.load, RequestLoad)
     assert isinstance(found.steps, StepWindow)
     assert (found.cores, found.pods) == (2, 2)
     assert (found.load.running, found.load.finished, found.load.kv_tokens) == (3, 15, 1000)

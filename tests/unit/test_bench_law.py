@@ -1,4 +1,4 @@
-"""`hack/bench law`: the brain's law around a simulated engine, and what its figures are made of."""
+"""`hack/bench law`: the tuner's law around a simulated engine, and what its figures are made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.closed_loop import Brain, Constant
+from bench.closed_loop import ClosedLoop, Constant
 from bench.fleet import cores_of
 from bench.measures import most_within
 from bench.policies import COARSE, COARSE_BUDGETS, Policy, gated_policies, play, policies
@@ -16,7 +16,7 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
-from flyball_operator.tuning.observe.signals import Load
+from flyball_operator.tuning.observe.signals import RequestLoad
 from flyball_operator.tuning.spec import Objective
 
 #: A minute within what the engine carries; and one more, far beyond it.
@@ -26,8 +26,8 @@ LAW = Policy(name="the law", tick=5.0)
 WIDE = Policy(name="vLLM's", limits=(256, 8192))
 
 
-class Overheard(Brain):
-    """A brain whose setpoints are kept."""
+class Overheard(ClosedLoop):
+    """A tuner whose setpoints are kept."""
 
     def told(self, scenario: Scenario, requests: list[Request], *, until: float) -> list[tuple[float, Setpoint]]:
         """What it says in a run, and when."""
@@ -73,8 +73,8 @@ def test_a_slow_down_befalls_every_policy() -> None:
 
 def test_in_bursts_of_short_answers_those_whom_the_gate_lets_in_keep_their_objectives() -> None:
     bursts = next(scenario for scenario in SCENARIOS if scenario.burst > 1)
-    brain, requests = Overheard(bursts.tuning, tick=5.0, gated=True), bursts.requests(1)
-    said = brain.told(bursts, requests, until=bursts.seconds + 60.0)
+    closed_loop, requests = Overheard(bursts.tuning, tick=5.0, gated=True), bursts.requests(1)
+    said = closed_loop.told(bursts, requests, until=bursts.seconds + 60.0)
     gated_since = next(at for at, setpoint in said if setpoint.shed is not None)
     let_in = [one for one in requests if one.arrival > gated_since and one.fate is not Fate.SHED]
     assert len(let_in) > 1000
@@ -106,9 +106,9 @@ def test_an_end_to_end_objective_is_not_chased_with_every_window_s_lengths(gate:
     chats = next(scenario for scenario in SCENARIOS if scenario.name == "a100 chat")
     whole = Objective("whole", Metric.END_TO_END_LATENCY, 14.0, 0.01)
     tuning = replace(chats.tuning, objectives=(chats.tuning.objectives[0], whole))
-    brain = Brain(tuning, tick=5.0, gated=gate)
-    run(chats.core(1), chats.requests(1), until=chats.seconds, events=brain.events(chats.seconds))
-    assert most_within(brain.changes, 60.0) <= 6
+    closed_loop = ClosedLoop(tuning, tick=5.0, gated=gate)
+    run(chats.core(1), chats.requests(1), until=chats.seconds, events=closed_loop.events(chats.seconds))
+    assert most_within(closed_loop.changes, 60.0) <= 6
 
 
 def test_short_first_steps_keep_the_tokens_of_long_prompts_that_come_before_a_model() -> None:
@@ -133,10 +133,10 @@ def test_the_capacity_of_uneven_cores_is_that_of_the_fullest() -> None:
     def carried(shares: tuple[float, ...]) -> float:
         uneven = scenario("4 × a100, uneven shares")
         here = replace(uneven, shares=shares, phases=uneven.phases[:1])
-        brain = Brain(here.tuning, tick=5.0, gated=True, cores=4)
-        run(here.core(1), here.requests(1), until=here.seconds, events=brain.events(here.seconds))
-        assert brain.balance is not None
-        return brain.balance.carried.rate / brain.balance.rate
+        closed_loop = ClosedLoop(here.tuning, tick=5.0, gated=True, cores=4)
+        run(here.core(1), here.requests(1), until=here.seconds, events=closed_loop.events(here.seconds))
+        assert closed_loop.balance is not None
+        return closed_loop.balance.carried.rate / closed_loop.balance.rate
 
     assert carried(()) < 1.1
     assert carried(UNEVEN) > 1.3, "the fullest core has 1.6 times the mean one's share"
@@ -146,17 +146,17 @@ def test_it_sees_what_the_engine_did() -> None:
     seen: list[float] = []
 
     def look(_: Core) -> None:
-        assert brain.signals is not None
-        load = brain.signals.load
+        assert closed_loop.signals is not None
+        load = closed_loop.signals.load
         seen.append(getattr(load, "arrivals", 0.0))
 
-    brain = Brain(CALM.tuning, tick=5.0, gated=False)
+    closed_loop = ClosedLoop(CALM.tuning, tick=5.0, gated=False)
     core = build(PRESETS[CALM.preset])
     run(
         core,
         CALM.requests(1),
         until=60.0,
-        events=[*brain.events(60.0), *(Event(at, look) for at in (30.0, 45.0, 60.0))],
+        events=[*closed_loop.events(60.0), *(Event(at, look) for at in (30.0, 45.0, 60.0))],
     )
     assert seen == pytest.approx([8.0] * 3, rel=0.4)
 
@@ -229,13 +229,13 @@ class TestAFleet:
         slow, *others = [one.statistics.longest_seconds for one in cores_of(core)]
         assert slow > 2 * max(others)
 
-    def test_the_brain_sees_all_of_it_as_one_service(self) -> None:
-        brain, core = Brain(self.FLEET.tuning, tick=5.0, gated=False, cores=3), self.FLEET.core(1)
-        run(core, self.FLEET.requests(1), until=60.0, events=brain.events(60.0))
-        signals = brain.signals
+    def test_the_tuner_sees_all_of_it_as_one_service(self) -> None:
+        closed_loop, core = ClosedLoop(self.FLEET.tuning, tick=5.0, gated=False, cores=3), self.FLEET.core(1)
+        run(core, self.FLEET.requests(1), until=60.0, events=closed_loop.events(60.0))
+        signals = closed_loop.signals
         assert signals is not None
         assert signals.cores == 3
-        assert isinstance(signals.load, Load)
+        assert isinstance(signals.load, RequestLoad)
         assert signals.load.arrivals == pytest.approx(24, rel=0.3)
 
     def test_shares_of_the_requests_may_differ(self) -> None:

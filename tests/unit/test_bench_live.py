@@ -157,7 +157,7 @@ class TestWhoseTurnItIs:
 
 
 class Engine:
-    """Stands for engines and bed: the brain keeps 3 requests, others as many as their repetition; Ctrl-C at a run."""
+    """Stands for engines and bed: the tuner keeps 3 requests, others as many as their repetition; Ctrl-C at a run."""
 
     def __init__(self, interrupted_at: int | None = None) -> None:
         self.runs: list[str] = []
@@ -181,7 +181,7 @@ class Engine:
 
 
 class TestTheComparison:
-    def test_the_brain_is_held_against_each_and_against_the_best_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_tuner_is_held_against_each_and_against_the_best_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told = Engine().measure(monkeypatch, None)
         others = [name for name in told if "goodput" in told[name] and name != GOVERNED.name]
         assert STOCK.name in others
@@ -208,11 +208,11 @@ class TestTheComparison:
     ) -> None:
         with pytest.raises(InterruptedPart) as stopped:
             Engine(interrupted_at=0).measure(monkeypatch, None)
-        assert list(stopped.value.figures) == ["the load and the brain's model"]
+        assert list(stopped.value.figures) == ["the load and the tuner's model"]
 
 
 class TestTheReport:
-    def test_it_shows_what_was_kept_and_what_the_brain_held(
+    def test_it_shows_what_was_kept_and_what_the_tuner_held(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         figures_ = Engine().measure(monkeypatch, tmp_path)
@@ -267,7 +267,7 @@ class TestTheBrainsSurroundings:
 
 
 def decision(trigger: str, *, observed: str = "") -> DecisionStatus:
-    """One of the brain's."""
+    """One of the tuner's."""
     return DecisionStatus(time="2026-11-22T10:00:00Z", trigger=trigger, observed=observed)
 
 

@@ -15,7 +15,7 @@ from bench.scenarios import SCENARIOS
 from flyball_engine.contract import Limits, StepKind
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.virtual import Event, run
-from flyball_operator.tuning.observe.signals import CellKey, Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
 
 #: A minute within what the engine carries.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
@@ -31,7 +31,7 @@ def signals(*, at: float = 100.0, value: float = 50.0) -> Signals:
         window_seconds=15.0,
         cores=1,
         steps=StepWindow(start=at - 15, end=at, cells={CELL: sums}),
-        load=Load(
+        load=RequestLoad(
             arrivals=value,
             finished=value,
             prompt_tokens=value,
@@ -47,7 +47,7 @@ def signals(*, at: float = 100.0, value: float = 50.0) -> Signals:
 
 
 def arrivals(seen: Signals) -> float:
-    assert isinstance(seen.load, Load)
+    assert isinstance(seen.load, RequestLoad)
     return seen.load.arrivals
 
 
@@ -98,28 +98,28 @@ class TestTheLawInTrouble:
 
     @pytest.mark.parametrize("trouble", [one for one in TROUBLES if one.scrape != 5.0], ids=lambda one: one.name)
     def test_it_scrapes_as_often_as_it_is_told(self, trouble: Trouble) -> None:
-        brain = Disturbed(CALM, trouble, Random(1), gated=False)
-        run(CALM.core(1), CALM.requests(1), until=120.0, events=brain.events(120.0))
-        assert brain.signals is not None
-        assert brain.signals.window_seconds == max(15.0, 3 * trouble.scrape)
-        assert brain.signals.at % trouble.scrape == 0
+        closed_loop = Disturbed(CALM, trouble, Random(1), gated=False)
+        run(CALM.core(1), CALM.requests(1), until=120.0, events=closed_loop.events(120.0))
+        assert closed_loop.signals is not None
+        assert closed_loop.signals.window_seconds == max(15.0, 3 * trouble.scrape)
+        assert closed_loop.signals.at % trouble.scrape == 0
 
     def test_lost_scrapes_make_signals_old(self) -> None:
         ages: list[float] = []
 
         def look(_: Core) -> None:
-            if brain.signals is not None:
-                ages.append(brain.signals.age_seconds)
+            if closed_loop.signals is not None:
+                ages.append(closed_loop.signals.age_seconds)
 
-        brain = Disturbed(CALM, Trouble(name="lost", dropped=0.5), Random(1), gated=False)
+        closed_loop = Disturbed(CALM, Trouble(name="lost", dropped=0.5), Random(1), gated=False)
         looks = [Event(at + 0.5, look) for at in range(10, 110, 5)]
-        run(CALM.core(1), CALM.requests(1), until=110.0, events=[*brain.events(110.0), *looks])
+        run(CALM.core(1), CALM.requests(1), until=110.0, events=[*closed_loop.events(110.0), *looks])
         assert min(ages) == 0.0
         assert 5.0 <= max(ages) <= 15.0
 
     def test_a_wrong_model_is_what_it_begins_with(self) -> None:
         slow = Disturbed(CALM, Trouble(name="slow", prior=3.0), Random(1), gated=False)
-        model = slow._state.learner.model
+        model = slow._state.step_time.model
         assert model is not None
         assert model.t0 == pytest.approx(3 * CALM.known.t0)
         assert model.kappa == CALM.known.kappa

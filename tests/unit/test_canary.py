@@ -11,13 +11,13 @@ import pytest
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import UnavailableError
-from flyball_operator.tuning.actuate.canary_rollout import Vetting
+from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.filters.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
 from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
 from flyball_operator.tuning.first_policy import FIRST_TOKENS
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
-from support.seats import AWAY, Desk, Engines
+from support.service_tuners import AWAY, Engines, Harness
 from support.tuning import limits, signals, step_window
 from support.virtual_time import in_virtual_time, now
 
@@ -86,30 +86,30 @@ def test_it_is_for_what_rests_on_little(*, trusted: bool, vetted: bool, pods: in
     assert is_due(live=live, trusted=trusted, vetted=vetted, pods=pods) is due
 
 
-# In a seat.
+# In a service's tuner.
 
 
-def desk(*, works: bool = True) -> Desk:
+def harness(*, works: bool = True) -> Harness:
     """Three pods, of which the first is asked most, or seems to be."""
-    made = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
+    made = Harness(engines=Engines("pod-1", "pod-2", "pod-3"))
     made.engines.working = {"pod-1", "pod-2", "pod-3"} if works else set()
     made.engines.running = 1
     return made
 
 
-async def seconds(desk: Desk, seat: Any, count: float, *, slower: float = 1.0, **load: float) -> None:
+async def seconds(harness: Harness, tuner: Any, count: float, *, slower: float = 1.0, **load: float) -> None:
     for _ in range(int(count / 5)):
         window = step_window(start=now() - 15, end=now(), slower=slower)
-        await desk.tick(seat, signals(now(), window=window, **load))
+        await harness.tick(tuner, signals(now(), window=window, **load))
 
 
-async def until_one_has_it(desk: Desk, seat: Any) -> list[str]:
+async def until_one_has_it(harness: Harness, tuner: Any) -> list[str]:
     """Tick until some pod has another policy than the start's, which all have before; the pods that have it."""
-    if None in desk.engines.held.values():
-        await desk.tick(seat, AWAY)
+    if None in harness.engines.held.values():
+        await harness.tick(tuner, AWAY)
     for _ in range(40):
-        await desk.tick(seat, signals(now()))
-        changed = [uid for uid in desk.engines.held if desk.engines.limits(uid) != START]
+        await harness.tick(tuner, signals(now()))
+        changed = [uid for uid in harness.engines.held if harness.engines.limits(uid) != START]
         if changed:
             return changed
     raise AssertionError("nothing was changed")
@@ -117,17 +117,17 @@ async def until_one_has_it(desk: Desk, seat: Any) -> list[str]:
 
 @in_virtual_time
 async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     tried = story.engines.limits(first)
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
     assert f"in {first} alone" in story.message(TUNED)
     assert story.service.status.tuning.applied_pods == "1/3"
-    await seconds(story, seat, WINDOW_SECONDS + 10)
+    await seconds(story, tuner, WINDOW_SECONDS + 10)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     assert story.service.status.tuning.applied_pods == "3/3"
-    await seconds(story, seat, 60, slower=2.0)
+    await seconds(story, tuner, 60, slower=2.0)
     assert story.condition(TUNED) == ("True", "Applied")
     assert story.engines.limits(first) != tried, "later ones go to all pods at once"
     assert "CanaryFailed" not in story.events
@@ -135,61 +135,61 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
 
 @in_virtual_time
 async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first_policy_after_it() -> None:
-    story = desk()
-    seat = story.seat()
-    story.muster(seat)
-    crew = seat._crew
-    await crew.survey()
-    vetting = Vetting(crew, now, vetted=False)
+    story = harness()
+    tuner = story.tuner()
+    story.update_pods(tuner)
+    engine_pods = tuner._engine_pods
+    await engine_pods.survey()
+    canary_rollout = CanaryRollout(engine_pods, now, vetted=False)
     left = Policy(limits=limits(128, 2048))
-    vetting.begin(None, left, live=True, trusted=False)
+    canary_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
-    await crew.push(tried)
+    await engine_pods.push(tried)
     for _ in range(int(WINDOW_SECONDS / 5) + 2):
-        vetting.check(tried, trusted=True)
+        canary_rollout.check(tried, trusted=True)
         await asyncio.sleep(5)
-        await crew.survey()
-    assert vetting.pod is None, "it has passed"
-    vetting.begin(tried, left, live=True, trusted=True)
-    assert vetting.pod is not None
+        await engine_pods.survey()
+    assert canary_rollout.pod is None, "it has passed"
+    canary_rollout.begin(tried, left, live=True, trusted=True)
+    assert canary_rollout.pod is not None
 
 
 @in_virtual_time
 async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     story.engines.trip(first)
-    await seconds(story, seat, 20)
+    await seconds(story, tuner, 20)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert story.service.status.tuning.applied_pods == "3/3"
     newest = story.service.status.tuning.decisions[0]
     assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 120 s"
     assert story.events.count("CanaryFailed") == 1
-    await seconds(story, seat, ROLLBACK_HOLD - 40)
+    await seconds(story, tuner, ROLLBACK_HOLD - 40)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
-    (again,) = await until_one_has_it(story, seat)
+    (again,) = await until_one_has_it(story, tuner)
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst"), again
 
 
 @in_virtual_time
 async def test_while_what_failed_cannot_be_taken_back_in_status_it_stays_where_it_is() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     story.engines.trip(first)
     story.api_away = True
     for _ in range(4):
-        story.muster(seat)
+        story.update_pods(tuner)
         with suppress(UnavailableError):
-            await seat.tick(signals(now()), Attainment())
+            await tuner.tick(signals(now()), Attainment())
         for _ in range(5):
             await asyncio.sleep(1.0)
-            story.muster(seat)
-            await seat.keep()
+            story.update_pods(tuner)
+            await tuner.keep()
     assert {story.engines.limits(uid) for uid in story.engines.held if uid != first} == {START}
     story.api_away = False
-    await seconds(story, seat, 10)
+    await seconds(story, tuner, 10)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert len({story.held(uid).generation for uid in story.engines.held}) == 1
     assert "is undone" in story.service.status.tuning.decisions[0].trigger
@@ -198,98 +198,98 @@ async def test_while_what_failed_cannot_be_taken_back_in_status_it_stays_where_i
 
 @in_virtual_time
 async def test_what_a_pod_says_of_a_trip_under_an_older_setpoint_is_none_of_this_one() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     story.engines.trip(first)
-    await seat._crew.survey()
+    await tuner._engine_pods.survey()
     older = story.held(first)
-    assert seat._crew.showing(first, older).tripped
-    assert not seat._crew.showing(first, older.model_copy(update={"generation": older.generation + 1})).tripped
+    assert tuner._engine_pods.showing(first, older).tripped
+    assert not tuner._engine_pods.showing(first, older.model_copy(update={"generation": older.generation + 1})).tripped
 
 
 @in_virtual_time
 async def test_what_pods_are_to_begin_with_all_have_at_once() -> None:
-    story = desk()
+    story = harness()
     story.sheds()
-    seat = story.seat()
-    await story.tick(seat, AWAY)
+    tuner = story.tuner()
+    await story.tick(tuner, AWAY)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {(128, FIRST_TOKENS)}
     assert story.condition(TUNED)[1] != "OnePodFirst"
 
 
 @in_virtual_time
 async def test_a_pod_that_makes_no_step_under_it_keeps_it_from_the_others() -> None:
-    story = desk(works=False)
-    seat = story.seat()
-    await until_one_has_it(story, seat)
-    await seconds(story, seat, PATIENCE_SECONDS + 20)
+    story = harness(works=False)
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
+    await seconds(story, tuner, PATIENCE_SECONDS + 20)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert "made no step under it" in story.service.status.tuning.decisions[0].trigger
 
 
 @in_virtual_time
 async def test_a_pod_that_comes_meanwhile_gets_what_the_others_have() -> None:
-    story = desk()
-    seat = story.seat()
-    await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
     story.engines.held["pod-4"] = None
-    await seconds(story, seat, 5)
+    await seconds(story, tuner, 5)
     assert story.engines.limits("pod-4") == START
     assert story.held("pod-4").generation == story.held("pod-3").generation
 
 
 @in_virtual_time
 async def test_what_a_user_asks_for_waits_for_no_trial() -> None:
-    story = desk()
-    seat = story.seat()
-    await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
     story.edit(tuning={"mode": "Auto", "bounds": {"maxNumActiveSeqs": {"max": 6}}})
-    story.muster(seat)
-    await seat.keep()
+    story.update_pods(tuner)
+    await tuner.keep()
     assert {story.engines.limits(uid)[0] for uid in story.engines.held} == {6}
 
 
 @in_virtual_time
 async def test_a_user_who_turns_tuning_on_has_all_pods_tuned_at_once() -> None:
-    story = desk()
+    story = harness()
     story.edit(tuning={"mode": "Recommend"})
-    seat = story.seat()
-    await seconds(story, seat, 60)
+    tuner = story.tuner()
+    await seconds(story, tuner, 60)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     story.edit(tuning={"mode": "Auto"})
-    await seconds(story, seat, 5)
+    await seconds(story, tuner, 5)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     for _ in range(20):
-        await seconds(story, seat, 5, slower=2.0)
+        await seconds(story, tuner, 5, slower=2.0)
         assert story.condition(TUNED)[1] != "OnePodFirst"
 
 
 @in_virtual_time
 async def test_paused_in_the_middle_each_pod_keeps_what_it_has() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     held = {uid: story.held(uid).generation for uid in story.engines.held}
     story.annotate(tuning="Paused")
-    await seconds(story, seat, 180)
+    await seconds(story, tuner, 180)
     assert {uid: story.held(uid).generation for uid in story.engines.held} == held
     assert story.condition(ConditionType.CAPACITY_SUFFICIENT) == ("True", "Sufficient"), "what is seen goes on"
     story.annotate()
-    await seconds(story, seat, 30)
+    await seconds(story, tuner, 30)
     assert len({story.held(uid).generation for uid in story.engines.held}) == 1, first
 
 
 @in_virtual_time
 async def test_paused_in_the_middle_each_pod_keeps_what_it_has_under_the_next_leader_too() -> None:
-    story = desk()
-    seat = story.seat()
-    (first,) = await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
     story.annotate(tuning="Paused")
-    await seconds(story, seat, 30)
+    await seconds(story, tuner, 30)
     limited = {uid: story.engines.limits(uid) for uid in story.engines.held}
     story.epoch = 2
-    again = story.seat()
+    again = story.tuner()
     await seconds(story, again, 180)
     assert {uid: story.engines.limits(uid) for uid in story.engines.held} == limited
     story.engines.held["pod-2"] = None
@@ -302,43 +302,43 @@ async def test_paused_in_the_middle_each_pod_keeps_what_it_has_under_the_next_le
 
 @in_virtual_time
 async def test_paused_in_the_middle_the_law_goes_on_as_a_shadow() -> None:
-    story = desk()
-    seat = story.seat()
-    await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
     story.annotate(tuning="Paused")
-    await seconds(story, seat, 30)
+    await seconds(story, tuner, 30)
     before = story.service.status.tuning.recommended
-    await seconds(story, seat, 240, slower=3.0)
+    await seconds(story, tuner, 240, slower=3.0)
     assert story.service.status.tuning.recommended != before
 
 
 @in_virtual_time
 async def test_who_wants_recommendations_alone_does_not_get_to_all_pods_what_one_was_to_try() -> None:
-    story = desk()
-    seat = story.seat()
-    await until_one_has_it(story, seat)
+    story = harness()
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
     story.edit(tuning={"mode": "Recommend"})
-    await seconds(story, seat, 30)
+    await seconds(story, tuner, 30)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert len({story.held(uid).generation for uid in story.engines.held}) == 1
 
 
 @in_virtual_time
 async def test_one_pod_is_its_own_canary() -> None:
-    story = Desk()
-    seat = story.seat()
-    await until_one_has_it(story, seat)
+    story = Harness()
+    tuner = story.tuner()
+    await until_one_has_it(story, tuner)
     assert story.condition(TUNED)[1] != "OnePodFirst"
 
 
 @in_virtual_time
 async def test_a_new_leader_that_finds_a_model_and_a_policy_tries_nothing_out() -> None:
-    story = desk()
-    seat = story.seat()
-    await seconds(story, seat, 240)
+    story = harness()
+    tuner = story.tuner()
+    await seconds(story, tuner, 240)
     assert story.condition(TUNED) == ("True", "Applied")
     story.epoch = 2
-    again, held = story.seat(), story.engines.limits()
+    again, held = story.tuner(), story.engines.limits()
     for _ in range(20):
         await seconds(story, again, 5, slower=2.0)
         assert story.condition(TUNED)[1] != "OnePodFirst"

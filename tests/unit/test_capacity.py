@@ -19,69 +19,69 @@ from flyball_operator.tuning.capacity import (
     carried,
     weighed,
 )
-from flyball_operator.tuning.control_input import Situation
+from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import Reason, Verdict
+from flyball_operator.tuning.report.conditions import ConditionState, Reason
 from flyball_operator.tuning.spec import Objective, TuningSpec
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, demand, signals, situation, tuning
+from support.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 
 SPEC = tuning(TTFT, TPOT)
 LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}
-SCRAPED = Verdict("True", Reason.SCRAPED, "")
+SCRAPED = ConditionState("True", Reason.SCRAPED, "")
 
 
-def mixed(*objectives: Objective, **lengths: float) -> Situation:
+def mixed(*objectives: Objective, **lengths: float) -> ControlInput:
     """A calm situation with other lengths."""
-    calm = situation(*objectives)
-    return replace(calm, demand=demand(**lengths))
+    calm = inputs(*objectives)
+    return replace(calm, workload=workload(**lengths))
 
 
 # What one core carries.
 
 
 def test_looser_objectives_let_more_be_carried() -> None:
-    rates = [carried(situation(TTFT, replace(TPOT, seconds=seconds))).rate for seconds in (0.04, 0.06, 0.12)]
+    rates = [carried(inputs(TTFT, replace(TPOT, seconds=seconds))).rate for seconds in (0.04, 0.06, 0.12)]
     assert 0 < rates[0] < rates[1] < rates[2]
 
 
 def test_longer_prompts_and_slower_devices_let_less_be_carried() -> None:
     short, long = (carried(mixed(TTFT, TPOT, **lengths)).rate for lengths in ({}, LONG))
     assert long < short / 2
-    slow, fast = (carried(situation(TTFT, TPOT, model=model)).rate for model in (A100, H100))
+    slow, fast = (carried(inputs(TTFT, TPOT, model=model)).rate for model in (A100, H100))
     assert slow < fast
 
 
 def test_the_load_of_now_does_not_change_what_is_carried() -> None:
-    calm = carried(situation(TTFT, TPOT)).rate
-    crowded = situation(TTFT, TPOT, arrivals=60.0, waiting=400.0, decodes=90.0)
+    calm = carried(inputs(TTFT, TPOT)).rate
+    crowded = inputs(TTFT, TPOT, arrivals=60.0, waiting=400.0, decodes=90.0)
     assert carried(crowded).rate == pytest.approx(calm, rel=0.01)
 
 
 def test_memory_bounds_what_is_carried() -> None:
-    roomy, short = (carried(situation(TTFT, kv_tokens=kv)).rate for kv in (100_000.0, 1_000.0))
+    roomy, short = (carried(inputs(TTFT, kv_tokens=kv)).rate for kv in (100_000.0, 1_000.0))
     assert short < roomy
 
 
 def test_a_token_objective_alone_is_carried_as_far_as_the_batch_that_keeps_it() -> None:
-    here = situation(TPOT)
+    here = inputs(TPOT)
     found = carried(here)
     assert found.binding == "tpot"
-    batch = found.rate * here.demand.output * TPOT.seconds
+    batch = found.rate * here.workload.output * TPOT.seconds
     assert here.balanced_step(0.7 * batch) < TPOT.seconds * here.margins.token
 
 
 def test_an_objective_that_an_idle_engine_cannot_keep_is_named_with_what_it_can() -> None:
     tight = replace(TTFT, seconds=0.01)
-    found = carried(situation(tight, TPOT))
+    found = carried(inputs(tight, TPOT))
     assert found.rate == 0
     ((name, seconds),) = found.reachable
     assert name == "ttft"
-    assert carried(situation(replace(tight, seconds=1.01 * seconds), TPOT)).rate > 0
-    assert carried(situation(replace(tight, seconds=0.9 * seconds), TPOT)).rate == 0
+    assert carried(inputs(replace(tight, seconds=1.01 * seconds), TPOT)).rate > 0
+    assert carried(inputs(replace(tight, seconds=0.9 * seconds), TPOT)).rate == 0
 
 
 def test_of_two_objectives_that_exclude_each_other_the_nearest_that_go_together_are_named() -> None:
@@ -147,7 +147,7 @@ def windows(before: Balance, count: float, arrivals: float, *, rate: float = 5.0
     return before
 
 
-def verdict(found: Balance | None, **changed: object) -> Verdict:
+def verdict(found: Balance | None, **changed: object) -> ConditionState:
     asked = {"objectives": SPEC.objectives, "metrics": SCRAPED, "known": None, "lengths": True} | changed
     return conditions.capacity_verdict(found, **asked)  # type: ignore[arg-type]
 
@@ -246,15 +246,15 @@ def test_noise_changes_no_word() -> None:
 
 
 def test_what_cannot_be_known_is_said() -> None:
-    away = Verdict("False", Missing.UNREACHABLE.value, "away")
-    idle = Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+    away = ConditionState("False", Missing.UNREACHABLE.value, "away")
+    idle = ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     found = balance(*[4.0] * 10)
     assert verdict(found, objectives=()).reason == Reason.NO_OBJECTIVES
     assert verdict(found, metrics=away).reason == Reason.NOT_OBSERVED
     assert verdict(found, metrics=idle).reason == Reason.NO_READY_PODS
     assert verdict(balance(4.0)).reason == Reason.LEARNING
     assert verdict(None, lengths=False).reason == Reason.NO_REQUESTS
-    known = Verdict("False", Reason.OVERLOADED, "as an earlier leader saw it")
+    known = ConditionState("False", Reason.OVERLOADED, "as an earlier leader saw it")
     assert verdict(balance(4.0), known=known) == known
 
 
@@ -273,13 +273,15 @@ def test_what_cannot_be_known_is_said() -> None:
 def test_events_tell_of_turns(
     before: tuple[str, str] | None, now: tuple[str, str], event: tuple[str, str] | None
 ) -> None:
-    assert conditions.event(ConditionType.CAPACITY_SUFFICIENT, before, Verdict(*now, "")) == event
+    assert conditions.event(ConditionType.CAPACITY_SUFFICIENT, before, ConditionState(*now, "")) == event
 
 
 # In the governor.
 
 
-def ticks(state: State, count: int, spec: TuningSpec = SPEC, *, begin: float = 100.0, refused: float = 0.0) -> State:
+def ticks(
+    state: TuningState, count: int, spec: TuningSpec = SPEC, *, begin: float = 100.0, refused: float = 0.0
+) -> TuningState:
     for number in range(count):
         now = begin + 5.0 * number
         state, _ = decide(state, signals(now, refused=refused), spec, now)

@@ -128,7 +128,7 @@ def scale(found: Object) -> None:
 
 
 def look(world: World, *, after: float = 0) -> tuple[str, str]:
-    """One look of the hands, these seconds later, and what is told of Accepted."""
+    """One look of the reconciler, these seconds later, and what is told of Accepted."""
     world.now += timedelta(seconds=after)
     world.act()
     return world.condition("Accepted")

@@ -91,7 +91,7 @@ def test_it_tells_of_a_service_that_is_tuned(explained: Any) -> None:
         "came: token 19ms, ttft 100 %",
     ):
         assert expected in said
-    assert "PodsReady" not in said, "of what the hands do kubectl tells"
+    assert "PodsReady" not in said, "of what the reconciler does kubectl tells"
     assert max(map(len, said.splitlines())) <= 130
 
 
@@ -104,10 +104,10 @@ def test_a_service_that_nobody_has_looked_at_yet(explained: Any) -> None:
 
 
 def test_of_a_service_that_is_not_accepted_it_says_why(explained: Any) -> None:
-    said_by_hands = "Deployment chat has no owner and is left alone: remove it or give this service another name"
-    conflict = {"type": "Accepted", "status": "False", "reason": "NameConflict", "message": said_by_hands}
+    said_by_reconciler = "Deployment chat has no owner and is left alone: remove it or give this service another name"
+    conflict = {"type": "Accepted", "status": "False", "reason": "NameConflict", "message": said_by_reconciler}
     said = explained(a_service({"conditions": [conflict]}))
-    assert f"Accepted False, NameConflict: {said_by_hands}" in " ".join(said.split())
+    assert f"Accepted False, NameConflict: {said_by_reconciler}" in " ".join(said.split())
     assert "a service that is not accepted is not tuned" in said
     assert "no operator has reported" not in said
     assert "has applied what it decided" not in said

@@ -91,7 +91,7 @@ def test_what_is_deleted_is_forgotten() -> None:
     assert not cache.pods_of("s1")
 
 
-def test_the_brain_sees_accepted_governed_services_and_pods_that_stay() -> None:
+def test_the_tuner_sees_accepted_governed_services_and_pods_that_stay() -> None:
     cache = known()
     view = CachedServices(cache)
     plain = service("s3", 3, "plain")

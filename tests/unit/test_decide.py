@@ -11,27 +11,27 @@ import pytest
 from flyball_engine.contract import StepKind
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import (
-    Load,
     Missing,
     Observation,
     Outcome,
+    RequestLoad,
     StepWindow,
     Unobserved,
     blind_spot,
 )
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, State, start
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState, start
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
 AUTO = tuning(TTFT, TPOT, GAP)
 
 
 def ticks(
-    state: State, *observations: Observation, spec: TuningSpec = AUTO, now: float = 100.0
-) -> tuple[State, Decision]:
+    state: TuningState, *observations: Observation, spec: TuningSpec = AUTO, now: float = 100.0
+) -> tuple[TuningState, Decision]:
     """Several ticks, five seconds apart; the last decision."""
     assert observations
     for number, observation in enumerate(observations):
@@ -39,7 +39,7 @@ def ticks(
     return state, decision
 
 
-def tuned(spec: TuningSpec = AUTO, count: int = 12) -> State:
+def tuned(spec: TuningSpec = AUTO, count: int = 12) -> TuningState:
     """A state that has seen enough to be at rest."""
     state, _ = ticks(start(spec), *(signals(100.0 + 5 * n) for n in range(count)), spec=spec)
     return state
@@ -68,7 +68,7 @@ def test_figures_that_cannot_be_are_not_acted_on(absurd: float) -> None:
         replace(signals(500.0), outcomes={TPOT.id: outcome(absurd, 0)}),
     ):
         after, decision = ticks(before, seen, now=500.0)
-        assert (after, decision.hold) == (before, Hold.NOT_OBSERVED)
+        assert (after, decision.hold) == (before, HoldReason.NOT_OBSERVED)
 
 
 def test_requests_of_overlapping_windows_count_once() -> None:
@@ -76,8 +76,8 @@ def test_requests_of_overlapping_windows_count_once() -> None:
     first, _ = ticks(start(AUTO), signals(100.0))
     second, _ = ticks(first, signals(105.0, generated_tokens=longer), now=105.0)
     third, _ = ticks(second, signals(115.0, generated_tokens=longer), now=115.0)
-    assert second.seen.recent == first.seen.recent
-    recent = third.seen.recent
+    assert second.workload.recent == first.workload.recent
+    recent = third.workload.recent
     assert recent.output / recent.requests == pytest.approx((0.9 * 40 + 80) / 1.9)
 
 
@@ -86,7 +86,7 @@ def test_what_was_not_observed_is_not_acted_on(reason: Missing) -> None:
     before = tuned()
     after, decision = ticks(before, Unobserved(reason, "away"), now=500.0)
     assert after == before
-    assert decision.hold is Hold.NOT_OBSERVED
+    assert decision.hold is HoldReason.NOT_OBSERVED
 
 
 @pytest.mark.parametrize(("age", "fresh"), [(100.0, True), (130.0, False)])
@@ -99,16 +99,16 @@ def test_stale_samples_are_not_acted_on() -> None:
     before = tuned()
     after, decision = ticks(before, signals(500.0, age=60.0, waiting=500.0), now=500.0)
     assert after == before
-    assert decision.hold is Hold.NOT_OBSERVED
+    assert decision.hold is HoldReason.NOT_OBSERVED
 
 
 @pytest.mark.parametrize("figure", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("field", ["arrivals", "running", "held_tokens", "generated_tokens"])
 def test_a_figure_that_is_no_number_is_not_acted_on_and_named(field: str, figure: float) -> None:
     state, seen = start(AUTO), signals(100.0)
-    assert isinstance(seen.load, Load)
+    assert isinstance(seen.load, RequestLoad)
     after, decision = decide(state, replace(seen, load=replace(seen.load, **{field: figure})), AUTO, 100.0)
-    assert decision.hold is Hold.NOT_OBSERVED
+    assert decision.hold is HoldReason.NOT_OBSERVED
     assert decision.trigger == f"{field} is below zero, infinite or no number"
     assert after == state
 
@@ -124,28 +124,31 @@ def test_nor_is_one_of_the_steps_or_of_the_counts() -> None:
         (replace(seen, outcomes={"ttft": Outcome(1.0, math.nan)}), "ttft.violated"),
     ):
         _, decision = decide(start(AUTO), changed, AUTO, 100.0)
-        assert (decision.hold, decision.trigger) == (Hold.NOT_OBSERVED, f"{field} is below zero, infinite or no number")
+        assert (decision.hold, decision.trigger) == (
+            HoldReason.NOT_OBSERVED,
+            f"{field} is below zero, infinite or no number",
+        )
 
 
 def test_counters_without_two_scrapes_are_not_acted_on() -> None:
     before = tuned()
     blind = replace(signals(500.0), load=Unobserved(Missing.TOO_FEW_SAMPLES, "one scrape"))
     after, decision = ticks(before, blind, now=500.0)
-    assert (after, decision.hold) == (before, Hold.NOT_OBSERVED)
+    assert (after, decision.hold) == (before, HoldReason.NOT_OBSERVED)
 
 
 def test_an_idle_service_is_left_alone() -> None:
     before = tuned()
     after, decision = ticks(before, signals(500.0, arrivals=0.0, running=0.0), now=500.0)
     assert after.limits == before.limits
-    assert decision.hold is Hold.IDLE
+    assert decision.hold is HoldReason.IDLE
 
 
 def test_nothing_moves_before_the_model_is_trusted() -> None:
     alike = step_window(decodes=(4,), prefills=(0, 50), steps=10, start=85.0, end=100.0)
     state, decision = ticks(start(AUTO), signals(100.0, window=alike))
     assert state.limits == limits(128, 2048)
-    assert decision.hold is Hold.LEARNING
+    assert decision.hold is HoldReason.LEARNING
     assert "too few engine steps were seen" in decision.trigger
 
 
@@ -153,7 +156,7 @@ def test_at_rest_equal_signals_change_nothing() -> None:
     state = tuned(count=40)
     after, decision = ticks(state, signals(300.0), now=300.0)
     assert after.limits == state.limits
-    assert decision.hold is Hold.GOOD_ENOUGH
+    assert decision.hold is HoldReason.GOOD_ENOUGH
 
 
 def test_changed_bounds_move_the_limits_at_once_and_unobserved() -> None:
@@ -181,7 +184,7 @@ def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:
         state, decision = ticks(state, flapping(number, at), now=at)
         if decision.changed:
             changed.append(at)
-        if decision.hold is Hold.CHANGED_OFTEN:
+        if decision.hold is HoldReason.CHANGED_OFTEN:
             held.append(decision)
     assert all(sum(start <= at < start + 60.0 for at in changed) <= 6 for start in changed)
     assert held
@@ -191,8 +194,8 @@ def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:
 def test_a_change_that_waits_is_weighed_anew_and_made_when_it_may_be() -> None:
     state = replace(tuned(), changed_at=195.0, policy=Policy(limits=limits(128, 2048)))
     state, early = ticks(state, signals(200.0), now=200.0)
-    assert (early.hold, early.changed) == (Hold.CHANGED_OFTEN, False)
-    assert early.choice is not None
+    assert (early.hold, early.changed) == (HoldReason.CHANGED_OFTEN, False)
+    assert early.output is not None
     _, later = ticks(state, signals(205.0), now=205.0)
     assert later.changed
 
@@ -203,7 +206,7 @@ def test_the_moves_of_a_shadow_are_not_counted() -> None:
     for number in range(40):
         at = 200.0 + 5 * number
         state, decision = ticks(state, flapping(number, at), spec=shadow, now=at)
-        assert decision.hold is not Hold.CHANGED_OFTEN
+        assert decision.hold is not HoldReason.CHANGED_OFTEN
     assert state.changed_at == before
 
 
@@ -219,8 +222,8 @@ def test_overlapping_windows_teach_nothing_twice() -> None:
     first, _ = ticks(start(AUTO), signals(100.0))
     second, _ = ticks(first, signals(105.0), now=105.0)
     third, _ = ticks(second, signals(115.0), now=115.0)
-    assert second.learner == first.learner
-    assert third.learner != first.learner
+    assert second.step_time == first.step_time
+    assert third.step_time != first.step_time
 
 
 def test_every_decision_says_why_in_a_sentence() -> None:

@@ -1,4 +1,4 @@
-"""Events do not repeat themselves, and the brain's status is written no more often than it must be."""
+"""Events do not repeat themselves, and the tuner's status is written no more often than it must be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceSer
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ConflictError, UnavailableError
 from flyball_operator.kube.events import BURST, REPEAT_SECONDS, EventPoster
-from flyball_operator.kube.status import QUIET_SECONDS, BrainStatus
+from flyball_operator.kube.status import QUIET_SECONDS, TunerStatus
 from support.manifests import Object, good
 
 
@@ -97,12 +97,12 @@ def test_an_event_names_its_service_by_uid() -> None:
     assert len(event["message"]) <= 1024
 
 
-def writer(api: Recorder) -> BrainStatus:
-    return BrainStatus(cast("KubeApi", api), clock=lambda: api.clock, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+def writer(api: Recorder) -> TunerStatus:
+    return TunerStatus(cast("KubeApi", api), clock=lambda: api.clock, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def write(
-    status: BrainStatus, *, seqs: int = 8, met: str = "", tuned: str = "True", found: InferenceService | None = None
+    status: TunerStatus, *, seqs: int = 8, met: str = "", tuned: str = "True", found: InferenceService | None = None
 ) -> None:
     tuning = TuningStatus(epoch=1, generation=seqs, setpoint=SetpointStatus(max_num_active_seqs=seqs))
     condition = Condition(type=ConditionType.TUNED, status=tuned, reason="Because", observed_generation=3)
@@ -156,7 +156,7 @@ def test_a_write_that_failed_but_landed_is_put_right() -> None:
     assert [item["status"]["tuning"]["generation"] for item in api.sent] == [8, 8]
 
 
-def test_a_conflict_with_the_hands_is_written_again_to_what_is_there_now() -> None:
+def test_a_conflict_with_the_reconciler_is_written_again_to_what_is_there_now() -> None:
     api = Recorder()
     api.refusals = [ConflictError("moved on"), ConflictError("moved on")]
     write(writer(api))

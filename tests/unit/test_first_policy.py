@@ -14,8 +14,8 @@ from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import Decision, State, start
-from support.seats import AWAY, Desk
+from flyball_operator.tuning.state import Decision, TuningState, start
+from support.service_tuners import AWAY, Harness
 from support.tuning import E2E, ENVELOPE, TPOT, TTFT, signals, tuning
 from support.virtual_time import in_virtual_time
 
@@ -42,7 +42,7 @@ def test_objectives_that_are_far_apart_ask_for_no_more_than_a_setpoint_takes() -
     assert start(hours).policy.queue.max_num_queued_tokens == LARGEST_LIMIT
 
 
-def edited(spec: TuningSpec, *, state: State | None = None) -> tuple[State, Decision]:
+def edited(spec: TuningSpec, *, state: TuningState | None = None) -> tuple[TuningState, Decision]:
     """The tick after an edit, of a service that nothing is known of and nothing is seen of."""
     return decide(state or start(SHED), Unobserved(Missing.UNREACHABLE, "away"), spec, 100.0)
 
@@ -75,9 +75,9 @@ def test_an_edited_objective_says_at_once_how_many_may_wait(times: float) -> Non
 
 
 def test_limits_that_a_trusted_model_moves_stay_where_they_are() -> None:
-    learner = decide(start(SHED), signals(100.0), SHED, 100.0)[0].learner
-    assert learner.model is not None
-    after, _ = edited(replace(SHED, overload=Overload.QUEUE), state=replace(start(SHED), learner=learner))
+    step_time = decide(start(SHED), signals(100.0), SHED, 100.0)[0].step_time
+    assert step_time.model is not None
+    after, _ = edited(replace(SHED, overload=Overload.QUEUE), state=replace(start(SHED), step_time=step_time))
     assert after.policy == Policy(limits=start(SHED).limits)
 
 
@@ -90,13 +90,13 @@ def test_a_gate_that_stands_is_left_alone() -> None:
 
 @in_virtual_time
 async def test_engines_that_cannot_gate_lose_the_first_queue_once_they_say_so() -> None:
-    desk = Desk()
-    desk.sheds()
-    seat = desk.seat()
-    await desk.tick(seat, AWAY, AWAY)
-    assert desk.held().queue.max_num_queued_tokens is not None
-    desk.engines.ungated = "no such method in this vLLM"
+    harness = Harness()
+    harness.sheds()
+    tuner = harness.tuner()
+    await harness.tick(tuner, AWAY, AWAY)
+    assert harness.held().queue.max_num_queued_tokens is not None
+    harness.engines.ungated = "no such method in this vLLM"
     for _ in range(30):
-        await desk.tick(seat, AWAY, AWAY)
-    assert desk.held().queue.max_num_queued_tokens is None
-    assert desk.engines.limits() == (128, 2048)
+        await harness.tick(tuner, AWAY, AWAY)
+    assert harness.held().queue.max_num_queued_tokens is None
+    assert harness.engines.limits() == (128, 2048)

@@ -15,7 +15,7 @@ from kubernetes.aio import client
 from flyball_operator.app.main import Operator
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.watch import Watch
-from flyball_operator.tuning.tuner import Brain
+from flyball_operator.tuning.tuner import Tuner
 
 RESYNC = 300.0
 FINE = (200, "ok\n")
@@ -35,10 +35,10 @@ class Probed:
         return answer.status, answer.text
 
     def follow(self, **changes: Any) -> None:
-        """The namespace is watched, and its sweep begins now."""
+        """The namespace is watched, and its resync begins now."""
         (informer,) = self.operator.informers
         vars(informer).update(_following=True)
-        vars(informer.sweeper).update(_tried=self.now, **changes)
+        vars(informer.resyncer).update(_tried=self.now, **changes)
 
 
 @asynccontextmanager
@@ -76,11 +76,11 @@ async def test_a_silent_watch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_tick_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async with probed(monkeypatch) as scene:
-        scene.operator.brain = cast("Brain", SimpleNamespace(idle=lambda: scene.now - 1000.0))
+        scene.operator.tuner = cast("Tuner", SimpleNamespace(idle=lambda: scene.now - 1000.0))
         scene.now += 120
         assert await scene.answer() == FINE
         scene.now += 1
-        assert await scene.answer() == (500, "the brain's loop has not turned for 121 s\n")
+        assert await scene.answer() == (500, "the tuner's loop has not turned for 121 s\n")
 
 
 async def test_a_leader_that_lists_for_ever_and_never_tunes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,30 +8,30 @@ import pytest
 
 from bench.plays import known_model
 from flyball_engine.simulator.presets import PRESETS
-from flyball_operator.tuning.control_input import Situation
+from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.estimate.margins import MARGINS
 from flyball_operator.tuning.long_steps import LONGER
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
-from support.tuning import E2E, GAP, TPOT, TTFT, situation
+from support.tuning import E2E, GAP, TPOT, TTFT, inputs
 
 FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
 MEAN = MARGINS.token * TOKEN.seconds
 
 
-def documents(*objectives: Objective, **load: float) -> Situation:
+def documents(*objectives: Objective, **load: float) -> ControlInput:
     """An H100 that is asked for long answers about long documents, 1.8 a second unless told otherwise."""
     base = {"arrivals": 1.8, "prompt": 6500.0, "uncached": 6500.0, "output": 300.0, "ratio": 21.7, "attention": 3250.0}
     held = {"decodes": 5.0, "kv_tokens": 430_000.0}
-    here = situation(*(objectives or (FIRST, TOKEN)), model=known_model(PRESETS["h100-8b"], 6700))
-    envelope, asked = Envelope(Span(4, 256), Span(128, 8192)), replace(here.demand, **base | held | load)
-    return replace(here, demand=asked, envelope=envelope, margins=MARGINS)
+    here = inputs(*(objectives or (FIRST, TOKEN)), model=known_model(PRESETS["h100-8b"], 6700))
+    envelope, asked = Envelope(Span(4, 256), Span(128, 8192)), replace(here.workload, **base | held | load)
+    return replace(here, workload=asked, envelope=envelope, margins=MARGINS)
 
 
 def test_long_prompts_at_light_load_take_longer_steps_than_a_token_in_the_mean() -> None:
-    choice = choose(documents())
-    assert choice.budget == pytest.approx(LONGER[0] * MEAN)
-    assert choice.predicted.tpot <= TOKEN.seconds
+    output = choose(documents())
+    assert output.budget == pytest.approx(LONGER[0] * MEAN)
+    assert output.predicted.tpot <= TOKEN.seconds
 
 
 def test_at_full_load_each_step_is_held_to_the_mean() -> None:

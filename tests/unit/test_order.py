@@ -14,7 +14,7 @@ from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import Objective, TuningSpec
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 from support.tuning import E2E, GAP, TPOT, TTFT, signals, step_window, tuning
 
 QUEUE = tuning(TTFT, TPOT)
@@ -22,14 +22,14 @@ SHED = replace(QUEUE, overload=Overload.SHED)
 AWAY = Unobserved(Missing.UNREACHABLE, "away")
 
 
-def at_rest(spec: TuningSpec = QUEUE) -> State:
+def at_rest(spec: TuningSpec = QUEUE) -> TuningState:
     state = start(spec)
     for at in (100.0 + 5 * tick for tick in range(20)):
         state, _ = decide(state, signals(at), spec, at)
     return state
 
 
-def after_an_edit(state: State, **changed: object) -> tuple[State, str]:
+def after_an_edit(state: TuningState, **changed: object) -> tuple[TuningState, str]:
     """The state one tick after the user changed the spec, nothing being observed; and what is said of it."""
     after, decision = decide(state, AWAY, replace(QUEUE, **changed), 300.0)  # type: ignore[arg-type]
     return after, decision.trigger

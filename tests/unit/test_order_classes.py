@@ -15,9 +15,9 @@ from flyball_operator.tuning.policy import asked_deadlines
 from flyball_operator.tuning.report.conditions import shown
 from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
 from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
-from flyball_operator.tuning.state import State, start
-from support.seats import Desk, Engines, told
-from support.seats import shown as seen
+from flyball_operator.tuning.state import TuningState, start
+from support.service_tuners import Engines, Harness, told
+from support.service_tuners import shown as seen
 from support.tuning import E2E, TPOT, TTFT, signals, tuning
 from support.virtual_time import in_virtual_time
 
@@ -32,7 +32,7 @@ ALONE = replace(tuning(CHAT, TPOT), classes=CLASSES)
 AWAY = Unobserved(Missing.UNREACHABLE, "away")
 
 
-def at_rest(spec: TuningSpec) -> State:
+def at_rest(spec: TuningSpec) -> TuningState:
     state = start(spec)
     for at in (100.0 + 5 * tick for tick in range(20)):
         state, _ = decide(state, signals(at), spec, at)
@@ -126,13 +126,16 @@ def test_a_manifest_s_classes_reach_the_law() -> None:
 # What engines are told.
 
 
-def a_desk(*pods: str, unsupported: dict[AnyKnob, str] | None = None) -> Desk:
-    desk = Desk(engines=Engines(*(pods or ("pod-1",)), unsupported=unsupported or {}))
-    desk.orders()
-    objectives = [*desk.raw["spec"]["objectives"], {**desk.raw["spec"]["objectives"][0], "name": "c", "class": "chat"}]
+def a_desk(*pods: str, unsupported: dict[AnyKnob, str] | None = None) -> Harness:
+    harness = Harness(engines=Engines(*(pods or ("pod-1",)), unsupported=unsupported or {}))
+    harness.orders()
+    objectives = [
+        *harness.raw["spec"]["objectives"],
+        {**harness.raw["spec"]["objectives"][0], "name": "c", "class": "chat"},
+    ]
     objectives.append({"name": "f", "metric": "TimeToFirstToken", "threshold": "500ms", "class": "chat"})
-    desk.edit(objectives=objectives, tuning={**desk.raw["spec"]["tuning"], "classes": [{"name": "chat"}, BATCH]})
-    return desk
+    harness.edit(objectives=objectives, tuning={**harness.raw["spec"]["tuning"], "classes": [{"name": "chat"}, BATCH]})
+    return harness
 
 
 BATCH = {"name": "batch", "weight": 2, "prefillShare": 20}
@@ -140,9 +143,9 @@ BATCH = {"name": "batch", "weight": 2, "prefillShare": 20}
 
 @in_virtual_time
 async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -> None:
-    desk = a_desk()
-    await told(desk)
-    held = desk.held()
+    harness = a_desk()
+    await told(harness)
+    held = harness.held()
     assert held.classes == Classes(
         classes=(
             RequestClass(name="chat", value="chat", first_token_deadline_seconds=0.5),
@@ -150,15 +153,15 @@ async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -
         )
     )
     assert {one.of_class for one in held.objectives} == {"", "chat"}
-    assert [(one.name, one.deadline) for one in seen(desk).class_deadlines or ()] == [("chat", "500ms")]
+    assert [(one.name, one.deadline) for one in seen(harness).class_deadlines or ()] == [("chat", "500ms")]
 
 
 @in_virtual_time
 async def test_an_engine_that_cannot_tell_classes_apart_gets_the_rest() -> None:
-    desk = a_desk(unsupported={OrderKnob.CLASSES: "reads none"})
-    await told(desk)
-    held = desk.held()
+    harness = a_desk(unsupported={OrderKnob.CLASSES: "reads none"})
+    await told(harness)
+    held = harness.held()
     assert held.on_time == OnTime(first_token_deadline_seconds=2.0, margin=0.85)
     assert held.classes is None
-    assert desk.message(ConditionType.TUNED).endswith("all requests are of one class: reads none")
+    assert harness.message(ConditionType.TUNED).endswith("all requests are of one class: reads none")
     assert {one.of_class for one in held.objectives} == {""}

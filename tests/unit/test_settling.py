@@ -107,7 +107,11 @@ IMAGE: Path = ("spec", "containers", ENGINE, "image")
     [
         (REPLICAS, {"scaler": owned("f:spec", "f:replicas")}, "by field manager scaler."),
         (REPLICAS, {"scaler": owned("f:spec", "f:paused")}, "probably by an admission policy or webhook"),
-        (REPLICAS, {names.MANAGER_HANDS: owned("f:spec", "f:replicas")}, "probably by an admission policy or webhook"),
+        (
+            REPLICAS,
+            {names.MANAGER_RECONCILER: owned("f:spec", "f:replicas")},
+            "probably by an admission policy or webhook",
+        ),
         (
             IMAGE,
             {"other": owned("f:spec", "f:containers", 'k:{"name":"engine"}', "f:image")},

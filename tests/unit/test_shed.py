@@ -8,11 +8,11 @@ import pytest
 
 from flyball_engine.contract import Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
-from flyball_operator.tuning.control_input import Choice, Margins
+from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.margins import MARGINS
-from flyball_operator.tuning.estimate.step_time import Doubt, Fit, Learner
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.estimate.step_time import Doubt, Fit, StepTimeEstimator
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import (
@@ -26,19 +26,21 @@ from flyball_operator.tuning.policy import (
 )
 from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
-from flyball_operator.tuning.state import Decision, State, start
+from flyball_operator.tuning.state import Decision, TuningState, start
 from support.plant import CPU
-from support.tuning import E2E, TPOT, TTFT, limits, signals, situation, step_window, tuning
+from support.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 
 SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
 NARROW = Margins(token=0.9, first_token=0.8)
-CHOICE = choose(situation(TTFT, TPOT))
+CHOICE = choose(inputs(TTFT, TPOT))
 #: What a step may take by the objectives.
 ASKED = MARGINS.token * TPOT.seconds
 PRESENT = settled(Policy(limits=limits(16, 2048)), limits(16, 2048), CHOICE, CPU, NARROW, SHED)
 
 
-def ticks(state: State, *observations: Observation, spec: TuningSpec = SHED, now: float = 100.0) -> list[Decision]:
+def ticks(
+    state: TuningState, *observations: Observation, spec: TuningSpec = SHED, now: float = 100.0
+) -> list[Decision]:
     """Several ticks, five seconds apart; what was decided."""
     decisions = []
     for number, observation in enumerate(observations):
@@ -47,7 +49,7 @@ def ticks(state: State, *observations: Observation, spec: TuningSpec = SHED, now
     return decisions
 
 
-def at_rest(spec: TuningSpec = SHED) -> State:
+def at_rest(spec: TuningSpec = SHED) -> TuningState:
     state = start(spec)
     for tick in range(20):
         state, _ = decide(state, signals(100.0 + 5 * tick), spec, 100.0 + 5 * tick)
@@ -126,7 +128,7 @@ def test_an_overload_is_refused_before_any_request_came_to_its_end() -> None:
 
 def test_without_a_deadline_full_steps_alone_decide_nothing() -> None:
     (decision,) = ticks(start(tuning(TPOT)), signals(100.0, window=full_steps(100.0)), spec=tuning(TPOT))
-    assert decision.hold is Hold.LEARNING
+    assert decision.hold is HoldReason.LEARNING
 
 
 def test_where_all_wait_full_steps_alone_order_the_queue() -> None:
@@ -148,7 +150,7 @@ def test_steps_alike_that_are_badly_explained_foretell_nothing() -> None:
 
 def test_a_model_is_not_given_up_for_a_worse_one() -> None:
     before = at_rest()
-    contradicted = replace(before, learner=Learner(until=before.learner.until))
+    contradicted = replace(before, step_time=StepTimeEstimator(until=before.step_time.until))
     (decision,) = ticks(contradicted, signals(400.0, window=full_steps(400.0)), now=400.0)
     assert decision.policy.step is not None
     assert before.policy.step is not None
@@ -295,7 +297,7 @@ def test_bounds_move_the_limits_and_leave_the_gate() -> None:
 
 
 def test_a_choice_without_deadline_and_budget_sends_limits_alone() -> None:
-    open_choice: Choice = replace(CHOICE, deadlines={}, budget=None)
+    open_choice: ControlOutput = replace(CHOICE, deadlines={}, budget=None)
     assert settled(PRESENT, limits(16, 2048), open_choice, CPU, NARROW, SHED) == Policy(limits=limits(16, 2048))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from flyball_operator.api.v1alpha1 import BRAIN_FIELDS, HANDS_CONDITIONS, InferenceServiceStatus
+from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from support.memory_api import Object
@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def read() -> Object:
-    """A service that serves, with something of the brain's in its status."""
+    """A service that serves, with something of the tuner's in its status."""
     world = World()
     world.apply(service(spec__replicas=2))
     found = world.api.one(INFERENCE_SERVICES, "chat")
@@ -23,7 +23,7 @@ def read() -> Object:
     return {**found, "status": {**status, "tuning": {"mode": "Auto"}, "conditions": [*status["conditions"], tuned]}}
 
 
-def test_the_figures_stay_and_the_conditions_of_the_hands_are_unknown() -> None:
+def test_the_figures_stay_and_the_conditions_of_the_reconciler_are_unknown() -> None:
     raw = read()
     part = unwatched(raw, "not granted: list pods.core in namespace ns", epoch=8, now=NOW)
     assert part is not None
@@ -48,7 +48,7 @@ def test_the_two_writers_share_no_field() -> None:
     raw = read()
     part = unwatched(raw, "gone", epoch=8, now=NOW)
     assert part is not None
-    assert not set(part) & BRAIN_FIELDS
+    assert not set(part) & TUNER_FIELDS
     known = {field.alias or name for name, field in InferenceServiceStatus.model_fields.items()}
-    assert known > BRAIN_FIELDS
-    assert set(part) <= known - BRAIN_FIELDS
+    assert known > TUNER_FIELDS
+    assert set(part) <= known - TUNER_FIELDS

@@ -1,6 +1,6 @@
-"""The brain's law around a simulated engine, in virtual time: it sees what Prometheus would show it, and retunes.
+"""The tuner's law around a simulated engine, in virtual time: it sees what Prometheus would show it, and retunes.
 
-It sends what the governor decided and adds nothing: behind a gate that is, besides the limits, the time a step may take
+It sends what the law decided and adds nothing: behind a gate that is, besides the limits, the time a step may take
 with the model it was learnt by, and the deadline.
 """
 
@@ -28,9 +28,9 @@ from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import (
     UNEVEN_SECONDS,
     Cells,
-    Load,
     Observation,
     Outcome,
+    RequestLoad,
     Signals,
     StepWindow,
     cells_of,
@@ -58,7 +58,7 @@ class _Sample:
     refused: int
 
 
-class Brain:
+class ClosedLoop:
     """Observes a core at every scrape and decides at every `tick` seconds, as the operator does for a service.
 
     `gated`: of a service whose overload is shed. `changes`: setpoints after the first; `signals`: what it decided on
@@ -105,7 +105,7 @@ class Brain:
         if len(self._samples) < 2:
             return
         seen = _signals(self._samples[0], self._samples[-1], core, self._tuning)
-        if isinstance(seen.load, Load):
+        if isinstance(seen.load, RequestLoad):
             seen = replace(seen, load=replace(seen.load, uneven=_uneven(self._each)))
         self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
         self._state, decision = decide(self._state, self._told(self.signals), self._tuning, core.now)
@@ -132,7 +132,7 @@ class Brain:
         core.apply(setpoint)
 
 
-class Constant(Brain):
+class Constant(ClosedLoop):
     """Sends the law's model, deadline and first steps; S and C are at their ceilings from the first model on.
 
     Each step has the same share of the tightest token objective, whatever comes: what of the law moves nothing.
@@ -156,7 +156,7 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
     """What two scrapes say, and the gauges of now."""
     scheduler, seconds = core.scheduler, after.at - before.at
     ended = sum(after.counts.requests.values()) - sum(before.counts.requests.values())
-    load = Load(
+    load = RequestLoad(
         arrivals=max(0.0, ended + after.queued - before.queued) / seconds,
         finished=_grown(before, after, Ended.FINISHED),
         prompt_tokens=after.counts.prompt_tokens - before.counts.prompt_tokens,

@@ -1,4 +1,4 @@
-"""What may happen to metrics between an engine and the brain. Pure: the source of randomness is a parameter."""
+"""What may happen to metrics between an engine and the tuner. Pure: the source of randomness is a parameter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from flyball_operator.tuning.observe.signals import Load, Outcome, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import Outcome, RequestLoad, Signals, StepWindow, Sums
 
 #: What one figure becomes.
 Change = Callable[[float], float]
@@ -65,8 +65,8 @@ def changed(signals: Signals, change: Change) -> Signals:
             for key, sums in steps.cells.items()
         }
         steps = replace(steps, cells=cells)
-    if isinstance(load, Load):
-        load = Load(**{field.name: change(getattr(load, field.name)) for field in fields(Load)})
+    if isinstance(load, RequestLoad):
+        load = RequestLoad(**{field.name: change(getattr(load, field.name)) for field in fields(RequestLoad)})
     return replace(
         signals,
         steps=steps,

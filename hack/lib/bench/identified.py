@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.engines import Engines, say
 from bench.load import Ask, closed
-from flyball_operator.tuning.estimate.step_time import Fit, Learner, learn
+from flyball_operator.tuning.estimate.step_time import Fit, StepTimeEstimator, learn
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums, cells_of
 
 #: Limits under which the engine is watched, each for a window: steps of all sizes.
@@ -27,7 +27,7 @@ def identify(engines: Engines) -> Fit:
 
 
 def _learnt(engines: Engines) -> Fit:
-    learner = Learner()
+    step_time = StepTimeEstimator()
     before = _sums(engines)
     for tokens in (*TOKENS, *TOKENS):
         engines.governed.put(limits={"max_num_scheduled_tokens": tokens})
@@ -37,12 +37,12 @@ def _learnt(engines: Engines) -> Fit:
         closed(engines.governed.server.url, asks, streams=STREAMS, seconds=WINDOW_SECONDS)
         after = _sums(engines)
         cells = {key: sums.minus(before.get(key, Sums())) for key, sums in after.items()}
-        learner, before = learn(learner, StepWindow(start=began, end=time.time(), cells=cells)), after
+        step_time, before = learn(step_time, StepWindow(start=began, end=time.time(), cells=cells)), after
     engines.governed.put()
-    if learner.fit is None:
+    if step_time.fit is None:
         raise RuntimeError("nothing was learnt of this engine's steps")
-    say(f"{learner.fit}")
-    return learner.fit
+    say(f"{step_time.fit}")
+    return step_time.fit
 
 
 def _sums(engines: Engines) -> dict[CellKey, Sums]:

@@ -16,17 +16,17 @@ from bench.rows import Rows
 
 _HERE: Final = Path(__file__).parent
 _ENGINE: Final = Path(flyball_engine.__path__[0])
-_GOVERNOR: Final = Path(flyball_operator.__path__[0]) / "governor"
+_TUNING: Final = Path(flyball_operator.__path__[0]) / "tuning"
 #: What makes any run what it is: folders and files of sources.
 _SOURCES: Final = (
     *(_HERE / name for name in ("fleet.py", "measures.py", "options.py", "orders.py", "plays.py", "policies.py")),
     _HERE / "two_classes.py",
     *(_HERE / name for name in ("rivals", "robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
     *(_ENGINE / name for name in ("batching", "simulator", "classes.py", "contract.py", "knobs.py", "model.py")),
-    _GOVERNOR / "spec.py",
+    _TUNING / "spec.py",
 )
 #: And what one of the law's, besides.
-_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _GOVERNOR)
+_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _TUNING)
 
 
 class Kept:

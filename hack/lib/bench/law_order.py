@@ -1,4 +1,4 @@
-"""Who is served first, and who is refused: orders of prompts under setpoints that never move, and no brain.
+"""Who is served first, and who is refused: orders of prompts under setpoints that never move, and no tuner.
 
 Goodput is compared seed by seed with that of the perfect scheduler: the on-time set with the plant's own coefficients,
 and of some limits and step budgets the best in hindsight. Beside it stand first come, first served; the same with late

@@ -162,8 +162,8 @@ def _arguments() -> argparse.Namespace:
         "gpu: cost, retunes, hooks, a fuzz and an exercise on the vLLM of --python, on its GPU "
         "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine, "
         "and orders of prompts under setpoints that never move; "
-        "tick: what a tick of the operator's brain costs over a real Prometheus, 3 minutes for each number of "
-        "services; live: the operator's brain on real vLLM on the CPU against vLLM's defaults and other limits that "
+        "tick: what a tick of the operator's tuner costs over a real Prometheus, 3 minutes for each number of "
+        "services; live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")

@@ -29,7 +29,7 @@ class Options:
 
     `scenarios`: the only ones of the law's comparisons, by name; absent all.
 
-    `services`, `ticks`: of how many services the brain's tick is measured, one after the other, over so many ticks.
+    `services`, `ticks`: of how many services the tuner's tick is measured, one after the other, over so many ticks.
     """
 
     quick: bool = False

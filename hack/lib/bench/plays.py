@@ -75,7 +75,7 @@ class Policy:
     tokens: int | None = None
 
     def setpoint(self, scene: Scene) -> Setpoint:
-        """As the brain would send it, with the plant's coefficients but for what no model knows."""
+        """As the tuner would send it, with the plant's coefficients but for what no model knows."""
         spec = model_spec(known_model(scene.preset, scene.mean_context))
         return Setpoint(
             service="bench",

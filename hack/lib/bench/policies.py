@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from bench.closed_loop import Brain, Constant
+from bench.closed_loop import ClosedLoop, Constant
 from bench.fleet import cores_of
 from bench.measures import good_each, most_within, recovery, seconds_below
 from bench.rivals.aimd import Aimd
@@ -171,9 +171,11 @@ def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
         run(core, requests, until=until, events=[*_fixed(case, policy, core, gate=gate), *case.events()])
     elif policy.tick is not None:
         pods = case.pods if isinstance(case, Scenario) else 1
-        brain = (Constant if policy.constant else Brain)(case.tuning, tick=policy.tick, gated=gate, cores=pods)
-        run(core, requests, until=until, events=[*case.events(), *brain.events(until)])
-        changes = brain.changes
+        closed_loop = (Constant if policy.constant else ClosedLoop)(
+            case.tuning, tick=policy.tick, gated=gate, cores=pods
+        )
+        run(core, requests, until=until, events=[*case.events(), *closed_loop.events(until)])
+        changes = closed_loop.changes
     elif policy.rival is not None:
         rival = _rival(case, policy.rival, seed, tokens=policy.tokens)
         opponent = Opponent(rival, requests, told=lambda one: case.setpoint(one, gate=gate))

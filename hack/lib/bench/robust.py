@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Final
 
-from bench.closed_loop import SCRAPE_SECONDS, Brain
+from bench.closed_loop import SCRAPE_SECONDS, ClosedLoop
 from bench.disturbances import Absurd, absurd, noisy
 from bench.policies import AFTERWARDS, Outcome, outcome, stand_at_arrival
 from bench.scenarios import Case
@@ -63,8 +63,8 @@ TROUBLES: Final = (
 )
 
 
-class Disturbed(Brain):
-    """A brain in trouble. `seqs`: S after each decision. `outside`, `raised`: decisions, see `policies.Outcome`."""
+class Disturbed(ClosedLoop):
+    """A tuner in trouble. `seqs`: S after each decision. `outside`, `raised`: decisions, see `policies.Outcome`."""
 
     def __init__(self, case: Case, trouble: Trouble, random: Random, *, gated: bool) -> None:
         super().__init__(case.tuning, tick=TICK, gated=gated, scrape=trouble.scrape)
@@ -76,8 +76,8 @@ class Disturbed(Brain):
         if trouble.prior is not None:
             wrong = _times(case.known, trouble.prior)
             most = case.tuning.envelope.tokens.most
-            learner = resume(wrong, error=0.05, steps=100_000, reach=most)
-            self._state = replace(self._state, learner=learner)
+            step_time = resume(wrong, error=0.05, steps=100_000, reach=most)
+            self._state = replace(self._state, step_time=step_time)
 
     def back(self, core: Core) -> None:
         """An engine that started anew has no setpoint: it gets the last one."""
@@ -111,16 +111,16 @@ class Disturbed(Brain):
 
 def play_law(case: Case, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:
     """One run of the law in trouble."""
-    brain = Disturbed(case, trouble, Random(seed), gated=gate)
+    closed_loop = Disturbed(case, trouble, Random(seed), gated=gate)
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
-    events = [*case.events(), *_befalls(case, trouble), *brain.events(until)]
+    events = [*case.events(), *_befalls(case, trouble), *closed_loop.events(until)]
     if trouble.restart:
-        events.append(Event(case.seconds / 2 + RESTART_SECONDS, brain.back))
+        events.append(Event(case.seconds / 2 + RESTART_SECONDS, closed_loop.back))
     run(case.core(seed), requests, until=until, events=events)
-    mean = statistics.fmean(brain.seqs)
-    swing = statistics.pstdev(brain.seqs) / mean if mean else 0.0
-    came = outcome(case, requests, brain.changes)
-    return replace(came, swing=swing, outside=brain.outside, raised=brain.raised)
+    mean = statistics.fmean(closed_loop.seqs)
+    swing = statistics.pstdev(closed_loop.seqs) / mean if mean else 0.0
+    came = outcome(case, requests, closed_loop.changes)
+    return replace(came, swing=swing, outside=closed_loop.outside, raised=closed_loop.raised)
 
 
 def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:

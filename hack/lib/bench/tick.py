@@ -1,9 +1,9 @@
-"""What a tick of the brain costs by the number of services: processor, memory, queries, and Prometheus beside.
+"""What a tick of the tuner costs by the number of services: processor, memory, queries, and Prometheus beside.
 
 A real Prometheus scrapes the control ports of two pods for each service, which one process serves on as many addresses
-(`tick_fleet`); the operator's brain works over it in a process of its own (`tick_operator`). Of more services than
+(`tick_fleet`); the operator's tuner works over it in a process of its own (`tick_operator`). Of more services than
 `SCRAPED` those are scraped, and a process between the two says the same of the others (`tick_copies`). A tick is the
-time from one read to the next, so what seats, read-backs and pushes take in between counts.
+time from one read to the next, so what decisions, read-backs and pushes take in between counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`python -m bench.tick_operator`: the brain of the operator over a fleet, with what each tick took as a line of JSON.
+"""`python -m bench.tick_operator`: the tuner of the operator over a fleet, with what each tick took as a line of JSON.
 
-The brain, its seats, the cache it looks into, the writer of status and the clients of Prometheus and of the engines are
+The tuner, its cache, the writer of status and the clients of Prometheus and of the engines are
 the operator's own. What stands in is the API server: it keeps what is written and shows it to the cache, in memory.
 """
 
@@ -31,15 +31,15 @@ from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.status import BrainStatus
+from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals, Unobserved
 from flyball_operator.tuning.ports import EventType
-from flyball_operator.tuning.report.metrics import BrainMetrics
-from flyball_operator.tuning.tuner import Brain, collect_seldom
+from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.tuning.tuner import Tuner, collect_seldom
 
 PODS: Final = 2
 NAMESPACE: Final = "team"
@@ -163,7 +163,7 @@ class Surroundings:
 
 @dataclass
 class Metered:
-    """The operator's reader, with what the ticks between two reads took (implements `brain.SignalReader`)."""
+    """The operator's reader, with what the ticks between two reads took (implements `tuner.SignalReader`)."""
 
     reader: PrometheusReader
     client: Counting
@@ -235,19 +235,21 @@ async def _work(asked: argparse.Namespace) -> None:
             signer = Signer(Ed25519PrivateKey.generate())
             engines = EngineClient(session, signer, may_act=around.may_act, wall=time.time, clock=time.monotonic)
             api = cast("KubeApi", around)
-            tools = Tools(
+            dependencies = Dependencies(
                 client=engines,
                 leadership=around,
-                writer=BrainStatus(api, clock=time.monotonic, now=lambda: datetime.now(UTC)),
+                writer=TunerStatus(api, clock=time.monotonic, now=lambda: datetime.now(UTC)),
                 events=around,
-                metrics=BrainMetrics(CollectorRegistry()),
+                metrics=TunerMetrics(CollectorRegistry()),
                 wall=time.time,
                 clock=time.monotonic,
                 control_port=asked.port,
             )
             metered = Metered(reader, client, asked.prometheus, around)
-            brain = Brain(services=CachedServices(cache), reader=metered, tools=tools, tick_seconds=TICK_SECONDS)
-            await brain.run()
+            tuner = Tuner(
+                services=CachedServices(cache), reader=metered, dependencies=dependencies, tick_seconds=TICK_SECONDS
+            )
+            await tuner.run()
 
 
 def main() -> None:

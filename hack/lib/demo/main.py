@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).with_name("chat.yaml")
 READY_SECONDS = 600
 #: The load pod imports vLLM on a share of one core.
 LOAD_SECONDS = 300
-#: Brain and engine need a few ticks to put a mode in force.
+#: Tuner and engine need a few ticks to put a mode in force.
 MODE_SECONDS = 60
 #: Beyond its arrivals, a run ends when the queue that it built up is served.
 DRAIN_SECONDS = 600
@@ -255,7 +255,7 @@ def counted(snapshot: Snapshot, wished: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def in_force(snapshot: Snapshot, mode: Mode) -> bool:
-    """True if the brain acts under `mode` and the engine runs under exactly the limits that the status names.
+    """True if the tuner acts under `mode` and the engine runs under exactly the limits that the status names.
 
     It refuses requests if and only if status names a deadline. In mode Disabled the limits must be the upper bounds.
     """

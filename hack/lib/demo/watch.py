@@ -1,6 +1,6 @@
 """What the service, its pod and its engine say of themselves, read once a second and never missed.
 
-A decision stays in the status until five newer ones came, and the brain decides at most every few seconds: reading once
+A decision stays in the status until five newer ones came, and the tuner decides at most every few seconds: reading once
 a second sees them all. Here they are kept for the table. Events are kept likewise.
 """
 

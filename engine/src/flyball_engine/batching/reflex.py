@@ -1,6 +1,6 @@
 """The reflex: before each step, the most prefill tokens whose predicted time fits into the step budget.
 
-The brain pushes a budget and a step-time model every few seconds; the running batch changes every few milliseconds. So
+The tuner pushes a budget and a step-time model every few seconds; the running batch changes every few milliseconds. So
 the engine itself fits each step into the budget: running decodes come first, what time they leave goes to prompts, in
 the order vLLM serves them. The prediction is multiplied by a local bias, the ratio of what steps took to what the model
 says, which covers a slow pod, a throttled device and a noisy neighbour at once, and stays when a new model is pushed.

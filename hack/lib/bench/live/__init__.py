@@ -1,1 +1,1 @@
-"""The brain on a real vLLM under a load that shifts, against limits that never move."""
+"""The tuner on a real vLLM under a load that shifts, against limits that never move."""

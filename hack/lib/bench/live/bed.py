@@ -1,6 +1,6 @@
 """One run on the real engine: the load from its clients, and whoever decides on the limits meanwhile.
 
-Every run writes under an epoch of its own, the brain's and the bench's alike, so that none can act on another's engine.
+Every run writes under an epoch of its own, the tuner's and the bench's alike, so that none can act on another's engine.
 Prometheus scrapes the engine in all runs: it costs all of them the same.
 """
 
@@ -34,9 +34,9 @@ from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET, model_spec
 from flyball_operator.tuning.report.status_codec import step_model_of
-from support.brains import thinking
 from support.engine import SERVICE
 from support.prometheus import Target, prometheus
+from support.tuners import thinking
 from support.waiting import eventually
 
 #: Seconds between scrapes, and between decisions: the operator's default, and the scrape interval it asks for.
@@ -67,9 +67,9 @@ class Bed:
         gate: bool,
         tuning: TuningStatus,
     ) -> tuple[Played, Surroundings | None]:
-        """One policy under one load, and what the brain had around it.
+        """One policy under one load, and what the tuner had around it.
 
-        `tuning`: what the brain knows when it begins, and by whose model a gate before limits that never move predicts.
+        `tuning`: what the tuner knows when it begins, and by whose model a gate before limits that never move predicts.
         """
         self.epoch += 1
         objectives = calibration.objectives

@@ -1,8 +1,8 @@
-"""The brain against vLLM's defaults and other limits that never move, on one real engine, in turn.
+"""The tuner against vLLM's defaults and other limits that never move, on one real engine, in turn.
 
 Repetitions are pairs: all policies of one meet the same arrivals of the same lengths, so what is compared is the
 quotient of each repetition. The order of the policies is another in each, so that none always follows the same.
-Before the first counted run the brain has one uncounted, in which it learns the engine; each run of its own
+Before the first counted run the tuner has one uncounted, in which it learns the engine; each run of its own
 resumes from what status held then, as after a restart of the operator.
 """
 
@@ -35,7 +35,7 @@ Figures = dict[str, dict[str, float]]
 REPETITIONS: Final = 3
 WIDTH: Final = " ±"
 OVER: Final = "governed over it"
-#: The seed of the run in which the brain learns, and whose load no counted run has.
+#: The seed of the run in which the tuner learns, and whose load no counted run has.
 LEARNING_SEED: Final = 0
 _HERE: Final = Path(__file__).parent
 #: What makes a run what it is.
@@ -43,13 +43,13 @@ SOURCES: Final = (
     *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "policies.py")),
     _HERE.parent / "load.py",
     *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "control", "vllm", "contract.py", "model.py")),
-    *(Path(flyball_operator.__path__[0]) / name for name in ("engines", "governor", "prometheus", "shell")),
+    *(Path(flyball_operator.__path__[0]) / name for name in ("engines", "prometheus", "tuning")),
 )
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What a folder's runs have in common: the calibration, and what the brain had learnt before them."""
+    """What a folder's runs have in common: the calibration, and what the tuner had learnt before them."""
 
     calibration: Calibration
     tuning: TuningStatus
@@ -106,7 +106,7 @@ def objectives_of(row: Mapping[str, Any]) -> Objectives:
 
 
 def measure(engines: Engines, options: Options, *, gate: bool) -> Figures:
-    """Goodput of each policy, and the brain's over it. Raises InterruptedPart with what was finished."""
+    """Goodput of each policy, and the tuner's over it. Raises InterruptedPart with what was finished."""
     rows, quick = Rows(options.out, SOURCES), options.quick
     found: dict[Job, Played] = {}
     ground: Ground | None = None
@@ -137,7 +137,7 @@ def _measured(engines: Engines, quick: bool) -> Ground:
         calibration = calibrate(engines)
     of = phases(quick=quick)
     load = arrivals(of, calibration.busy, seed=LEARNING_SEED)
-    say("the brain learns the engine, knowing nothing of it")
+    say("the tuner learns the engine, knowing nothing of it")
     with bed(engines) as on:
         _, world = on.play(GOVERNED, load, calibration, seconds=length(of), gate=False, tuning=TuningStatus())
     assert world is not None
@@ -174,7 +174,7 @@ def _figures(ground: Ground, found: Mapping[Job, Played]) -> Figures:
     objectives = ground.calibration.objectives
     by_policy = _by_policy(found)
     goodputs = {policy: [goodput(one, objectives) for one in runs] for policy, runs in by_policy.items()}
-    told: Figures = {"the load and the brain's model": ground.calibration.told | dict(ground.learnt)}
+    told: Figures = {"the load and the tuner's model": ground.calibration.told | dict(ground.learnt)}
     for policy, runs in by_policy.items():
         told[policy.name] = figures(runs, objectives)
         if (width := half_width(goodputs[policy])) is not None:

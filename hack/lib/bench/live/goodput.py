@@ -58,7 +58,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Held:
-    """What the brain held live from so many seconds on; `budget` and `deadline` in seconds, None: none."""
+    """What the tuner held live from so many seconds on; `budget` and `deadline` in seconds, None: none."""
 
     at: float
     seqs: int
@@ -71,7 +71,7 @@ class Held:
 class Played:
     """A run. `counted`: requests that kept all, and all, by the engine's own count; None where it does not count.
 
-    `others`: processors' worth of work on the machine that was not ours. `held` and `decisions` are the brain's: every
+    `others`: processors' worth of work on the machine that was not ours. `held` and `decisions` are the tuner's: every
     setpoint, and every change with its reason.
     """
 

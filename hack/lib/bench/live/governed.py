@@ -1,4 +1,4 @@
-"""The operator's brain on one real engine, without a cluster: a real Prometheus, and status and events in memory.
+"""The operator's tuner on one real engine, without a cluster: a real Prometheus, and status and events in memory.
 
 Each run has a leader of its own, which resumes from the status that it is given, as after a restart of the operator.
 """
@@ -15,8 +15,8 @@ from bench.live.policies import SEQS, TOKENS
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, SetpointStatus, TuningStatus
 from flyball_operator.tuning.ports import EnginePod
-from support.brains import World, inference_service
 from support.engine import SERVICE
+from support.tuners import World, inference_service
 
 NAME: Final = "live-0"
 #: Percentage of the requests that shall keep each objective.
@@ -24,7 +24,7 @@ TARGET: Final = "95"
 
 
 def service(objectives: Objectives, *, sheds: bool, tuning: TuningStatus) -> InferenceService:
-    """What a user would apply, with what the brain knows of it but for what it decided once."""
+    """What a user would apply, with what the tuner knows of it but for what it decided once."""
     wanted = inference_service(
         SERVICE,
         objectives=[
@@ -44,7 +44,7 @@ def _objective(name: str, metric: str, seconds: float) -> dict[str, str]:
 
 @dataclass
 class Surroundings(World):
-    """One service and one engine, on loopback; notes what the brain holds live, and what it decided and why.
+    """One service and one engine, on loopback; notes what the tuner holds live, and what it decided and why.
 
     `began`: what times are counted from, by the monotonic clock.
     """
@@ -69,7 +69,7 @@ class Surroundings(World):
         ]
 
     async def write(self, service: InferenceService, *, tuning: TuningStatus, **others: Any) -> None:
-        """What the brain says every tick."""
+        """What the tuner says every tick."""
         await super().write(service, tuning=tuning, **others)
         now = time.monotonic() - self.began
         if self.trusted_at is None and tuning.model.trusted:

@@ -46,7 +46,7 @@ CHAT: Final = Kind("chat", (64, 192), (24, 40))
 LONG: Final = Kind("long prompt", (900, 1900), (12, 20))
 KINDS: Final = (CHAT, LONG)
 
-#: Beyond capacity is a little of it, and for long enough that a queue lasts into the calm behind it. The brain sees
+#: Beyond capacity is a little of it, and for long enough that a queue lasts into the calm behind it. The tuner sees
 #: windows of 15 s: a load that shifts faster than that is past when it is seen.
 PHASES: Final = (
     Phase("calm", 20.0, {CHAT.name: 0.4}),

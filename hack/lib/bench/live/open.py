@@ -8,5 +8,5 @@ from bench.options import Options
 
 
 def measure(engines: Engines, options: Options) -> compare.Figures:
-    """Goodput of each policy, and the brain's over it."""
+    """Goodput of each policy, and the tuner's over it."""
     return compare.measure(engines, options, gate=False)

@@ -1,4 +1,4 @@
-"""The runs on one HTML page: goodput, what was kept when, and what the brain held live meanwhile. Pure.
+"""The runs on one HTML page: goodput, what was kept when, and what the tuner held live meanwhile. Pure.
 
 No script, nothing loaded, light or dark as the reader's system is.
 """
@@ -44,7 +44,7 @@ def page(parts: Mapping[str, Part], objectives: Objectives | None, *, quick: boo
 
 
 def _body(parts: Mapping[str, Part], objectives: Objectives | None, *, quick: bool, interrupted: bool) -> Iterator[str]:
-    yield "<h1>The brain on real vLLM</h1>"
+    yield "<h1>The tuner on real vLLM</h1>"
     yield (
         "<p>Goodput: requests per second that keep all objectives, by the clients' clock. ± is half of the 95 % "
         "interval of the mean over repetitions (Student's t); quotients are of one repetition, whose arrivals are the "
@@ -84,10 +84,10 @@ def _charts(part: Part, objectives: Objectives | None, *, quick: bool) -> Iterat
         "max_num_scheduled_tokens": [[(row.at, float(row.tokens)) for row in run.held] for run in ours],
     }
     for title, found in limits.items():
-        yield timeline(f"{title} that the brain held live", _repetitions(found, end), spans, logarithmic=True)
+        yield timeline(f"{title} that the tuner held live", _repetitions(found, end), spans, logarithmic=True)
     budgets = [[(row.at, 1e3 * row.budget) for row in run.held if row.budget is not None] for run in ours]
     if any(budgets):
-        yield timeline("Step budget that the brain held live, ms", _repetitions(budgets, end), spans)
+        yield timeline("Step budget that the tuner held live, ms", _repetitions(budgets, end), spans)
 
 
 def _repetitions(found: Sequence[Sequence[tuple[float, float]]], end: float) -> list[Trace]:
@@ -128,4 +128,4 @@ def _decisions(part: Part) -> Iterator[str]:
     for number, run in enumerate(part.runs.get(GOVERNED.name, ()), start=1):
         if run.decisions:
             rows = "".join(f"<li>{escape(one)}</li>" for one in run.decisions)
-            yield f"<p>What the brain decided, repetition {number}:</p><ul>{rows}</ul>"
+            yield f"<p>What the tuner decided, repetition {number}:</p><ul>{rows}</ul>"

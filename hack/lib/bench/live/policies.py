@@ -1,4 +1,4 @@
-"""What is compared: the brain, vLLM's defaults, and limits that a person would set by hand. Pure."""
+"""What is compared: the tuner, vLLM's defaults, and limits that a person would set by hand. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEQS, TOKENS = 256, 8192
 
 @dataclass(frozen=True)
 class Policy:
-    """The brain, without limits; or limits that never move. `stock`: of an engine without the plugin."""
+    """The tuner, without limits; or limits that never move. `stock`: of an engine without the plugin."""
 
     name: str
     limits: Limits | None = None
@@ -21,7 +21,7 @@ class Policy:
 
     @property
     def governed(self) -> bool:
-        """Whether the brain decides."""
+        """Whether the tuner decides."""
         return self.limits is None
 
 

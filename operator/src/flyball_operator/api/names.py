@@ -51,8 +51,8 @@ ANNOTATION_FAILED: Final = f"{GROUP}/failed"
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 
 #: Field managers, one per writer; also the suffix of the user agent, so the audit log tells them apart.
-MANAGER_HANDS: Final = "flyball-hands"
-MANAGER_BRAIN: Final = "flyball-brain"
+MANAGER_RECONCILER: Final = "flyball-reconciler"
+MANAGER_TUNER: Final = "flyball-tuner"
 
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"

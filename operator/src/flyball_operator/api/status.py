@@ -22,7 +22,7 @@ Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first five are the hands', the others the brain's."""
+    """Conditions, in the order a reader wants them. The first five are the reconciler's, the others the tuner's."""
 
     ACCEPTED = "Accepted"
     PROGRESSING = "Progressing"
@@ -44,9 +44,9 @@ HANDS_CONDITIONS: Final = frozenset(
         ConditionType.STALLED,
     }
 )
-BRAIN_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
-#: What of the status is the brain's, as the API server spells it; of the conditions, `BRAIN_CONDITIONS` are.
-BRAIN_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas"})
+TUNER_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
+#: What of the status is the tuner's, as the API server spells it; of the conditions, `TUNER_CONDITIONS` are.
+TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas"})
 
 #: Open in the CRD, so that a later operator's condition does not break an earlier one's schema.
 OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 316})]
@@ -158,7 +158,7 @@ class DecisionStatus(Model):
     time: Time
     """When it was taken."""
     trigger: Sentence
-    """What made the brain decide."""
+    """What made the tuner decide."""
     before: SetpointStatus = SetpointStatus()
     """Limits before."""
     after: SetpointStatus = SetpointStatus()
@@ -206,10 +206,10 @@ class SlowPodStatus(Model):
 
 
 class TuningStatus(Model):
-    """What the brain knows and did; all a new leader needs to resume."""
+    """What the tuner knows and did; all a new leader needs to resume."""
 
     mode: Mode = Mode.AUTO
-    """Mode the brain last acted under."""
+    """Mode the tuner last acted under."""
     epoch: Number = 0
     """Leadership that wrote this; the API server refuses a smaller one."""
     generation: Number = 0
@@ -235,10 +235,10 @@ class TuningStatus(Model):
 
 
 class InferenceServiceStatus(Model):
-    """What is. Hands own everything but `objectives`, `tuning`, `desiredReplicas` and their conditions: the brain's."""
+    """The tuner owns `objectives`, `tuning`, `desiredReplicas` and their conditions, the reconciler the rest."""
 
     observed_generation: Number = 0
-    """Generation of the spec that the hands last acted on."""
+    """Generation of the spec that the reconciler last acted on."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), MapKeyed("type")] = ()
     """Conditions, one per type."""
     epoch: Number = 0
@@ -260,4 +260,4 @@ class InferenceServiceStatus(Model):
     objectives_met: Figure = ""
     """Objectives met, of all: 2/2."""
     tuning: TuningStatus = TuningStatus()
-    """What the brain knows and did."""
+    """What the tuner knows and did."""

@@ -38,9 +38,9 @@ from flyball_operator.api.spec import (
     Tuning,
 )
 from flyball_operator.api.status import (
-    BRAIN_CONDITIONS,
-    BRAIN_FIELDS,
     HANDS_CONDITIONS,
+    TUNER_CONDITIONS,
+    TUNER_FIELDS,
     ClassDeadline,
     Condition,
     ConditionType,
@@ -56,14 +56,14 @@ from flyball_operator.api.status import (
 )
 
 __all__ = [
-    "BRAIN_CONDITIONS",
-    "BRAIN_FIELDS",
     "DEADLINES",
     "DEFAULT_MAX_NUM_BATCHED_TOKENS",
     "DEFAULT_MAX_NUM_SEQS",
     "DEFAULT_MIN_NUM_ACTIVE_SEQS",
     "DEFAULT_MIN_NUM_SCHEDULED_TOKENS",
     "HANDS_CONDITIONS",
+    "TUNER_CONDITIONS",
+    "TUNER_FIELDS",
     "Accelerator",
     "Batching",
     "Bounds",

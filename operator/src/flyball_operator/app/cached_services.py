@@ -1,4 +1,4 @@
-"""The brain's view of the cache: services to work for and their pods (implements `ports.Services`)."""
+"""The tuner's view of the cache: services to work for and their pods (implements `ports.Services`)."""
 
 from __future__ import annotations
 

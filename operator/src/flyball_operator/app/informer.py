@@ -2,10 +2,10 @@
 
 A namespace that is missing or not granted is out: it is not watched, what was known of it is forgotten, and its
 services are told so where the API server lets us. It is tried again, further and further apart, at most a minute; when
-it is back, it is listed and watched as at the start. Whatever else ends a watch or a sweep ends the process.
+it is back, it is listed and watched as at the start. Whatever else ends a watch or a resync ends the process.
 
 What is known of a namespace that is out is forgotten, because it can no longer be true: a user may have paused the
-tuning there. To the brain its services are then gone, and when they come back it takes over from their status and
+tuning there. To the tuner its services are then gone, and when they come back it takes over from their status and
 engines, as a new leader does. Engines keep their setpoint. An API server that cannot answer is another thing: it says
 nothing of the namespace, so what is known is kept, as it is while a watch is silent.
 """
@@ -24,7 +24,7 @@ from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES
-from flyball_operator.reconcile.resync import RETRY_SECONDS, Shared, Sweeper, refuses, titled
+from flyball_operator.reconcile.resync import RETRY_SECONDS, Resyncer, Shared, refuses, titled
 from flyball_operator.supervision import EndedError, first
 
 LONGEST_RETRY_SECONDS: Final = 60.0
@@ -43,7 +43,7 @@ class Informer:
         self, api: KubeApi, namespace: str | None, *, shared: Shared, watch: Watch, gate: asyncio.Semaphore
     ) -> None:
         self.namespace = namespace
-        self.sweeper = Sweeper(api, namespace, shared)
+        self.resyncer = Resyncer(api, namespace, shared)
         #: Why it is not watched, None if it is.
         self.out: str | None = f"{titled(namespace)} has not been listed yet"
         #: Whether the API server said so, so that its services are to be told.
@@ -62,8 +62,8 @@ class Informer:
         if not self._following:
             return (f"{where}: it has not been tried for {idle:.0f} s",) if idle > look_seconds else ()
         found = [f"{where}: the watch of {silent}" for silent in self._watch.silent()]
-        if self.sweeper.idle() > 3 * resync_seconds + 60:
-            found.append(f"{where}: nothing has been tried to list for {self.sweeper.idle():.0f} s")
+        if self.resyncer.idle() > 3 * resync_seconds + 60:
+            found.append(f"{where}: nothing has been tried to list for {self.resyncer.idle():.0f} s")
         return tuple(found)
 
     async def run(self, resync_seconds: float) -> NoReturn:
@@ -96,11 +96,11 @@ class Informer:
             return True
         try:
             async with self._gate:
-                await self.sweeper.sweep()
+                await self.resyncer.resync()
         except ClusterError as error:
             log.warning("%s could not be listed: %s", titled(self.namespace), error)
-            self.sweeper.forget()
-            self.sweeper.hurry()
+            self.resyncer.forget()
+            self.resyncer.hurry()
             return refuses(error)
         return True
 
@@ -111,7 +111,7 @@ class Informer:
                 if lacking := await startup.lacking(self._api, self.namespace):
                     await self._leave(startup.summary(lacking))
                     return False
-                await self.sweeper.sweep()
+                await self.resyncer.resync()
         except ClusterError as error:
             if refuses(error):
                 await self._leave(str(error))
@@ -121,14 +121,14 @@ class Informer:
         if self.out is not None:
             self.out, self.refused = None, False
             log.info("%s is watched", titled(self.namespace))
-            self.sweeper.look_at_all(at_once=True)
+            self.resyncer.look_at_all(at_once=True)
         return True
 
     async def _leave(self, reason: str) -> None:
         if reason != self.out:
             log.warning("%s is not watched: %s", titled(self.namespace), reason)
         self.out, self.refused = reason, True
-        self.sweeper.forget()
+        self.resyncer.forget()
         await self._tell()
 
     async def _tell(self) -> None:
@@ -141,11 +141,11 @@ class Informer:
             self._shared.queue.add(Key(found["metadata"]["namespace"], found["metadata"]["name"]))
 
     async def _follow(self, resync_seconds: float) -> ClusterError:
-        """Watch and sweep until an answer of the API server ends one of them. Raises what else does."""
+        """Watch and resync until an answer of the API server ends one of them. Raises what else does."""
         watcher = Watcher(self._shared.cache, self._shared.queue)
         tasks = (
             asyncio.create_task(self._watch.run(watcher), name="watch"),
-            asyncio.create_task(self.sweeper.run(resync_seconds), name="sweep"),
+            asyncio.create_task(self.resyncer.run(resync_seconds), name="resync"),
         )
         self._following = True
         try:
@@ -185,7 +185,7 @@ class Informers:
 
     def age(self) -> float:
         """Seconds since the namespace that was listed longest ago was listed, of those that are watched."""
-        return max((informer.sweeper.age() for informer in self if informer.out is None), default=0.0)
+        return max((informer.resyncer.age() for informer in self if informer.out is None), default=0.0)
 
     def standing_still(self, resync_seconds: float) -> tuple[str, ...]:
         """What shows no sign of life, in any namespace."""

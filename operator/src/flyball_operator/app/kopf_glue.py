@@ -80,7 +80,7 @@ class Watcher:
         self.owned(event)
 
     def replica_set(self, event: Mapping[str, Any]) -> None:
-        """What lies between a Deployment and its pods changed. What the hands look at changes with its pods."""
+        """What lies between a Deployment and its pods changed. What the reconciler looks at changes with its pods."""
         if self._ended:
             return
         self._cache.observe_replica_set(event["object"], deleted=event["type"] == "DELETED")

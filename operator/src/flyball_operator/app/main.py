@@ -1,4 +1,4 @@
-"""Composes the operator and runs it: one task group with the informers, the workers, the brain and the elector in it.
+"""Composes the operator and runs it: one task group with the informers, the workers, the tuner and the elector in it.
 
 If one of them ends, however it ends, all end, and the pod starts anew with everything read afresh. On SIGTERM the order
 matters: first nothing is written any more, then the lease is given back, then the watches end. Given back any earlier,
@@ -42,18 +42,18 @@ from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.reader import Key, Reader
-from flyball_operator.kube.status import BrainStatus
+from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.queue import KeyQueue
-from flyball_operator.reconcile.reconciler import Hands
+from flyball_operator.reconcile.reconciler import Reconciler
 from flyball_operator.reconcile.resync import Shared, titled
 from flyball_operator.supervision import EndedError, ended, first
-from flyball_operator.tuning.dependencies import LATE_SECONDS, Tools
-from flyball_operator.tuning.report.metrics import BrainMetrics
-from flyball_operator.tuning.tuner import Brain, collect_seldom
+from flyball_operator.tuning.dependencies import LATE_SECONDS, Dependencies
+from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.tuning.tuner import Tuner, collect_seldom
 
 #: Seconds that writes under way get to end before the lease is given back.
 DRAIN_SECONDS: Final = 2.0
@@ -103,7 +103,7 @@ class Operator:
         self.health = Health(self._standing_still)
         self.cache = Cache()
         self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
-        self.brain: Brain | None = None
+        self.tuner: Tuner | None = None
         #: When a leader that does not tune yet began to list the namespaces.
         self._led_from: float | None = None
         self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
@@ -125,27 +125,27 @@ class Operator:
             clock=boot_clock,
             now=utc_now,
         )
-        hands_api = await self._connect(names.MANAGER_HANDS, self.elector)
-        brain_api = await self._connect(names.MANAGER_BRAIN, self.elector)
-        self.writers = (hands_api, brain_api)
+        reconciler_api = await self._connect(names.MANAGER_RECONCILER, self.elector)
+        tuner_api = await self._connect(names.MANAGER_TUNER, self.elector)
+        self.writers = (reconciler_api, tuner_api)
         config = Config(
             plugin_image=settings.plugin_image,
             public_key=self.signer.public_pem if self.signer is not None else "",
             resync_seconds=settings.resync_seconds,
         )
         self.informers = self._inform()
-        self.hands = Hands(
-            api=hands_api,
-            reader=Reader(hands_api, config),
+        self.reconciler = Reconciler(
+            api=reconciler_api,
+            reader=Reader(reconciler_api, config),
             leadership=self.elector,
-            events=self._events(hands_api),
+            events=self._events(reconciler_api),
             metrics=self.metrics,
             now=utc_now,
             out=self.informers.out,
         )
         self.services = CachedServices(self.cache)
-        self.brain_events = self._events(brain_api)
-        self.brain_status = BrainStatus(brain_api, clock=boot_clock, now=utc_now)
+        self.tuner_events = self._events(tuner_api)
+        self.tuner_status = TunerStatus(tuner_api, clock=boot_clock, now=utc_now)
         self._export()
 
     def _inform(self) -> Informers:
@@ -198,9 +198,9 @@ class Operator:
 
     def _standing_still(self) -> tuple[str, ...]:
         found = self.informers.standing_still(self._settings.resync_seconds)
-        if self.brain is not None:
-            if (idle := self.brain.idle()) > 12 * self._settings.tick_seconds + 60:
-                found += (f"the brain's loop has not turned for {idle:.0f} s",)
+        if self.tuner is not None:
+            if (idle := self.tuner.idle()) > 12 * self._settings.tick_seconds + 60:
+                found += (f"the tuner's loop has not turned for {idle:.0f} s",)
         elif self._led_from is not None and (idle := boot_clock() - self._led_from) > self.informers.refresh_seconds:
             found += (f"this leader has not begun to tune: it lists the namespaces for {idle:.0f} s",)
         return found
@@ -264,7 +264,7 @@ class Operator:
         """Elect, work, tune; when that ends, however it ends, give the lease back after the last write."""
         try:
             async with asyncio.TaskGroup() as group:
-                work = [self.hands.work(self.queue) for _ in range(self._settings.workers)]
+                work = [self.reconciler.work(self.queue) for _ in range(self._settings.workers)]
                 parts = [
                     group.create_task(self._end_when_asked(), name="end"),
                     group.create_task(self.elector.run(), name="elector"),
@@ -318,22 +318,22 @@ class Operator:
         ticks = self._settings.tick_seconds
         try:
             async with aiohttp.ClientSession() as session:
-                tools = Tools(
+                dependencies = Dependencies(
                     client=EngineClient(
                         session, signer, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
                     ),
                     leadership=self.elector,
-                    writer=self.brain_status,
-                    events=self.brain_events,
-                    metrics=BrainMetrics(self.metrics.registry),
+                    writer=self.tuner_status,
+                    events=self.tuner_events,
+                    metrics=TunerMetrics(self.metrics.registry),
                     wall=time.time,
                     clock=boot_clock,
                     late_seconds=max(LATE_SECONDS, 6 * ticks),
                 )
-                self.brain = Brain(services=self.services, reader=reader, tools=tools, tick_seconds=ticks)
-                await self.brain.run()
+                self.tuner = Tuner(services=self.services, reader=reader, dependencies=dependencies, tick_seconds=ticks)
+                await self.tuner.run()
         finally:
-            self.brain = None
+            self.tuner = None
             reader.close()
 
 

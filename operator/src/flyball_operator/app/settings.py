@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz, on all addresses."""
     tick_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5.0
-    """Seconds between two looks of the brain at the metrics."""
+    """Seconds between two looks of the tuner at the metrics."""
     resync_seconds: Annotated[float, Field(ge=5, le=3600)] = 300.0
     """Seconds between two lists of everything, after which every service is looked at again, and what others
     changed is applied again."""

@@ -1,4 +1,4 @@
-"""How `flyball explain` tells what the brain sees of a service, what it knows, and what it did and why. Pure.
+"""How `flyball explain` tells what the tuner sees of a service, what it knows, and what it did and why. Pure.
 
 All of it is in the object's status, so what is told here is told of a service in the cluster and of one in a file.
 """
@@ -13,7 +13,7 @@ from flyball_engine.model import StepModel
 from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
-    BRAIN_CONDITIONS,
+    TUNER_CONDITIONS,
     Condition,
     ConditionType,
     DecisionStatus,
@@ -100,7 +100,7 @@ def _seen(service: InferenceService) -> Iterator[str]:
     yield "seen"
     conditions = service.status.conditions
     accepted = next((condition for condition in conditions if condition.type is ConditionType.ACCEPTED), None)
-    found = [condition for condition in conditions if condition.type in BRAIN_CONDITIONS]
+    found = [condition for condition in conditions if condition.type in TUNER_CONDITIONS]
     if accepted is not None and (accepted.status != "True" or accepted.reason != accepted.type):
         yield from wrapped(f"Accepted {accepted.status}, {accepted.reason}: {accepted.message}")
     for condition in filter(_rolls, conditions):

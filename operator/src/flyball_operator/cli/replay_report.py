@@ -11,9 +11,9 @@ from flyball_operator.cli.explanation import decision_lines, limit_lines, model_
 from flyball_operator.cli.replayed import Ran, Replay, Row, Tick
 from flyball_operator.cli.span import rfc3339
 from flyball_operator.tuning.report import conditions, status_codec
-from flyball_operator.tuning.report.conditions import Verdict
+from flyball_operator.tuning.report.conditions import ConditionState
 
-_SCRAPED = Verdict("True", conditions.Reason.SCRAPED, "")
+_SCRAPED = ConditionState("True", conditions.Reason.SCRAPED, "")
 
 
 def as_text(replay: Replay, *, step: float) -> str:
@@ -44,7 +44,7 @@ def as_json(replay: Replay, *, step: float) -> dict[str, Any]:
             "engines_ran_known_ticks": known,
             "objectives_not_counted": [objective.name for objective in replay.uncounted],
             "binding": replay.binding,
-            "model": status_codec.model_status(state.learner).model_dump(),
+            "model": status_codec.model_status(state.step_time).model_dump(),
             "setpoint": status_codec.setpoint_status(state.policy).model_dump(exclude_none=True),
             "capacity": _capacity(replay),
         },
@@ -120,12 +120,12 @@ def _summary(replay: Replay) -> Iterator[str]:
 
 
 def _end(replay: Replay) -> Iterator[str]:
-    state, status = replay.state, status_codec.model_status(replay.state.learner)
+    state, status = replay.state, status_codec.model_status(replay.state.step_time)
     yield "model of a step's time at the end"
     yield from model_lines(status)
     yield "limits that it would hold at the end"
     yield from limit_lines(
-        status_codec.setpoint_status(state.policy), state.learner.model, replay.binding, replay.spec.stages
+        status_codec.setpoint_status(state.policy), state.step_time.model, replay.binding, replay.spec.stages
     )
 
 
@@ -135,7 +135,7 @@ def _capacity(replay: Replay) -> str:
         objectives=replay.spec.objectives,
         metrics=_SCRAPED,
         known=None,
-        lengths=replay.state.seen.lengths,
+        lengths=replay.state.workload.lengths,
     )
     return verdict.message
 

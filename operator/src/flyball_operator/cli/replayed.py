@@ -14,7 +14,7 @@ from typing import Final
 from flyball_operator.api.v1alpha1 import DecisionStatus, InferenceService, Mode
 from flyball_operator.cli.span import rfc3339
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Observation,
@@ -29,7 +29,7 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, State, start
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState, start
 
 #: The least and the most of each limit over the engines, by its name.
 Ran = Mapping[str, tuple[float, float]]
@@ -94,7 +94,7 @@ class Row:
             trigger=decision.trigger,
             before=status_codec.change_status(decision.before),
             after=status_codec.change_status(decision.policy),
-            predicted=status_codec.predicted(decision.choice),
+            predicted=status_codec.predicted(decision.output),
             observed=self.seen.told(spec),
         )
 
@@ -105,7 +105,7 @@ class Replay:
     def __init__(self, service: InferenceService, *, resume: bool) -> None:
         self.service, self.resumed = service, resume
         self.spec = replace(tuning_spec(service.spec), mode=Mode.AUTO)
-        self.state: State = start(self.spec)
+        self.state: TuningState = start(self.spec)
         if resume:
             known = status_codec.resumed(service.status.tuning, self.spec)
             self.state = replace(known, advised=service.status.desired_replicas)
@@ -127,8 +127,8 @@ class Replay:
                 self.rows[-1].seen.add(observation)
         if is_change(decision.before, decision.policy):
             self.rows.append(Row(decision, ran, Seen(at)))
-        if decision.choice is not None:
-            self.binding = decision.choice.binding
+        if decision.output is not None:
+            self.binding = decision.output.binding
         self.ticks.append(Tick(decision=decision, ran=ran, missing=missing))
         return decision
 
@@ -154,7 +154,7 @@ class Replay:
         return sum(_ran_as(tick.ran, tick.decision.before) for tick in known), len(known)
 
 
-def _held(hold: Hold | None) -> str:
+def _held(hold: HoldReason | None) -> str:
     return "Changed" if hold is None else hold.value
 
 

@@ -3,7 +3,7 @@
 The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
 since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
 the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
-the audit log tells hands, brain and election apart, and the replicas.
+the audit log tells reconciler, tuner and election apart, and the replicas.
 """
 
 from __future__ import annotations

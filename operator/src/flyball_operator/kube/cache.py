@@ -1,6 +1,6 @@
 """What is known of services and their pods, kept from watch events and replaced whole by every list.
 
-The brain looks here: at every tick, for all services, without a call. The hands do not (they read live). A list
+The tuner looks here: at every tick, for all services, without a call. The reconciler does not (it reads live). A list
 replaces everything, so an object that was deleted while no watch ran does not stay for ever, as it does in kopf's own
 indices. A list is of one namespace, or of all of them (None), and says nothing of others.
 """

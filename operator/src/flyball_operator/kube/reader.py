@@ -39,7 +39,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """A service as read, and all else that was read with it."""
 
     raw: Object
@@ -57,7 +57,7 @@ class Reader:
         """The service alone; None if there is no such service."""
         return await self._get(INFERENCE_SERVICES, key)
 
-    async def read(self, key: Key, *, now: datetime, epoch: int) -> Seen | None:
+    async def read(self, key: Key, *, now: datetime, epoch: int) -> Observed | None:
         """The service and everything around it; None if there is no such service."""
         raw = await self.service(key)
         if raw is None:
@@ -85,7 +85,7 @@ class Reader:
             slices=tuple(slices),
             epoch=epoch,
         )
-        return Seen(raw, snapshot)
+        return Observed(raw, snapshot)
 
     async def _get(self, resource: Resource, key: Key) -> Object | None:
         try:

@@ -1,8 +1,8 @@
 """Writes the status: two managers, each applying its whole part, each to the UID and version it has seen.
 
-A partial apply under one manager erases what it leaves out, so hands and brain have a manager each and always write all
-they own. The resource version makes a write that was held up on its way (a hung proxy) a conflict once anybody else has
-written.
+A partial apply under one manager erases what it leaves out, so reconciler and tuner have a manager each and always
+write all they own. The resource version makes a write that was held up on its way (a hung proxy) a conflict once
+anybody else has written.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _Written:
     at: float
 
 
-class BrainStatus:
-    """Applies the brain's part, holding back what can wait (implements `tuning.ports.BrainStatusWriter`)."""
+class TunerStatus:
+    """Applies the tuner's part, holding back what can wait (implements `tuning.ports.BrainStatusWriter`)."""
 
     def __init__(self, api: KubeApi, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._api = api
@@ -62,7 +62,7 @@ class BrainStatus:
         desired_replicas: int | None,
         conditions: Sequence[Condition],
     ) -> None:
-        """Write the brain's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
+        """Write the tuner's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
 
         Nothing is sent where nothing changed, nor, within a minute of the last write, where neither a condition nor the
         setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
@@ -129,7 +129,7 @@ class BrainStatus:
             with suppress(ConflictError):
                 await apply_status(self._api, metadata, part)
                 return
-            # Somebody wrote since we read, mostly the hands. The lease is asked for again at every attempt.
+            # Somebody wrote since we read, mostly the reconciler. The lease is asked for again at every attempt.
             live = await self._api.get(INFERENCE_SERVICES, meta.namespace, meta.name)
             if live["metadata"]["uid"] != meta.uid:
                 raise ConflictError(f"{meta.namespace}/{meta.name} is another service by now")

@@ -15,10 +15,10 @@ from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PR
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
-    Load,
     Missing,
     OrderOutcome,
     Outcome,
+    RequestLoad,
     Signals,
     StepWindow,
     Sums,
@@ -124,13 +124,13 @@ def named(found: list[Figure]) -> dict[str, float]:
     return {figure.labels[FIELD]: figure.value for figure in found if FIELD in figure.labels}
 
 
-def load_of(by_name: Mapping[str, float], window: int) -> Load | Unobserved:
+def load_of(by_name: Mapping[str, float], window: int) -> RequestLoad | Unobserved:
     """The load, or why it is not known: gauges are needed, and counters with two scrapes in the window."""
     needed = ("running", "waiting", "ended", "finished", "prompt_tokens", "generated_tokens")
     missing = [name for name in needed if name not in by_name]
     if missing:
         return Unobserved(Missing.TOO_FEW_SAMPLES, f"no value for {', '.join(missing)} in the last {window} s")
-    return Load(
+    return RequestLoad(
         arrivals=max(0.0, by_name["ended"] + by_name.get("grown", 0.0)) / window,
         finished=by_name["finished"],
         prompt_tokens=by_name["prompt_tokens"],

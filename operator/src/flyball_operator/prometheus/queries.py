@@ -1,4 +1,4 @@
-"""The PromQL the brain asks, a fixed set per tick for all services at once.
+"""The PromQL the tuner asks, a fixed set per tick for all services at once.
 
 Everything is summed in Prometheus by namespace and service UID, both target labels: what a pod claims about itself
 names no service, and a tick costs by the service, not by the pod. Each figure carries the label `field`, so that a

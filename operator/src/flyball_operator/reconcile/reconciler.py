@@ -1,4 +1,4 @@
-"""The hands: snapshot, plan, apply, and again until nothing is left to do; then the status, then the events.
+"""The reconciler: snapshot, plan, apply, and again until nothing is left to do; then the status, then the events.
 
 Everything is decided on live reads and carried out only on what was read. The status is written once a round finds
 nothing to change, so it never tells of a state that was only meant.
@@ -27,7 +27,7 @@ from flyball_operator.kube.errors import (
 )
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.leadership import Leadership
-from flyball_operator.kube.reader import Key, Reader, Seen
+from flyball_operator.kube.reader import Key, Observed, Reader
 from flyball_operator.kube.status import apply_status
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan import settling
@@ -54,7 +54,7 @@ class UnsettledError(ClusterError):
     """After all rounds there was still something to do: somebody else keeps changing the same objects."""
 
 
-class Hands:
+class Reconciler:
     """Brings services to what their specs ask for."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Hands:
                 log.info("%s: changed meanwhile, looking again: %s", key, error)
         raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
 
-    async def _carry_out(self, key: Key, seen: Seen, plan: Plan) -> bool:
+    async def _carry_out(self, key: Key, seen: Observed, plan: Plan) -> bool:
         """Carry the intents out in order. True if there were any."""
         for intent in plan.intents:
             try:
@@ -172,12 +172,12 @@ class Hands:
             log.info("%s: %s", key, describe(intent))
         return bool(plan.intents)
 
-    def _remember_attempt(self, seen: Seen, intent: Apply) -> None:
+    def _remember_attempt(self, seen: Observed, intent: Apply) -> None:
         uid = seen.snapshot.desire.meta.uid
         attempt = settling.attempt(seen.snapshot, intent)
         _put(self._attempts, uid, {**self._attempts.get(uid, {}), intent.kind: attempt})
 
-    async def _tell(self, seen: Seen, plan: Plan) -> None:
+    async def _tell(self, seen: Observed, plan: Plan) -> None:
         if plan.status is None:
             return
         meta = seen.snapshot.desire.meta

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shared:
-    """What the sweeps of all namespaces share. `epoch`: of our leadership, 0 while not leading."""
+    """What the lists of all namespaces share. `epoch`: of our leadership, 0 while not leading."""
 
     cache: Cache
     queue: KeyQueue[Key]
@@ -42,7 +42,7 @@ def refuses(error: ClusterError) -> bool:
     return isinstance(error, (ForbiddenError, NotFoundError)) and not isinstance(error, UnauthorizedError)
 
 
-class Sweeper:
+class Resyncer:
     """Keeps the cache true and the queue filled, in one namespace; None is all of them."""
 
     def __init__(self, api: KubeApi, namespace: str | None, shared: Shared) -> None:
@@ -55,15 +55,15 @@ class Sweeper:
         self._soon = asyncio.Event()
 
     def age(self) -> float:
-        """Seconds since the last sweep; 0 before the first."""
+        """Seconds since the last resync; 0 before the first."""
         return 0.0 if self._last is None else self._shared.clock() - self._last
 
     def idle(self) -> float:
-        """Seconds since a sweep last began. An API server that is away leaves it small."""
+        """Seconds since a resync last began. An API server that is away leaves it small."""
         return self._shared.clock() - self._tried
 
     async def run(self, every: float) -> NoReturn:
-        """Sweep for ever, every so many seconds ± 10 %. Raises the `ClusterError` that refuses it."""
+        """List for ever, every so many seconds ± 10 %. Raises the `ClusterError` that refuses it."""
         while True:
             self._soon.clear()
             with suppress(TimeoutError):
@@ -74,13 +74,13 @@ class Sweeper:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def hurry(self) -> None:
-        """Sweep now."""
+        """List now."""
         self._soon.set()
 
     async def _try(self) -> bool:
-        """One sweep. True if it succeeded; raises the `ClusterError` that refuses it."""
+        """One resync. True if it succeeded; raises the `ClusterError` that refuses it."""
         try:
-            await self.sweep()
+            await self.resync()
         except ClusterError as error:
             if refuses(error):
                 raise
@@ -88,7 +88,7 @@ class Sweeper:
             return False
         return True
 
-    async def sweep(self) -> None:
+    async def resync(self) -> None:
         """List services, their pods and what controls these; replace the cache, and have every service looked at.
 
         Raises `ClusterError`, and `LeadershipLostError` where a status shows that somebody led after us.

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.predict import largest, predict, steady, use
@@ -92,32 +92,32 @@ class Balance:
         return self.replicas * self.shown_rate
 
 
-def carried(situation: Situation) -> Carried:
-    """What one core carries of the present mix; `situation` needs objectives."""
+def carried(inputs: ControlInput) -> Carried:
+    """What one core carries of the present mix; `inputs` needs objectives."""
     # Batch and objectives that are given up are the same at any load.
-    choice = choose(steady(situation, 0.0))
-    idle = _uses(situation, choice, 0.0)
+    output = choose(steady(inputs, 0.0))
+    idle = _uses(inputs, output, 0.0)
     if max(idle.values()) > 1.0:
-        return Carried(rate=0.0, reachable=_reachable(situation, idle))
-    decodes = largest(choice.batch, lambda decodes: max(_uses(situation, choice, decodes).values()) <= 1.0)
-    uses = _uses(situation, choice, decodes)
-    return Carried(rate=situation.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
+        return Carried(rate=0.0, reachable=_reachable(inputs, idle))
+    decodes = largest(output.batch, lambda decodes: max(_uses(inputs, output, decodes).values()) <= 1.0)
+    uses = _uses(inputs, output, decodes)
+    return Carried(rate=inputs.arrivals_of(decodes), binding=max(uses, key=uses.__getitem__))
 
 
-def _uses(situation: Situation, choice: Choice, decodes: float) -> dict[str, float]:
+def _uses(inputs: ControlInput, output: ControlOutput, decodes: float) -> dict[str, float]:
     """Share of each objective that is used where so many decodes run in the mean; infinite where the law gives it up.
 
     Token objectives are held to their margin, first tokens to the threshold: their tail is predicted.
     """
-    here = steady(situation, decodes)
-    held = tuple(objective for objective in situation.objectives if objective.name not in choice.given_up)
-    predicted = predict(here, choice.seqs, step_budget(replace(here, objectives=held), choice.seqs), tail=TAIL)
-    margins = replace(situation.margins, first_token=1.0)
+    here = steady(inputs, decodes)
+    held = tuple(objective for objective in inputs.objectives if objective.name not in output.given_up)
+    predicted = predict(here, output.seqs, step_budget(replace(here, objectives=held), output.seqs), tail=TAIL)
+    margins = replace(inputs.margins, first_token=1.0)
     uses = {objective.name: use(objective, predicted, margins) for objective in held}
-    return uses | dict.fromkeys(choice.given_up, math.inf)
+    return uses | dict.fromkeys(output.given_up, math.inf)
 
 
-def _reachable(situation: Situation, idle: dict[str, float]) -> tuple[tuple[str, float], ...]:
+def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str, float], ...]:
     """The thresholds that an idle engine can keep in place of those that it cannot, together with the others.
 
     What the law gives up for the others is loosened only where loosening these does not help.
@@ -126,10 +126,10 @@ def _reachable(situation: Situation, idle: dict[str, float]) -> tuple[tuple[str,
 
     def loosened(names: set[str], doublings: float) -> tuple[Objective, ...]:
         by = 2.0**doublings
-        return tuple(replace(o, seconds=o.seconds * by) if o.name in names else o for o in situation.objectives)
+        return tuple(replace(o, seconds=o.seconds * by) if o.name in names else o for o in inputs.objectives)
 
     def fails(names: set[str], doublings: float) -> bool:
-        held = replace(situation, objectives=loosened(names, doublings))
+        held = replace(inputs, objectives=loosened(names, doublings))
         return max(_uses(held, choose(steady(held, 0.0)), 0.0).values()) > 1.0
 
     finite = {name for name in over if math.isfinite(idle[name])}

@@ -27,7 +27,7 @@ class Margins:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class Workload:
     """What one engine core is asked for.
 
     `arrivals` requests per second, of which `waiting` have no slot; `prompt` tokens of a prompt, `uncached` those that
@@ -75,7 +75,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ControlOutput:
     """What the law wants. `binding` names what bounds batch and steps, empty if nothing does.
 
     `batch`: decodes of the largest batch that holds its size, `capacity`: the requests per second that it comes to,
@@ -101,14 +101,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Situation:
+class ControlInput:
     """All that limits are chosen from.
 
     `budget`: the present one. `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline`).
     """
 
     model: StepModel
-    demand: Demand
+    workload: Workload
     objectives: tuple[Objective, ...]
     margins: Margins
     envelope: Envelope
@@ -118,45 +118,45 @@ class Situation:
     def step(self, decodes: float, prefill: float) -> float:
         """Seconds of a step of this many decodes and prefill tokens at the mean context."""
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
-        context = max(self.demand.attention, prefill / self.stages / 2)
+        context = max(self.workload.attention, prefill / self.stages / 2)
         return self.model.step_seconds(
-            tokens=decodes * self.demand.drafted + prefill,
+            tokens=decodes * self.workload.drafted + prefill,
             decodes=decodes,
             prefills=prefill > 0,
             attention=prefill * context,
-            kv_tokens=decodes * self.demand.context,
+            kv_tokens=decodes * self.workload.context,
         )
 
     def chunk(self, decodes: float, seconds: float | None) -> float:
         """Most prefill tokens that fit into a step's time and tokens beside some decodes; 0 if none do."""
-        room = max(0.0, self.envelope.tokens.most - decodes * self.demand.drafted)
+        room = max(0.0, self.envelope.tokens.most - decodes * self.workload.drafted)
         if seconds is None:
             return room
         each = self.model.largest_chunk(
             seconds=seconds,
-            tokens=decodes * self.demand.drafted,
+            tokens=decodes * self.workload.drafted,
             decodes=decodes,
-            kv_tokens=decodes * self.demand.context,
+            kv_tokens=decodes * self.workload.context,
             prompts=self.stages,
-            context=self.stages * self.demand.attention,
+            context=self.stages * self.workload.attention,
         )
         return min(room, self.stages * each)
 
     def balanced_step(self, decodes: float) -> float:
         """Mean step of a batch that admits as fast as it finishes."""
-        return self.step(decodes, decodes * self.demand.ratio)
+        return self.step(decodes, decodes * self.workload.ratio)
 
     def token_seconds(self, decodes: float) -> float:
         """What one token takes in such a batch: its step, which makes several with speculation."""
-        return self.balanced_step(decodes) / self.demand.made
+        return self.balanced_step(decodes) / self.workload.made
 
     def arrivals_of(self, decodes: float) -> float:
         """Requests per second that such a batch sustains."""
-        return 0.0 if decodes <= 0.0 else decodes / (self.demand.output * self.token_seconds(decodes))
+        return 0.0 if decodes <= 0.0 else decodes / (self.workload.output * self.token_seconds(decodes))
 
     def decodes(self, seqs: float) -> float:
         """Decodes to plan one step for: the mean, never above the limit."""
-        return min(float(seqs), max(1.0, self.demand.decodes))
+        return min(float(seqs), max(1.0, self.workload.decodes))
 
     @property
     def mean_budget(self) -> tuple[float | None, str]:
@@ -170,7 +170,7 @@ class Situation:
         An end-to-end objective bounds no step: it leaves the first token the more time, the less the others take.
         """
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
-            return objective.seconds * self.margins.token * self.demand.made
+            return objective.seconds * self.margins.token * self.workload.made
         if objective.metric is Metric.INTER_TOKEN_LATENCY:
             return objective.seconds * self.margins.token * GAP_SHARE
         return None

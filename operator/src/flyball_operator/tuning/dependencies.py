@@ -1,4 +1,4 @@
-"""What every seat works with."""
+"""What every service's tuner works with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
-from flyball_operator.tuning.ports import BrainStatusWriter, Events
-from flyball_operator.tuning.report.metrics import BrainMetrics
+from flyball_operator.tuning.ports import Events, TunerStatusWriter
+from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import STALE_SECONDS
 
 #: Several ticks of the usual 5 s, each of which may wait for engines and for the API server.
@@ -18,19 +18,19 @@ LATE_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True)
-class Tools:
-    """What every seat uses. `wall` gives Unix seconds, `clock` measures durations.
+class Dependencies:
+    """What every service's tuner uses. `wall` gives Unix seconds, `clock` measures durations.
 
     `grace_seconds`: how long signals may be missing before a condition says so; one late answer is no outage.
     `late_seconds`: how long no tick of a service may be completed before a condition says so.
-    `given`: the highest generation that this process gave to the engines of each service, by UID. The brain bounds it.
+    `given`: the highest generation that this process gave to the engines of each service, by UID. The tuner bounds it.
     """
 
     client: EngineClient
     leadership: RaisableLeadership
-    writer: BrainStatusWriter
+    writer: TunerStatusWriter
     events: Events
-    metrics: BrainMetrics
+    metrics: TunerMetrics
     wall: Callable[[], float]
     clock: Callable[[], float]
     control_port: int = CONTROL_PORT

@@ -19,7 +19,7 @@ from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.tuning.control_input import Situation
+from flyball_operator.tuning.control_input import ControlInput
 
 #: Longer by this than what is allowed in the mean; more wins nothing (found in simulation).
 LONGER: Final = (2.5, 1.5)
@@ -33,42 +33,42 @@ AHEAD_KEPT: Final = 1.5
 SHORT_ANSWER: Final = 0.1
 
 
-def step_budget(situation: Situation, seqs: int) -> float | None:
+def step_budget(inputs: ControlInput, seqs: int) -> float | None:
     """Seconds that a step may take beside a batch of up to `seqs`; None if no objective says."""
-    mean, _ = situation.mean_budget
+    mean, _ = inputs.mean_budget
     if mean is None:
         return None
-    first = min((o.seconds for o in situation.objectives if o.metric in DEADLINES), default=math.inf)
-    first *= situation.margins.first_token
-    chunk = situation.chunk(situation.decodes(seqs), mean)
-    if chunk < 1.0 or situation.demand.uncached * mean < LONG_PROMPT * first * chunk:
+    first = min((o.seconds for o in inputs.objectives if o.metric in DEADLINES), default=math.inf)
+    first *= inputs.margins.first_token
+    chunk = inputs.chunk(inputs.decodes(seqs), mean)
+    if chunk < 1.0 or inputs.workload.uncached * mean < LONG_PROMPT * first * chunk:
         return mean
     gaps = [
         budget
-        for objective in situation.objectives
-        if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := situation.token_budget(objective)) is not None
+        for objective in inputs.objectives
+        if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := inputs.token_budget(objective)) is not None
     ]
     for times in LONGER:
         seconds = min(times * mean, *gaps, math.inf)
-        present = situation.budget is not None and situation.budget >= 0.9 * seconds
+        present = inputs.budget is not None and inputs.budget >= 0.9 * seconds
         ahead = AHEAD_KEPT if present else AHEAD
-        if seconds > mean and _kept(situation, seqs, seconds, mean, ahead=ahead, burst=first):
+        if seconds > mean and _kept(inputs, seqs, seconds, mean, ahead=ahead, burst=first):
             return seconds
     return mean
 
 
-def _kept(situation: Situation, seqs: int, seconds: float, mean: float, *, ahead: float, burst: float) -> bool:
+def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, ahead: float, burst: float) -> bool:
     """Whether the mean is kept with steps of so many seconds, by a load `ahead` of that of now and in a `burst`."""
-    demand = situation.demand
-    decodes = min(float(seqs), ahead * situation.decodes(seqs))
-    chunk = min(situation.chunk(decodes, seconds), demand.large)
+    workload = inputs.workload
+    decodes = min(float(seqs), ahead * inputs.decodes(seqs))
+    chunk = min(inputs.chunk(decodes, seconds), workload.large)
     if chunk < 1.0:
         return False
-    full, idle = situation.step(decodes, chunk), situation.step(decodes, 0.0)
-    busy = ahead * demand.arrivals * demand.uncached / chunk * full
+    full, idle = inputs.step(decodes, chunk), inputs.step(decodes, 0.0)
+    busy = ahead * workload.arrivals * workload.uncached / chunk * full
     if busy >= 1.0 or idle >= mean:
         return full <= mean
     token = 1.0 / (busy / full + (1.0 - busy) / idle)
     # Tokens of the shortest answer that may be held up by a burst: the rest of it makes up for it.
     bears = burst * (1.0 - idle / full) / (mean - idle)
-    return token <= mean and bears <= SHORT_ANSWER * demand.output / demand.made
+    return token <= mean and bears <= SHORT_ANSWER * workload.output / workload.made

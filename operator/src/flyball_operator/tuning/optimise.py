@@ -20,7 +20,7 @@ from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.estimate.margins import MARGINS
 from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.predict import largest, predict, sustained
@@ -33,18 +33,18 @@ LEAST_CHUNK: Final = 16.0
 LEAST_FIRST_SHARE: Final = 0.25
 
 
-def choose(situation: Situation) -> Choice:
+def choose(inputs: ControlInput) -> ControlOutput:
     """What one core shall do. Never outside the envelope."""
     # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
-    wide = replace(situation, margins=replace(situation.margins, token=MARGINS.token))
-    situation, held = max(((one, _feasible(one)) for one in (situation, wide)), key=lambda found: len(found[1]))
-    lost = tuple(objective.name for objective in situation.objectives if objective not in held)
-    calm = replace(situation, objectives=held)
+    wide = replace(inputs, margins=replace(inputs.margins, token=MARGINS.token))
+    inputs, held = max(((one, _feasible(one)) for one in (inputs, wide)), key=lambda found: len(found[1]))
+    lost = tuple(objective.name for objective in inputs.objectives if objective not in held)
+    calm = replace(inputs, objectives=held)
     mean, binding = calm.mean_budget
     seqs = _seqs(calm, mean)
     budget, batch = step_budget(calm, seqs), sustained(calm, seqs)
     predicted = predict(calm, seqs, budget)
-    return Choice(
+    return ControlOutput(
         seqs=seqs,
         tokens=_tokens(calm, seqs, budget),
         binding=lost[0] if lost else binding,
@@ -53,60 +53,60 @@ def choose(situation: Situation) -> Choice:
         batch=batch,
         capacity=calm.arrivals_of(batch),
         budget=budget,
-        deadlines=_deadlines(situation, predicted.tpot),
+        deadlines=_deadlines(inputs, predicted.tpot),
     )
 
 
-def _seqs(situation: Situation, mean: float | None) -> int:
+def _seqs(inputs: ControlInput, mean: float | None) -> int:
     """The largest batch that keeps the mean time of a token beside a least chunk."""
-    span = situation.envelope.seqs
+    span = inputs.envelope.seqs
     if mean is None:
         return span.most
-    return max(span.least, int(largest(span.most, lambda decodes: situation.step(decodes, LEAST_CHUNK) <= mean)))
+    return max(span.least, int(largest(span.most, lambda decodes: inputs.step(decodes, LEAST_CHUNK) <= mean)))
 
 
-def _tokens(situation: Situation, seqs: int, budget: float | None) -> int:
+def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
     """Tokens of the largest step that a budget allows beside the mean batch.
 
     Never less than the whole batch needs beside a least chunk, whichever step of a round it is in.
     """
     if budget is None:
-        return situation.envelope.tokens.most
-    decodes, drafted = situation.decodes(seqs), situation.demand.drafted
-    room = situation.stages * seqs * drafted + LEAST_CHUNK
-    return situation.envelope.tokens.clip(max(room, decodes * drafted + situation.chunk(decodes, budget)))
+        return inputs.envelope.tokens.most
+    decodes, drafted = inputs.decodes(seqs), inputs.workload.drafted
+    room = inputs.stages * seqs * drafted + LEAST_CHUNK
+    return inputs.envelope.tokens.clip(max(room, decodes * drafted + inputs.chunk(decodes, budget)))
 
 
-def _feasible(situation: Situation) -> tuple[Objective, ...]:
+def _feasible(inputs: ControlInput) -> tuple[Objective, ...]:
     """The objectives but for those of tokens that leave a prompt too little of each step, even on an idle engine.
 
     The engine would keep to such a budget, and serve no first token in time.
     """
-    first = situation.margins.first_token * min(
-        (o.seconds for o in situation.objectives if o.metric in DEADLINES), default=math.inf
+    first = inputs.margins.first_token * min(
+        (o.seconds for o in inputs.objectives if o.metric in DEADLINES), default=math.inf
     )
 
     def leaves_room(objective: Objective) -> bool:
-        budget = situation.token_budget(objective)
+        budget = inputs.token_budget(objective)
         if budget is None:
             return True
-        chunk = situation.chunk(1.0, budget)
-        return chunk >= 1.0 and situation.demand.uncached * budget <= first * chunk
+        chunk = inputs.chunk(1.0, budget)
+        return chunk >= 1.0 and inputs.workload.uncached * budget <= first * chunk
 
-    return tuple(filter(leaves_room, situation.objectives))
+    return tuple(filter(leaves_room, inputs.objectives))
 
 
-def _deadlines(situation: Situation, token: float) -> dict[str, float]:
+def _deadlines(inputs: ControlInput, token: float) -> dict[str, float]:
     """The earliest that the objectives of each class leave for a first token, in their order.
 
     Of an end-to-end objective that is what a mean answer leaves, each of whose tokens takes so many seconds.
     """
-    answer = situation.demand.output * token
+    answer = inputs.workload.output * token
 
     def left(objective: Objective) -> float:
         taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0
         return max(LEAST_FIRST_SHARE * objective.seconds, objective.seconds - taken)
 
-    asking = [objective for objective in situation.objectives if objective.metric in DEADLINES]
+    asking = [objective for objective in inputs.objectives if objective.metric in DEADLINES]
     names = dict.fromkeys(objective.of_class for objective in asking)
     return {name: min(map(left, of_class(asking, name))) for name in names}

@@ -11,28 +11,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.spec import Envelope, Span
 
 
-def in_rounds(situation: Situation, stages: int) -> Situation:
-    """The same situation, told of rounds of so many steps."""
+def in_rounds(inputs: ControlInput, stages: int) -> ControlInput:
+    """The same inputs, told of rounds of so many steps."""
     if stages == 1:
-        return situation
-    tokens, model = situation.envelope.tokens, situation.model
+        return inputs
+    tokens, model = inputs.envelope.tokens, inputs.model
     # A token, a decode and attention cost the same. What each step costs comes as often as there are steps.
     model = replace(model, t0=stages * model.t0, h=stages * model.h, kappa=stages * model.kappa)
     return replace(
-        situation,
+        inputs,
         model=model,
-        demand=replace(situation.demand, decodes=stages * situation.demand.decodes),
-        envelope=Envelope(situation.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
-        budget=None if situation.budget is None else stages * situation.budget,
+        workload=replace(inputs.workload, decodes=stages * inputs.workload.decodes),
+        envelope=Envelope(inputs.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
+        budget=None if inputs.budget is None else stages * inputs.budget,
         stages=stages,
     )
 
 
-def in_steps(choice: Choice, stages: int) -> Choice:
+def in_steps(output: ControlOutput, stages: int) -> ControlOutput:
     """What was chosen of rounds of so many steps, told of the steps that an engine is held to."""
-    budget = None if choice.budget is None else choice.budget / stages
-    return replace(choice, tokens=choice.tokens // stages, budget=budget)
+    budget = None if output.budget is None else output.budget / stages
+    return replace(output, tokens=output.tokens // stages, budget=budget)

@@ -27,7 +27,7 @@ from flyball_engine.contract import (
 from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.tuning.control_input import Choice, Margins
+from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.optimise import LEAST_FIRST_SHARE
 from flyball_operator.tuning.spec import Objective, TuningSpec, of_class
 
@@ -136,10 +136,10 @@ class Policy:
 
 
 def settled(
-    present: Policy, limits: Limits, choice: Choice, model: StepModel, margins: Margins, spec: TuningSpec
+    present: Policy, limits: Limits, output: ControlOutput, model: StepModel, margins: Margins, spec: TuningSpec
 ) -> Policy:
     """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
-    deadlines = {name: rounded(seconds) for name, seconds in choice.deadlines.items()}
+    deadlines = {name: rounded(seconds) for name, seconds in output.deadlines.items()}
     deadline = deadlines.get(DEFAULT_CLASS)
     shed, on_time, margin = None, None, round(margins.first_token, 2)
     if deadlines and spec.sheds:
@@ -148,8 +148,8 @@ def settled(
         on_time = OnTime(first_token_deadline_seconds=deadline, margin=margin)
     due = _of_classes(deadlines) if shed is not None or on_time is not None else ()
     step = None
-    if choice.budget is not None or shed is not None or on_time is not None:
-        budget = NO_BUDGET if choice.budget is None else rounded(min(NO_BUDGET, choice.budget))
+    if output.budget is not None or shed is not None or on_time is not None:
+        budget = NO_BUDGET if output.budget is None else rounded(min(NO_BUDGET, output.budget))
         step = StepBudget(seconds=budget, model=model_spec(model))
     wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
     return present if limits == present.limits and not _moved(present, wanted) else wanted

@@ -1,7 +1,7 @@
-"""What the brain needs of the hands, and the hands of nobody: the seams inside the shell.
+"""What the tuner needs of the rest of the operator.
 
-The brain is written against these protocols, `main.py` hands it the real parts, its tests hand it others. Nothing here
-imports kopf or kubernetes, so that the brain can be run without a cluster.
+The tuner is written against these protocols, `app/main.py` gives it the real parts, its tests give it others. Nothing
+here imports kopf or kubernetes, so that the tuner can be run without a cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EnginePod:
 
 
 class Services(Protocol):
-    """The services the brain works for, from memory: no call leaves the process."""
+    """The services the tuner works for, from memory: no call leaves the process."""
 
     def all(self) -> Sequence[InferenceService]:
         """Services that are governed, accepted and not being deleted."""
@@ -44,8 +44,8 @@ class Services(Protocol):
         ...
 
 
-class BrainStatusWriter(Protocol):
-    """Applies the brain's part of the status under its own field manager."""
+class TunerStatusWriter(Protocol):
+    """Applies the tuner's part of the status under its own field manager."""
 
     async def write(
         self,
@@ -57,7 +57,7 @@ class BrainStatusWriter(Protocol):
         desired_replicas: int | None,
         conditions: Sequence[Condition],
     ) -> None:
-        """Write the brain's whole part; what is left out is erased."""
+        """Write the tuner's whole part; what is left out is erased."""
         ...
 
 

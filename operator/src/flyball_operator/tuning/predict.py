@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_engine.contract import Metric
-from flyball_operator.tuning.control_input import GAP_SHARE, Margins, Prediction, Situation
+from flyball_operator.tuning.control_input import GAP_SHARE, ControlInput, Margins, Prediction
 from flyball_operator.tuning.spec import Objective
 
 #: Seconds that stand for a queue that only grows.
@@ -20,36 +20,36 @@ UNBOUNDED: Final = 3600.0
 _HALVINGS: Final = 20
 
 
-def predict(situation: Situation, seqs: float, budget: float | None, *, tail: float = 0.0) -> Prediction:
+def predict(inputs: ControlInput, seqs: float, budget: float | None, *, tail: float = 0.0) -> Prediction:
     """What comes of a batch of at most `seqs` whose steps may take `budget` seconds.
 
     `tail`: so many times the mean queue of prompts stand before a request, besides those that wait now.
     """
-    demand, decodes = situation.demand, situation.decodes(seqs)
-    chunk = max(1.0, situation.chunk(decodes, budget))
-    full = situation.step(decodes, chunk)
+    workload, decodes = inputs.workload, inputs.decodes(seqs)
+    chunk = max(1.0, inputs.chunk(decodes, budget))
+    full = inputs.step(decodes, chunk)
     rate = chunk / full
-    load = demand.arrivals * demand.uncached / rate
-    wait = load / (2 * (1 - load)) * demand.large / rate if load < 1 else UNBOUNDED
-    ttft = full / 2 + (demand.waiting * demand.uncached + 1.5 * demand.large) / rate + (1.0 + tail) * wait
-    tpot = situation.token_seconds(decodes)
+    load = workload.arrivals * workload.uncached / rate
+    wait = load / (2 * (1 - load)) * workload.large / rate if load < 1 else UNBOUNDED
+    ttft = full / 2 + (workload.waiting * workload.uncached + 1.5 * workload.large) / rate + (1.0 + tail) * wait
+    tpot = inputs.token_seconds(decodes)
     if budget is not None:
         # A batch that does not get its prompts in this time shrinks: its steps are held all the same.
-        tpot = min(tpot, budget / demand.made)
-    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + demand.output * tpot)
+        tpot = min(tpot, budget / workload.made)
+    return Prediction(ttft=ttft, tpot=tpot, gap=full, e2e=ttft + workload.output * tpot)
 
 
-def sustained(situation: Situation, seqs: float) -> float:
+def sustained(inputs: ControlInput, seqs: float) -> float:
     """Decodes of the largest batch, of at most `seqs`, that memory and the mean time of a token let hold its size."""
-    demand, mean = situation.demand, situation.mean_budget[0]
-    most = min(seqs, demand.fits, situation.envelope.tokens.most / (demand.drafted + demand.ratio))
-    return most if mean is None else largest(most, lambda decodes: situation.balanced_step(decodes) <= mean)
+    workload, mean = inputs.workload, inputs.mean_budget[0]
+    most = min(seqs, workload.fits, inputs.envelope.tokens.most / (workload.drafted + workload.ratio))
+    return most if mean is None else largest(most, lambda decodes: inputs.balanced_step(decodes) <= mean)
 
 
-def steady(situation: Situation, decodes: float) -> Situation:
+def steady(inputs: ControlInput, decodes: float) -> ControlInput:
     """The same mix with nobody waiting, at the rate of arrivals that keeps so many decodes running."""
-    demand = replace(situation.demand, arrivals=situation.arrivals_of(decodes), waiting=0.0, decodes=decodes)
-    return replace(situation, demand=demand)
+    workload = replace(inputs.workload, arrivals=inputs.arrivals_of(decodes), waiting=0.0, decodes=decodes)
+    return replace(inputs, workload=workload)
 
 
 def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:

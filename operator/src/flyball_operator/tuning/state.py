@@ -7,10 +7,10 @@ from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.capacity import Balance
-from flyball_operator.tuning.control_input import Choice
-from flyball_operator.tuning.estimate.step_time import Learner
-from flyball_operator.tuning.estimate.workload import Seen
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.control_input import ControlOutput
+from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
+from flyball_operator.tuning.estimate.workload import WorkloadEstimator
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.first_policy import first_policy
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
@@ -20,7 +20,7 @@ STALE_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TuningState:
     """What is remembered from tick to tick of one service; bounded.
 
     `policy`: the law's, live in Auto. `held_until`: nothing moves before, since a policy was seen to fail.
@@ -29,8 +29,8 @@ class State:
     """
 
     policy: Policy
-    learner: Learner = field(default_factory=Learner)
-    seen: Seen = field(default_factory=Seen)
+    step_time: StepTimeEstimator = field(default_factory=StepTimeEstimator)
+    workload: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     held_until: float = float("-inf")
     changed_at: float = float("-inf")
     balance: Balance | None = None
@@ -52,9 +52,9 @@ class Decision:
     at: float
     before: Policy
     policy: Policy
-    hold: Hold | None
+    hold: HoldReason | None
     trigger: str
-    choice: Choice | None = None
+    output: ControlOutput | None = None
 
     @property
     def changed(self) -> bool:
@@ -62,6 +62,6 @@ class Decision:
         return self.policy != self.before
 
 
-def start(spec: TuningSpec) -> State:
+def start(spec: TuningSpec) -> TuningState:
     """State of a service never tuned before."""
-    return State(policy=first_policy(spec))
+    return TuningState(policy=first_policy(spec))

@@ -1,7 +1,7 @@
-"""The brain's loops: read all signals once per tick, let each service's seat act on its own.
+"""The tuner's loops: read all signals once per tick, let each service's tuner act on its own.
 
 Two rhythms: the tick (5 s) reads Prometheus and decides; the watch (1 s) only looks, in memory, for pods whose engine
-came back, and gives them their setpoint. A spec that changed brings the next tick forward. Seats act side by side, each
+came back, and gives them their setpoint. A spec that changed brings the next tick forward. They act side by side, each
 behind its own lock: one service whose pods hang delays neither the tick nor the others, it just misses ticks.
 """
 
@@ -22,10 +22,10 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning import model_sharing
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import Services
-from flyball_operator.tuning.service_tuner import Seat
+from flyball_operator.tuning.service_tuner import ServiceTuner
 
 _log: Final = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 1.0
@@ -59,24 +59,26 @@ class SignalReader(Protocol):
         ...
 
 
-class Brain:
+class Tuner:
     """Tunes every service while we lead."""
 
-    def __init__(self, *, services: Services, reader: SignalReader, tools: Tools, tick_seconds: float = 5.0) -> None:
+    def __init__(
+        self, *, services: Services, reader: SignalReader, dependencies: Dependencies, tick_seconds: float = 5.0
+    ) -> None:
         self._services = services
         self._reader = reader
-        self._tools = tools
-        self._leadership = tools.leadership
-        self._metrics = tools.metrics
-        self._clock = tools.clock
+        self._dependencies = dependencies
+        self._leadership = dependencies.leadership
+        self._metrics = dependencies.metrics
+        self._clock = dependencies.clock
         self._tick_seconds = tick_seconds
-        self._seats: dict[str, Seat] = {}
+        self._tuners: dict[str, ServiceTuner] = {}
         #: When the ticks of a service begin, by UID. What each does once per window, like learning, would fall into the
         #: same tick for all that began in one. What runs is taken over before, so that it is given back to engines.
         self._begin_at: dict[str, float] = {}
         self._asked: dict[str, tuple[int, str | None]] = {}
         self._edited = asyncio.Event()
-        self._turned_at = tools.clock()
+        self._turned_at = dependencies.clock()
 
     def idle(self) -> float:
         """Seconds since all services were last looked at, or might have been, would we lead."""
@@ -90,7 +92,7 @@ class Brain:
                 group.create_task(self._watches(group), name="watches"),
             ]
             await first(loops)
-            raise EndedError(f"the brain: {ended(loops)}")
+            raise EndedError(f"the tuner: {ended(loops)}")
 
     async def _ticks(self, group: asyncio.TaskGroup) -> None:
         """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
@@ -111,7 +113,7 @@ class Brain:
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _tick(self, group: asyncio.TaskGroup) -> None:
-        services = self._muster(group)
+        services = self._sync(group)
         if services is None:
             return
         began = self._clock()
@@ -123,98 +125,100 @@ class Brain:
         attainment = await self._reader.attainment()
         self._metrics.prometheus_seconds.observe(self._clock() - began)
         for identity, observation in observations.items():
-            seat = self._seats.get(identity[1])
-            if seat is not None and not seat.lock.locked():
-                tick = partial(seat.tick, observation, _of(attainment, identity))
-                work = tick if self._begin_at[identity[1]] <= began else seat.take_over
-                group.create_task(self._guarded(seat, work))
+            tuner = self._tuners.get(identity[1])
+            if tuner is not None and not tuner.lock.locked():
+                tick = partial(tuner.tick, observation, _of(attainment, identity))
+                work = tick if self._begin_at[identity[1]] <= began else tuner.take_over
+                group.create_task(self._guarded(tuner, work))
                 # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
                 # an engine is heard, and connections that are there seem to have timed out.
                 await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
 
     async def _watch(self, group: asyncio.TaskGroup) -> None:
-        services = self._muster(group)
+        services = self._sync(group)
         if services is None:
             return
-        for seat in self._seats.values():
+        for tuner in self._tuners.values():
             try:
-                self._keep(seat, group)
+                self._keep(tuner, group)
             except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
-                self._failed(seat, error)
+                self._failed(tuner, error)
         asked = {service.metadata.uid: _asked(service) for service in services}
         if asked != self._asked:
             self._asked = asked
             self._edited.set()
 
-    def _keep(self, seat: Seat, group: asyncio.TaskGroup) -> None:
+    def _keep(self, tuner: ServiceTuner, group: asyncio.TaskGroup) -> None:
         """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
-        if seat.heart.to_be_told():
-            group.create_task(self._caught(seat, seat.tell_late))
-        if not seat.lock.locked() and seat.to_be_kept():
-            group.create_task(self._guarded(seat, seat.keep))
+        if tuner.liveness.to_be_told():
+            group.create_task(self._caught(tuner, tuner.tell_late))
+        if not tuner.lock.locked() and tuner.to_be_kept():
+            group.create_task(self._guarded(tuner, tuner.keep))
 
-    def _muster(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
-        """Seats for the services there are, none for those gone. Returns the services, None while we do not lead.
+    def _sync(self, group: asyncio.TaskGroup) -> Collection[InferenceService] | None:
+        """Tuners for the services there are, none for those gone. Returns the services, None while we do not lead.
 
         One process leads once: an epoch that was raised is the same leadership.
         """
         if not self._leadership.may_act():
             return None
         present = {service.metadata.uid: service for service in self._services.all()}
-        gone = self._seats.keys() - present.keys()
+        gone = self._tuners.keys() - present.keys()
         for uid in gone:
-            dismissed = self._seats.pop(uid)
+            dismissed = self._tuners.pop(uid)
             del self._begin_at[uid]
             self._metrics.forget(*dismissed.labels)
             group.create_task(self._dismiss(dismissed))
         if gone:
             self._forget_given(present)
-        # Once for all of them: a new leader has every seat to make, in one turn of the loop that renews the lease, too.
-        new = [uid for uid in present if uid not in self._seats]
+        # Once for all of them: a new leader makes a tuner for each, in one turn of the loop that renews the lease, too.
+        new = [uid for uid in present if uid not in self._tuners]
         known = model_sharing.models_of(present.values()) if new else {}
         at_once, now = max(BEGUN_AT_ONCE, math.ceil(len(new) / TICKS_OF_A_WINDOW)), self._clock()
         self._begin_at |= {uid: now + number // at_once * self._tick_seconds for number, uid in enumerate(new)}
         for uid, service in present.items():
-            seat = self._seats.get(uid)
-            if seat is None:
-                seat = self._seats[uid] = Seat(service, self._tools, known.get(model_sharing.kind_of(service)))
-            seat.update(service, self._services.pods(uid))
-        self._metrics.services.set(len(self._seats))
+            tuner = self._tuners.get(uid)
+            if tuner is None:
+                tuner = self._tuners[uid] = ServiceTuner(
+                    service, self._dependencies, known.get(model_sharing.kind_of(service))
+                )
+            tuner.update(service, self._services.pods(uid))
+        self._metrics.services.set(len(self._tuners))
         return present.values()
 
     def _forget_given(self, present: Collection[str]) -> None:
         """Forget the generations of services that are gone, the oldest first. Status has them, should one come back."""
-        given = self._tools.given
+        given = self._dependencies.given
         gone = [uid for uid in given if uid not in present]
         for uid in gone[: max(0, len(gone) - GONE_REMEMBERED)]:
             del given[uid]
 
-    async def _dismiss(self, seat: Seat) -> None:
-        """End a seat. What it still did, it has measured: that is dropped, too, unless another one has its name."""
-        await self._caught(seat, seat.close)
-        async with seat.lock:
-            if seat.labels not in {other.labels for other in self._seats.values()}:
-                self._metrics.forget(*seat.labels)
+    async def _dismiss(self, tuner: ServiceTuner) -> None:
+        """End a service's tuner. What it still measured is dropped, too, unless another service has its name."""
+        await self._caught(tuner, tuner.close)
+        async with tuner.lock:
+            if tuner.labels not in {other.labels for other in self._tuners.values()}:
+                self._metrics.forget(*tuner.labels)
 
-    async def _guarded(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
-        async with seat.lock:
-            await self._caught(seat, work)
+    async def _guarded(self, tuner: ServiceTuner, work: Callable[[], Awaitable[None]]) -> None:
+        async with tuner.lock:
+            await self._caught(tuner, work)
 
-    async def _caught(self, seat: Seat, work: Callable[[], Awaitable[None]]) -> None:
+    async def _caught(self, tuner: ServiceTuner, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - whatever one service does, the others go on
-            self._failed(seat, error)
+            self._failed(tuner, error)
 
-    def _failed(self, seat: Seat, error: Exception) -> None:
-        self._metrics.failed(*seat.labels)
-        seat.heart.failed(error)
+    def _failed(self, tuner: ServiceTuner, error: Exception) -> None:
+        self._metrics.failed(*tuner.labels)
+        tuner.liveness.failed(error)
         if isinstance(error, ClusterError):
             # The API server is away or somebody else was faster; the next tick is another try.
-            _log.warning("%s/%s: this tick failed: %s: %s", *seat.labels, type(error).__name__, error)
+            _log.warning("%s/%s: this tick failed: %s: %s", *tuner.labels, type(error).__name__, error)
         else:
-            _log.error("%s/%s: this tick failed", *seat.labels, exc_info=error)
+            _log.error("%s/%s: this tick failed", *tuner.labels, exc_info=error)
 
 
 def _asked(service: InferenceService) -> tuple[int, str | None]:

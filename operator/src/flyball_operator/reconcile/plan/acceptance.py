@@ -42,7 +42,7 @@ class AcceptedReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Acceptance:
     """The answer, and why."""
 
     accepted: bool
@@ -50,25 +50,25 @@ class Verdict:
     message: str
 
 
-def judge(snapshot: Snapshot) -> Verdict:
+def judge(snapshot: Snapshot) -> Acceptance:
     """The first refusal, else acceptance."""
     return next(_refusals(snapshot), _accepted(snapshot.desire.meta))
 
 
-def _accepted(meta: ObjectMeta) -> Verdict:
+def _accepted(meta: ObjectMeta) -> Acceptance:
     prefix = f"{names.GROUP}/"
     unknown = sorted(key for key in meta.annotations if key.startswith(prefix) and key not in names.USER_ANNOTATIONS)
     if not unknown:
-        return Verdict(True, AcceptedReason.ACCEPTED, "the spec can be acted upon")
+        return Acceptance(True, AcceptedReason.ACCEPTED, "the spec can be acted upon")
     listed, accepted = ", ".join(unknown[:_LISTED]), ", ".join(names.USER_ANNOTATIONS)
     message = f"annotation {listed} is not known and does nothing; accepted under {prefix}: {accepted}"
-    return Verdict(True, AcceptedReason.UNKNOWN_ANNOTATION, message)
+    return Acceptance(True, AcceptedReason.UNKNOWN_ANNOTATION, message)
 
 
-def _refusals(snapshot: Snapshot) -> Iterator[Verdict]:
+def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
     service = snapshot.desire.service
     if service is None:
-        yield Verdict(False, AcceptedReason.INVALID_SPEC, snapshot.desire.error)
+        yield Acceptance(False, AcceptedReason.INVALID_SPEC, snapshot.desire.error)
         return
     for kind in NAMED_KINDS:
         found = snapshot.objects.get(kind)
@@ -77,10 +77,10 @@ def _refusals(snapshot: Snapshot) -> Iterator[Verdict]:
     if service.spec.engine.governed:
         yield from _misconfigured(snapshot)
     if snapshot.refused:
-        yield Verdict(False, AcceptedReason.REFUSED, snapshot.refused)
+        yield Acceptance(False, AcceptedReason.REFUSED, snapshot.refused)
 
 
-def _conflict(snapshot: Snapshot, found: Object) -> Verdict:
+def _conflict(snapshot: Snapshot, found: Object) -> Acceptance:
     meta = snapshot.desire.meta
     what = f"{found['kind']} {meta.name}"
     owner = controller(found)
@@ -88,15 +88,15 @@ def _conflict(snapshot: Snapshot, found: Object) -> Verdict:
         whose = "has no owner (made by hand, or left by an earlier service with --cascade=orphan)"
     elif owner.get("kind") == names.KIND and owner.get("name") == meta.name:
         message = f"{what} of an earlier service of this name is still being removed"
-        return Verdict(False, AcceptedReason.EARLIER_SERVICE_LEAVING, message)
+        return Acceptance(False, AcceptedReason.EARLIER_SERVICE_LEAVING, message)
     else:
         whose = f"belongs to {owner.get('kind')} {owner.get('name')}"
     command = f"kubectl delete {str(found['kind']).lower()} {meta.name} -n {meta.namespace}"
     remedy = f"remove it ({command}) or give this service another name"
-    return Verdict(False, AcceptedReason.NAME_CONFLICT, f"{what} {whose} and is left alone: {remedy}")
+    return Acceptance(False, AcceptedReason.NAME_CONFLICT, f"{what} {whose} and is left alone: {remedy}")
 
 
-def _misconfigured(snapshot: Snapshot) -> Iterator[Verdict]:
+def _misconfigured(snapshot: Snapshot) -> Iterator[Acceptance]:
     missing = {
         "FLYBALL_PLUGIN_IMAGE": snapshot.config.plugin_image,
         "FLYBALL_SIGNING_KEY_FILE": snapshot.config.public_key,
@@ -104,4 +104,4 @@ def _misconfigured(snapshot: Snapshot) -> Iterator[Verdict]:
     for setting, value in missing.items():
         if not value:
             message = f"governed engines need the operator's {setting}, which is not set"
-            yield Verdict(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)
+            yield Acceptance(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)

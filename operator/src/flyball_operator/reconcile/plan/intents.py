@@ -1,4 +1,4 @@
-"""What a plan consists of: writes with their preconditions, the hands' part of the status, events.
+"""What a plan consists of: writes with their preconditions, the reconciler's part of the status, events.
 
 An intent carries everything its write needs, so that applying it decides nothing: the precondition (absent, this UID at
 this resource version) is in the plan, where it can be read and tested. Pure.
@@ -66,7 +66,7 @@ class Event:
 class Plan:
     """What to do about one service: intents in this order, then the status, then the events.
 
-    `status` is the hands' whole part of the status, None where nothing is to be written. `requeue_after` are seconds
+    `status` is the reconciler's whole part of the status, None where nothing is to be written. `requeue_after`: seconds
     after which to look again although nothing changed; None waits for a change.
     """
 

@@ -113,7 +113,7 @@ def created_entry(found: Object) -> int | None:
     that entry holds it, so the entry is turned into one of operation Apply (as client-go's `csaupgrade` does).
     """
     for index, entry in enumerate(found["metadata"].get("managedFields") or ()):
-        ours = entry.get("manager") == names.MANAGER_HANDS and entry.get("operation") == "Update"
+        ours = entry.get("manager") == names.MANAGER_RECONCILER and entry.get("operation") == "Update"
         if ours and not entry.get("subresource"):
             return index
     return None

@@ -1,4 +1,4 @@
-"""From a snapshot to a plan: the one function the hands call.
+"""From a snapshot to a plan: the one function the reconciler calls.
 
 Same snapshot, same plan; a plan made after applying one is empty, or says who changes the result. A crash between any
 two writes leaves a state from which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import deployment, disruption_budget, revision, service, settling, status
-from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict, judge
+from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.reconcile.plan.objects import (
     Kind,
@@ -56,7 +56,7 @@ def plan(snapshot: Snapshot) -> Plan:
     return _with_status(snapshot, verdict, rollout, Plan(rest, requeue_after=min(looks, default=None)))
 
 
-def _patience(verdict: Verdict) -> float | None:
+def _patience(verdict: Acceptance) -> float | None:
     match verdict.reason:
         case AcceptedReason.NAME_CONFLICT:
             return _CONFLICT_SECONDS
@@ -116,7 +116,7 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
     return Claim(kind, name(live), patch)
 
 
-def _with_status(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None, so_far: Plan) -> Plan:
+def _with_status(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None, so_far: Plan) -> Plan:
     wanted = status.render(snapshot, verdict, rollout)
     change = status.difference(snapshot, wanted)
     if not change.any:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict
+from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.intents import Apply, Intent
 from flyball_operator.reconcile.plan.objects import Item, Kind, Object, Path, digest, name, spelt
 from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
@@ -66,7 +66,7 @@ def patience(snapshot: Snapshot, given_up: Iterable[Apply]) -> float:
     return snapshot.config.resync_seconds - max(ages)
 
 
-def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Verdict:
+def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Acceptance:
     """Names the objects, their fields, and who changes them."""
     said = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
     said |= {one.kind: _changed(snapshot, one) for one in given_up}
@@ -74,7 +74,7 @@ def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Verdict:
     sentences.append("Exempt the object, or ask for the same in the spec.")
     again = format_duration(snapshot.config.resync_seconds)
     sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
-    return Verdict(False, AcceptedReason.CHANGED_BY_OTHERS, " ".join(sentences))
+    return Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, " ".join(sentences))
 
 
 def _changed(snapshot: Snapshot, apply: Apply) -> str:
@@ -127,7 +127,7 @@ def _managers(live: Object, path: Path) -> set[str]:
     return {
         str(entry.get("manager"))
         for entry in live["metadata"].get("managedFields") or ()
-        if entry.get("manager") != names.MANAGER_HANDS and _owns(entry.get("fieldsV1") or {}, path)
+        if entry.get("manager") != names.MANAGER_RECONCILER and _owns(entry.get("fieldsV1") or {}, path)
     }
 
 

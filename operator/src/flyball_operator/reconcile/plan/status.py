@@ -1,4 +1,4 @@
-"""The hands' part of the status: five conditions, each decided by a chain of rules whose first answer counts.
+"""The reconciler's part of the status: five conditions, each decided by a chain of rules whose first answer counts.
 
 `Accepted`: can be acted upon. `Progressing`: whether pods are, or are being brought, as asked for (as a Deployment's:
 False is trouble). `Available`: at least one Ready endpoint, of whatever generation; not the Deployment's word, which
@@ -17,7 +17,7 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, Condition, ConditionType
 from flyball_operator.reconcile.plan import revision, service
-from flyball_operator.reconcile.plan.acceptance import AcceptedReason, Verdict
+from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.intents import Event
 from flyball_operator.reconcile.plan.labels import selector_text
@@ -30,7 +30,7 @@ QUIET_SECONDS: Final = 60.0
 
 
 class Reason(StrEnum):
-    """Reasons of the hands' conditions besides those of acceptance and of `CauseReason`."""
+    """Reasons of the reconciler's conditions besides those of acceptance and of `CauseReason`."""
 
     ROLLING_OUT = "RollingOut"
     """Pods are being brought to the template asked for."""
@@ -55,7 +55,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Claim:
+class ConditionClaim:
     """What a condition says."""
 
     status: bool
@@ -78,9 +78,9 @@ def ready_endpoints(snapshot: Snapshot) -> int:
     )
 
 
-def claims(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> dict[ConditionType, Claim]:
+def claims(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None) -> dict[ConditionType, ConditionClaim]:
     """What the conditions say about this snapshot."""
-    accepted = Claim(verdict.accepted, verdict.reason.value, verdict.message)
+    accepted = ConditionClaim(verdict.accepted, verdict.reason.value, verdict.message)
     progressing = _progressing(rollout)
     available = _available(snapshot, rollout)
     said = {
@@ -96,45 +96,49 @@ def claims(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> dic
     return said
 
 
-def _progressing(rollout: Rollout | None) -> Claim:
+def _progressing(rollout: Rollout | None) -> ConditionClaim:
     if rollout is None:
-        return Claim(False, Reason.NOT_ACCEPTED, "nothing is changed while the service is not accepted")
+        return ConditionClaim(False, Reason.NOT_ACCEPTED, "nothing is changed while the service is not accepted")
     detail = f"{rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
     match rollout.stage:
         case Stage.ROLLED_BACK:
             advice = "the last good pod template is back; change the spec to try again"
-            return Claim(False, Reason.ROLLED_BACK, f"{detail}; {advice}")
+            return ConditionClaim(False, Reason.ROLLED_BACK, f"{detail}; {advice}")
         case Stage.FAILED if rollout.cause is not None:
-            return Claim(False, rollout.cause.reason, f"{rollout.cause.message}; there is no earlier good generation")
+            return ConditionClaim(
+                False, rollout.cause.reason, f"{rollout.cause.message}; there is no earlier good generation"
+            )
         case Stage.FAILED:
-            return Claim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
+            return ConditionClaim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
         case Stage.COMPLETE:
-            return Claim(True, Reason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
+            return ConditionClaim(True, Reason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
         case Stage.ROLLING:
-            return Claim(True, Reason.ROLLING_OUT, detail or "pods are being brought to the template asked for")
+            return ConditionClaim(
+                True, Reason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
+            )
 
 
-def _available(snapshot: Snapshot, rollout: Rollout | None) -> Claim:
+def _available(snapshot: Snapshot, rollout: Rollout | None) -> ConditionClaim:
     if ready_endpoints(snapshot):
         return _served(snapshot)
     if _wanted(snapshot) == 0:
-        return Claim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+        return ConditionClaim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
     if rollout is not None and rollout.outage is not None:
-        return Claim(False, rollout.outage.reason, rollout.outage.message)
-    return Claim(False, Reason.NO_READY_ENDPOINT, "no pod serves")
+        return ConditionClaim(False, rollout.outage.reason, rollout.outage.message)
+    return ConditionClaim(False, Reason.NO_READY_ENDPOINT, "no pod serves")
 
 
-def _served(snapshot: Snapshot) -> Claim:
+def _served(snapshot: Snapshot) -> ConditionClaim:
     """Whose pods serve. Endpoints do not say; a Ready pod's template does."""
     wanted, ready = snapshot.desire.service, ready_templates(snapshot.pods)
     if not ready or (wanted is not None and revision.spec_hash(wanted) in ready):
-        return Claim(True, Reason.ENDPOINTS_READY, "at least one pod serves")
+        return ConditionClaim(True, Reason.ENDPOINTS_READY, "at least one pod serves")
     kept = (found for item in snapshot.revisions if (found := revision.read(item)) is not None)
     numbers = sorted(found.number for found in kept if found.spec_hash in ready)
     serving = f"revision {', '.join(map(str, numbers))} serves" if numbers else "an earlier revision serves"
     generation = snapshot.desire.meta.generation
     message = f"{serving}, not what generation {generation} asks for (kubectl get controllerrevisions lists revisions)"
-    return Claim(True, Reason.EARLIER_REVISION_SERVES, message)
+    return ConditionClaim(True, Reason.EARLIER_REVISION_SERVES, message)
 
 
 def _wanted(snapshot: Snapshot) -> int | None:
@@ -143,24 +147,26 @@ def _wanted(snapshot: Snapshot) -> int | None:
     return None if deployment is None else int(deployment["spec"].get("replicas", 1))
 
 
-def _ready(snapshot: Snapshot, rollout: Rollout | None, progressing: Claim, available: Claim) -> Claim:
+def _ready(
+    snapshot: Snapshot, rollout: Rollout | None, progressing: ConditionClaim, available: ConditionClaim
+) -> ConditionClaim:
     if rollout is None or rollout.stage is not Stage.COMPLETE:
         return replace(progressing, status=False)
     wanted = _wanted(snapshot)
     if rollout.full and wanted == 0:
-        return Claim(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, and no pod is left")
+        return ConditionClaim(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, and no pod is left")
     if not available.status:
         return available
     if not rollout.full:
         counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
         detail = f": {rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
         message = f"{counts.get('readyReplicas', 0)} of {wanted} replicas are ready{detail}"
-        return Claim(False, Reason.REPLICAS_NOT_READY, message)
-    return Claim(True, Reason.SERVING, "as many pods as asked for serve, all with the template asked for")
+        return ConditionClaim(False, Reason.REPLICAS_NOT_READY, message)
+    return ConditionClaim(True, Reason.SERVING, "as many pods as asked for serve, all with the template asked for")
 
 
-def render(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> Object:
-    """The hands' whole part of the status."""
+def render(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None) -> Object:
+    """The reconciler's whole part of the status."""
     meta = snapshot.desire.meta
     counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
     return {
@@ -175,7 +181,7 @@ def render(snapshot: Snapshot, verdict: Verdict, rollout: Rollout | None) -> Obj
     }
 
 
-def _condition(snapshot: Snapshot, kind: ConditionType, claim: Claim) -> Object:
+def _condition(snapshot: Snapshot, kind: ConditionType, claim: ConditionClaim) -> Object:
     word = "True" if claim.status else "False"
     before = _find(snapshot, kind)
     kept = before is not None and before.status == word and before.last_transition_time

@@ -1,7 +1,7 @@
-"""The hands' part of the status of a service whose namespace is not watched.
+"""The reconciler's part of the status of a service whose namespace is not watched.
 
 Nothing is decided about such a service: what is around it may not be read. So the figures of the status stay, with
-the generation that they are of, and every condition of the hands is Unknown. Pure.
+the generation that they are of, and every condition of the reconciler is Unknown. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from flyball_operator.api.v1alpha1 import BRAIN_FIELDS, HANDS_CONDITIONS, ConditionType
+from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, TUNER_FIELDS, ConditionType
 from flyball_operator.reconcile.plan.objects import Object, timestamp
 
 #: The namespace is missing, or rights that the operator needs there are not granted; the message says which.
@@ -17,7 +17,7 @@ NAMESPACE_NOT_WATCHED: Final = "NamespaceNotWatched"
 
 
 def unwatched(raw: Object, why: str, *, epoch: int, now: datetime) -> Object | None:
-    """The hands' part for a service as read; None if its status says so already."""
+    """The reconciler's part for a service as read; None if its status says so already."""
     found = raw.get("status") or {}
     before = {item.get("type"): item for item in found.get("conditions") or ()}
     conditions = [
@@ -34,7 +34,7 @@ def unwatched(raw: Object, why: str, *, epoch: int, now: datetime) -> Object | N
     ]
     if all(before.get(item["type"], {}).get("message") == item["message"] for item in conditions):
         return None
-    kept = {field: value for field, value in found.items() if field not in BRAIN_FIELDS}
+    kept = {field: value for field, value in found.items() if field not in TUNER_FIELDS}
     return {**kept, "epoch": epoch, "conditions": conditions}
 
 

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
-from flyball_operator.tuning.actuate.engine_pods import Crew
+from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.filters.canary import Canary, Ended, is_due
 from flyball_operator.tuning.policy import Policy
 
 
-class Vetting:
+class CanaryRollout:
     """The memory of one service. `vetted`: its engines have run under a policy of the model that is trusted now.
 
     `failure`: why the last trial failed, until that is undone.
     """
 
-    def __init__(self, crew: Crew, clock: Callable[[], float], *, vetted: bool) -> None:
-        self._crew = crew
+    def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], *, vetted: bool) -> None:
+        self._engine_pods = engine_pods
         self._clock = clock
         self._vetted = vetted
         self._canary: Canary | None = None
@@ -31,9 +31,9 @@ class Vetting:
 
     def others(self, start: Policy) -> Policy | None:
         """What the others keep while one pod has a setpoint alone, None if none has. Untold, they have `start`."""
-        if self._crew.alone is None:
+        if self._engine_pods.alone is None:
             return None
-        kept = self._crew.alone[1]
+        kept = self._engine_pods.alone[1]
         return Policy.of(kept) if kept is not None else start
 
     def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
@@ -41,10 +41,10 @@ class Vetting:
 
         `left` is what they run under; `trusted` whether decisions rest on the model.
         """
-        due = is_due(live=live, trusted=trusted, vetted=self._vetted, pods=self._crew.ready)
-        first = self._crew.busiest() if due else None
+        due = is_due(live=live, trusted=trusted, vetted=self._vetted, pods=self._engine_pods.ready)
+        first = self._engine_pods.busiest() if due else None
         if first is not None:
-            self._crew.alone = (first.uid, before)
+            self._engine_pods.alone = (first.uid, before)
             self._canary = Canary(pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted)
 
     def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[Canary, Ended] | None:
@@ -52,7 +52,10 @@ class Vetting:
         self._vetted = self._vetted and trusted
         if self._canary is None:
             return None
-        canary, found = self._canary, self._canary.after(self._crew.showing(self._canary.pod, setpoint), self._clock())
+        canary, found = (
+            self._canary,
+            self._canary.after(self._engine_pods.showing(self._canary.pod, setpoint), self._clock()),
+        )
         if isinstance(found, Canary):
             self._canary = found
             return None
@@ -68,11 +71,11 @@ class Vetting:
 
     def resume(self, tuning: TuningStatus) -> None:
         """Go on with what a pause left under the last leader: one pod at most has what status says, the others keep."""
-        newest, held = (tuning.epoch, tuning.generation), self._crew.accepted()
+        newest, held = (tuning.epoch, tuning.generation), self._engine_pods.accepted()
         first = [uid for uid, given in held.items() if given.order() == newest]
         older = [given for given in held.values() if given.order() < newest]
         if older and len(first) <= 1:
-            self._crew.alone = (first[0] if first else "", max(older, key=Setpoint.order))
+            self._engine_pods.alone = (first[0] if first else "", max(older, key=Setpoint.order))
 
     def stop(self) -> None:
         """Nothing is tried any more. Until `end` each pod keeps what it has: what all shall have is not written yet."""
@@ -80,5 +83,5 @@ class Vetting:
 
     def end(self) -> None:
         """All pods get what is pushed."""
-        self._canary = self._crew.alone = None
+        self._canary = self._engine_pods.alone = None
         self.failure = ""

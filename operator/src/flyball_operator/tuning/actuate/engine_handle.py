@@ -8,7 +8,7 @@ from typing import Final
 
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.errors import BadAnswerError, EngineError, RefusedError, UnreachableError
-from flyball_operator.tuning.filters.stall import Standstill
+from flyball_operator.tuning.filters.stall import Stall
 from flyball_operator.tuning.report.conditions import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
@@ -16,7 +16,7 @@ LEAST_WAIT: Final = 1.0
 
 
 @dataclass
-class Member:
+class EngineHandle:
     """One start of one pod's engine, as far as it is known.
 
     `contested`: the number that it says it has another body under. `unknown`: knobs that it does not know, having
@@ -34,10 +34,10 @@ class Member:
     contested: Generation | None = None
     unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
-    standstills: dict[int, Standstill] = field(default_factory=dict)
+    standstills: dict[int, Stall] = field(default_factory=dict)
 
     @property
-    def stuck(self) -> list[Standstill]:
+    def stuck(self) -> list[Stall]:
         """Of its cores that let nobody in."""
         return [found for found in self.standstills.values() if found.stuck]
 
@@ -53,13 +53,13 @@ def common(read_back: ReadBack) -> Generation | None:
     return applied.pop() if len(applied) == 1 and not read_back.unknown else None
 
 
-def thrown_out(member: Member) -> list[Clamp]:
+def thrown_out(handle: EngineHandle) -> list[Clamp]:
     """The limits that are at their start values because the watchdog threw the setpoint out; empty if it did not.
 
     The engine goes on naming the generation: what it heard is what it is renewed by, and only a newer one is tried. So
     such a member holds the setpoint, and is not written to, and runs under another.
     """
-    cores = member.read_back.cores if member.read_back is not None else ()
+    cores = handle.read_back.cores if handle.read_back is not None else ()
     return [clamp for core in cores for clamp in core.clamped if clamp.reason == ClampReason.WATCHDOG]
 
 
@@ -71,15 +71,15 @@ def trip(clamps: Iterable[Clamp]) -> str:
     return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
 
 
-def claimed(member: Member) -> Generation | None:
+def claimed(handle: EngineHandle) -> Generation | None:
     """The newest number that an engine says it holds: some part of it echoes it, or it refused an older one for it."""
     found: list[Generation | None] = []
-    if member.read_back is not None:
-        accepted = member.read_back.accepted
-        found += [core.applied for core in member.read_back.cores]
+    if handle.read_back is not None:
+        accepted = handle.read_back.accepted
+        found += [core.applied for core in handle.read_back.cores]
         found.append(generation_of(accepted) if accepted is not None else None)
-    if isinstance(member.problem, RefusedError):
-        found.append(member.problem.applied)
+    if isinstance(handle.problem, RefusedError):
+        found.append(handle.problem.applied)
     return max((number for number in found if number is not None), key=Generation.order, default=None)
 
 

@@ -35,7 +35,7 @@ from flyball_operator.engines.errors import (
 )
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
-    Member,
+    EngineHandle,
     claimed,
     common,
     generation_of,
@@ -45,7 +45,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
     thrown_out,
     trip,
 )
-from flyball_operator.tuning.actuate.generation_bounds import Reach
+from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.filters.canary import Showing
 from flyball_operator.tuning.filters.stall import observed
 from flyball_operator.tuning.observe.signals import CellKey, Sums, cells_of
@@ -66,7 +66,7 @@ RENEW_SHARE: Final = 0.25
 
 
 @dataclass
-class Crew:
+class EnginePods:
     """The pods of one service. `clock` is monotonic, in seconds; `reach`: how far their numbers can have got by now."""
 
     client: EngineClient
@@ -75,22 +75,22 @@ class Crew:
     on_failed: Callable[[EngineError], None]
     on_tripped: Callable[[str], None]
     port: int
-    reach: Callable[[], Reach]
+    reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
-    _members: dict[str, Member] = field(default_factory=dict)
+    _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
-    def muster(self, pods: Sequence[EnginePod]) -> None:
+    def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
         self._ready = {pod.uid: pod for pod in pods if pod.ready and pod.ip is not None}
         kept = {}
         for pod in self._ready.values():
-            member = self._members.get(pod.uid)
+            handle = self._handles.get(pod.uid)
             container = (pod.container_id, pod.restarts)
-            kept[pod.uid] = member if member is not None and member.container == container else Member(container)
-        self._members = kept
+            kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
+        self._handles = kept
 
     @property
     def ready(self) -> int:
@@ -100,19 +100,19 @@ class Crew:
     def applied(self, setpoint: Setpoint) -> int:
         """Ready pods of which every core has confirmed this setpoint, and runs under it."""
         wanted = generation_of(setpoint)
-        return sum(1 for member in self._members.values() if member.holds == wanted and not thrown_out(member))
+        return sum(1 for handle in self._handles.values() if handle.holds == wanted and not thrown_out(handle))
 
     def read_backs(self) -> dict[str, ReadBack]:
         """The last read-back of each pod, by pod and container start."""
         return {
-            f"{uid}/{member.container}": member.read_back
-            for uid, member in self._members.items()
-            if member.read_back is not None
+            f"{uid}/{handle.container}": handle.read_back
+            for uid, handle in self._handles.items()
+            if handle.read_back is not None
         }
 
     def accepted(self) -> dict[str, Setpoint]:
         """The setpoint that each pod holds, by UID, as last read back; those that hold none are not in it."""
-        read = {uid: member.read_back for uid, member in self._members.items()}
+        read = {uid: handle.read_back for uid, handle in self._handles.items()}
         return {uid: found.accepted for uid, found in read.items() if found is not None and found.accepted is not None}
 
     @property
@@ -123,24 +123,24 @@ class Crew:
     def busiest(self) -> EnginePod | None:
         """The governed pod with the most requests, of which most is to be seen; None if all have something wrong."""
         well = {
-            uid: sum(core.running + core.waiting for core in member.read_back.cores)
-            for uid, member in self._members.items()
-            if member.read_back is not None and member.read_back.governed and member.problem is None
-            if not self._doubted(member)
+            uid: sum(core.running + core.waiting for core in handle.read_back.cores)
+            for uid, handle in self._handles.items()
+            if handle.read_back is not None and handle.read_back.governed and handle.problem is None
+            if not self._doubted(handle)
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
     def showing(self, uid: str, setpoint: Setpoint) -> Showing:
         """What one pod shows of running under a setpoint."""
-        member = self._members.get(uid)
-        if member is None or member.read_back is None:
-            return Showing(ready=member is not None)
-        cores, confirmed = member.read_back.cores, member.holds == generation_of(setpoint)
+        handle = self._handles.get(uid)
+        if handle is None or handle.read_back is None:
+            return Showing(ready=handle is not None)
+        cores, confirmed = handle.read_back.cores, handle.holds == generation_of(setpoint)
         return Showing(
             ready=True,
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.
-            tripped=confirmed and bool(thrown_out(member)),
+            tripped=confirmed and bool(thrown_out(handle)),
             busy=any(core.running + core.waiting > 0 for core in cores),
             steps=sum(sums.steps for core in cores for sums in core.steps),
         )
@@ -156,8 +156,8 @@ class Crew:
     def biases(self) -> dict[str, float]:
         """What steps take over what the model says, by the name of each pod that tells; of several cores the mean."""
         found: dict[str, float] = {}
-        for uid, member in self._members.items():
-            cores = member.read_back.cores if member.read_back is not None else ()
+        for uid, handle in self._handles.items():
+            cores = handle.read_back.cores if handle.read_back is not None else ()
             told = [core.local_bias for core in cores if core.local_bias is not None]
             if told:
                 found[self._ready[uid].name] = sum(told) / len(told)
@@ -171,22 +171,22 @@ class Crew:
         """
         names = [
             self._ready[uid].name
-            for uid, member in self._members.items()
-            if any(found.stepping for found in member.stuck) and not thrown_out(member)
+            for uid, handle in self._handles.items()
+            if any(found.stepping for found in handle.stuck) and not thrown_out(handle)
         ]
-        return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._members) else None
+        return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._handles) else None
 
     @property
     def moving(self) -> bool:
         """Whether no core is seen to stand still, be it for a moment."""
-        return not any(s.seen > s.since for member in self._members.values() for s in member.standstills.values())
+        return not any(s.seen > s.since for handle in self._handles.values() for s in handle.standstills.values())
 
     def unsupported(self) -> dict[AnyKnob, str]:
         """Knobs that some governed pod cannot move live, and why."""
         found: dict[AnyKnob, str] = {}
-        for member in self._members.values():
-            if member.read_back is not None and member.read_back.governed:
-                found |= member.read_back.unsupported | member.unknown
+        for handle in self._handles.values():
+            if handle.read_back is not None and handle.read_back.governed:
+                found |= handle.read_back.unsupported | handle.unknown
         return found
 
     def _governed(self) -> list[ReadBack]:
@@ -232,11 +232,11 @@ class Crew:
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
-        return [found for member in self._members.values() if (found := claimed(member)) is not None]
+        return [found for handle in self._handles.values() if (found := claimed(handle)) is not None]
 
-    def _doubted(self, member: Member) -> str:
+    def _doubted(self, handle: EngineHandle) -> str:
         """What is wrong with the numbers that a pod answers with, empty if nothing is."""
-        found = claimed(member)
+        found = claimed(handle)
         return self.reach().said(found) if found is not None else ""
 
     def overtaken(self, live: Setpoint) -> bool:
@@ -247,23 +247,23 @@ class Crew:
         """
         reach = self.reach()
         above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())
-        contested = (member for member in self._members.values() if is_contested(member.problem))
-        return above or any(member.contested == generation_of(live) for member in contested)
+        contested = (handle for handle in self._handles.values() if is_contested(handle.problem))
+        return above or any(handle.contested == generation_of(live) for handle in contested)
 
     def problems(self, *, sheds: bool = False) -> list[tuple[Reason, str]]:
         """What is wrong, the gravest first, each with the pod's name; `sheds`: requests are to be refused."""
         found: list[tuple[Reason, str]] = []
-        for uid, member in self._members.items():
+        for uid, handle in self._handles.items():
             name = self._ready[uid].name
-            if member.read_back is not None and not member.read_back.governed:
+            if handle.read_back is not None and not handle.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif said := self._doubted(member):
+            elif said := self._doubted(handle):
                 found.append((Reason.UNEXPLAINED, f"{name}: {said}"))
-            elif member.problem is not None and not isinstance(member.problem, NotLeadingError):
-                found.append((reason_of(member.problem), f"{name}: {member.problem}"))
-            if clamps := thrown_out(member):
+            elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
+                found.append((reason_of(handle.problem), f"{name}: {handle.problem}"))
+            if clamps := thrown_out(handle):
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip(clamps)}"))
-            if stuck := member.stuck:
+            if stuck := handle.stuck:
                 still = "" if any(standstill.stepping for standstill in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
         lacking = self.unsupported()
@@ -281,12 +281,12 @@ class Crew:
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
-        await self._talk(self._members, self._read)
+        await self._talk(self._handles, self._read)
 
     async def push(self, setpoint: Setpoint) -> None:
         """Write the setpoint to every Ready pod that does not hold it, and is to."""
         told = self._told(setpoint)
-        due = [uid for uid, given in told.items() if self._members[uid].holds != generation_of(given)]
+        due = [uid for uid, given in told.items() if self._handles[uid].holds != generation_of(given)]
         await self._talk(due, lambda there: self._write(there, told[there.key]))
 
     def to_be_kept(self, setpoint: Setpoint) -> bool:
@@ -305,29 +305,29 @@ class Crew:
     def _to_verify(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that hold what they were told, and are to be read back."""
         due = [uid for uid in told if now >= self._verify_at(uid)]
-        return [uid for uid in due if self._members[uid].holds == generation_of(told[uid])]
+        return [uid for uid in due if self._handles[uid].holds == generation_of(told[uid])]
 
     def _to_write(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that are to be written to."""
-        return [uid for uid, given in told.items() if self._is_due(self._members[uid], given, now)]
+        return [uid for uid, given in told.items() if self._is_due(self._handles[uid], given, now)]
 
-    def _is_due(self, member: Member, given: Setpoint, now: float) -> bool:
+    def _is_due(self, handle: EngineHandle, given: Setpoint, now: float) -> bool:
         """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
-        renew_at = member.written_at + given.expires_seconds * RENEW_SHARE
-        return now >= member.retry_at and (member.holds != generation_of(given) or now >= renew_at)
+        renew_at = handle.written_at + given.expires_seconds * RENEW_SHARE
+        return now >= handle.retry_at and (handle.holds != generation_of(given) or now >= renew_at)
 
     def _told(self, setpoint: Setpoint) -> dict[str, Setpoint]:
         """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
         if self.alone is None:
-            return dict.fromkeys(self._members, setpoint)
+            return dict.fromkeys(self._handles, setpoint)
         first, others = self.alone
-        told = {uid: setpoint if uid == first else others for uid in self._members}
+        told = {uid: setpoint if uid == first else others for uid in self._handles}
         return {uid: given for uid, given in told.items() if given is not None}
 
     def _verify_at(self, uid: str) -> float:
         """When a pod that has confirmed is read back again."""
         alone = self.alone is not None and uid == self.alone[0]
-        return self._members[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
+        return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
 
     async def close(self) -> None:
         """End what is still being said."""
@@ -351,60 +351,60 @@ class Crew:
                 talk.result()
 
     async def _read(self, address: Address) -> None:
-        self._heard(address.key, self._members.get(address.key), await self.client.timed(address, self.client.read))
+        self._heard(address.key, self._handles.get(address.key), await self.client.timed(address, self.client.read))
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
-        member = self._members.get(address.key)
+        handle = self._handles.get(address.key)
         told = setpoint
-        if member is not None and member.read_back is not None and not member.read_back.governed:
+        if handle is not None and handle.read_back is not None and not handle.read_back.governed:
             # It would refuse the whole; what is counted of its requests it can be told.
             nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
             told = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
         answer = await self.client.timed(address, lambda there: self.client.write(there, told))
-        self._heard(address.key, member, answer)
-        if member is None:
+        self._heard(address.key, handle, answer)
+        if handle is None:
             return
         now = self.clock()
         if isinstance(answer, Acknowledged):
-            member.written_at, member.wait, member.contested = now, LEAST_WAIT, None
+            handle.written_at, handle.wait, handle.contested = now, LEAST_WAIT, None
             self.on_applied(answer)
         else:
-            member.holds = None
-            member.retry_at, member.wait = now + member.wait, min(LARGEST_WAIT, 2 * member.wait)
+            handle.holds = None
+            handle.retry_at, handle.wait = now + handle.wait, min(LARGEST_WAIT, 2 * handle.wait)
             self.on_failed(answer)
             if is_contested(answer):
-                member.contested = member.contested or generation_of(told)
+                handle.contested = handle.contested or generation_of(told)
             if told.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
-                member.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
+                handle.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
             if told.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
-                member.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
+                handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
             if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 
-    def _heard(self, uid: str, asked: Member | None, answer: Answer) -> None:
+    def _heard(self, uid: str, asked: EngineHandle | None, answer: Answer) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
-        member = self._members.get(uid)
-        if member is None or member is not asked:
+        handle = self._handles.get(uid)
+        if handle is None or handle is not asked:
             return
         if isinstance(answer, Acknowledged):
-            member.read_back, member.problem, member.verified_at = answer.read_back, None, self.clock()
-            member.holds = common(answer.read_back)
+            handle.read_back, handle.problem, handle.verified_at = answer.read_back, None, self.clock()
+            handle.holds = common(answer.read_back)
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
             # first read-back are not news: another leader may have told of them.
             trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
-            if any(count > member.trips.get(core, count) for core, count in trips.items()):
-                self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(member))}")
-            member.trips |= trips
+            if any(count > handle.trips.get(core, count) for core, count in trips.items()):
+                self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(handle))}")
+            handle.trips |= trips
             cores = {core.engine: core for core in answer.read_back.cores}
-            seen = {n: observed(member.standstills.get(n), core, self.clock()) for n, core in cores.items()}
-            member.standstills = {number: found for number, found in seen.items() if found is not None}
+            seen = {n: observed(handle.standstills.get(n), core, self.clock()) for n, core in cores.items()}
+            handle.standstills = {number: found for number, found in seen.items() if found is not None}
         else:
-            member.problem = answer
+            handle.problem = answer
 
 
-#: What the brain moves; an engine that lacks another knob lacks nothing that is asked of it.
+#: What the tuner moves; an engine that lacks another knob lacks nothing that is asked of it.
 _TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 #: So many pods are named in one sentence.
 _NAMED: Final = 3

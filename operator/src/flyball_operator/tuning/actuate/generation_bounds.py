@@ -40,7 +40,7 @@ class Unexplained(StrEnum):
 
 
 @dataclass(frozen=True)
-class Reach:
+class GenerationBounds:
     """How far the numbers of one service can have got.
 
     `epoch`: that of the Lease we hold, 0 before we ever did. `told`: the highest that the service's status names.

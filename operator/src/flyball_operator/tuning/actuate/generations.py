@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from flyball_engine.contract import Generation
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
-from flyball_operator.tuning.actuate.generation_bounds import Reach, counted_on
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds, counted_on
+from flyball_operator.tuning.dependencies import Dependencies
 
 
-class Numbers:
+class Generations:
     """What the next setpoint is numbered by. A service that is taken up again goes on with what it was given before."""
 
-    def __init__(self, service: InferenceService, tools: Tools) -> None:
-        self._leadership = tools.leadership
-        self._given = tools.given
+    def __init__(self, service: InferenceService, dependencies: Dependencies) -> None:
+        self._leadership = dependencies.leadership
+        self._given = dependencies.given
         self._uid = service.metadata.uid
         self._epoch = 0
         tuning = service.status.tuning
@@ -31,9 +31,9 @@ class Numbers:
         self._epoch = self._leadership.epoch or self._epoch
         return self._epoch
 
-    def reach(self, status: InferenceServiceStatus) -> Reach:
+    def reach(self, status: InferenceServiceStatus) -> GenerationBounds:
         """How far numbers can have got by now."""
-        return Reach(epoch=self.epoch, told=max(status.epoch, status.tuning.epoch), given=self.generation)
+        return GenerationBounds(epoch=self.epoch, told=max(status.epoch, status.tuning.epoch), given=self.generation)
 
     def advance(self) -> tuple[int, int, bool]:
         """Take the next number. Returns what to give to `restore` if it cannot be written."""
@@ -49,7 +49,7 @@ class Numbers:
         """Note that the present number goes to engines."""
         self._given[self._uid] = self.generation
 
-    def repair(self, claimed: Iterable[Generation], reach: Reach) -> None:
+    def repair(self, claimed: Iterable[Generation], reach: GenerationBounds) -> None:
         """Have an epoch taken that orders above numbers of engines that nothing explains, where one can be."""
         remedies = [reach.remedy(found) for found in claimed if reach.doubt(found) is not None]
         above = max((epoch for epoch in remedies if epoch is not None), default=None)

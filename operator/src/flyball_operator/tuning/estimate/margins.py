@@ -12,7 +12,7 @@ from statistics import NormalDist
 from typing import Final
 
 from flyball_engine.contract import Metric
-from flyball_operator.tuning.control_input import Demand, Margins
+from flyball_operator.tuning.control_input import Margins, Workload
 from flyball_operator.tuning.spec import Objective
 
 #: Order and gate keep what comes of the queue near the prediction.
@@ -24,15 +24,15 @@ LEAST_ALLOWED: Final = 1e-4
 _NORMAL: Final = NormalDist()
 
 
-def scattered(margins: Margins, objectives: tuple[Objective, ...], demand: Demand) -> Margins:
+def scattered(margins: Margins, objectives: tuple[Objective, ...], workload: Workload) -> Margins:
     """The margins, narrowed for speculation: so that all but the allowed share of answers keep their token time.
 
     A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.
     The tokens that a step makes are between one and all drafts; their mean bounds their variance (Bhatia and Davis,
     2000).
     """
-    drafts = max(0.0, (demand.made - 1.0) * (demand.drafted - demand.made)) / demand.made**2
-    scatter = math.sqrt(drafts / max(1.0, demand.output / demand.made))
+    drafts = max(0.0, (workload.made - 1.0) * (workload.drafted - workload.made)) / workload.made**2
+    scatter = math.sqrt(drafts / max(1.0, workload.output / workload.made))
     token = margins.token
     for objective in objectives:
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:

@@ -129,7 +129,7 @@ class Cusum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learner:
+class StepTimeEstimator:
     """All that is remembered between windows. `steps`: all that were ever seen.
 
     `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
@@ -150,33 +150,33 @@ class Learner:
         return self.fit.model if self.fit is not None and self.fit.trusted else None
 
 
-def learn(learner: Learner, window: StepWindow) -> Learner:
+def learn(step_time: StepTimeEstimator, window: StepWindow) -> StepTimeEstimator:
     """Take one window in. A window that overlaps what was learnt already, or is empty, changes nothing.
 
     Only while there is no model yet may it take the place of what it overlaps, if more can be done by what it makes.
     """
     # Far before what was learnt is no overlap: a clock was set back.
-    overlaps = learner.until - CLOCK_SET_BACK < window.start < learner.until - 0.5
-    if overlaps and (learner.model is not None or window.end <= learner.until):
-        return learner
+    overlaps = step_time.until - CLOCK_SET_BACK < window.start < step_time.until - 0.5
+    if overlaps and (step_time.model is not None or window.end <= step_time.until):
+        return step_time
     fresh = {key: row for key, sums in window.cells.items() if (row := _row(key, sums, window.end)) is not None}
     if not fresh:
-        return learner
+        return step_time
     if not overlaps:
-        return _taken(learner, fresh, window.end)
-    instead = _taken(_until(learner, window.start), fresh, window.end)
-    return instead if _use(instead) > _use(learner) else learner
+        return _taken(step_time, fresh, window.end)
+    instead = _taken(_until(step_time, window.start), fresh, window.end)
+    return instead if _use(instead) > _use(step_time) else step_time
 
 
-def _use(learner: Learner) -> int:
+def _use(step_time: StepTimeEstimator) -> int:
     """What may be done by what was learnt: nothing, refusing, all."""
-    if learner.fit is None or not learner.fit.foretells:
+    if step_time.fit is None or not step_time.fit.foretells:
         return 0
-    return 1 if learner.model is None else 2
+    return 1 if step_time.model is None else 2
 
 
-def _taken(learner: Learner, fresh: Mapping[CellKey, Row], at: float) -> Learner:
-    watched = _watch(learner, list(fresh.values()), at)
+def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Row], at: float) -> StepTimeEstimator:
+    watched = _watch(step_time, list(fresh.values()), at)
     rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
     seen = watched.steps + sum(row.steps for row in fresh.values())
     learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
@@ -185,23 +185,23 @@ def _taken(learner: Learner, fresh: Mapping[CellKey, Row], at: float) -> Learner
     return learnt
 
 
-def _until(learner: Learner, end: float) -> Learner:
+def _until(step_time: StepTimeEstimator, end: float) -> StepTimeEstimator:
     """What was learnt of windows that ended by then."""
-    kept = {key: tuple(row for row in cell if row.at <= end) for key, cell in learner.rows.items()}
-    steps = learner.steps - sum(row.steps for cell in learner.rows.values() for row in cell if row.at > end)
-    return replace(learner, rows={key: cell for key, cell in kept.items() if cell}, steps=steps)
+    kept = {key: tuple(row for row in cell if row.at <= end) for key, cell in step_time.rows.items()}
+    steps = step_time.steps - sum(row.steps for cell in step_time.rows.values() for row in cell if row.at > end)
+    return replace(step_time, rows={key: cell for key, cell in kept.items() if cell}, steps=steps)
 
 
-def _fitted(learner: Learner) -> Learner:
-    rows = [row for kept in learner.rows.values() for row in kept]
-    prior = learner.prior or first_guess(rows)
-    return replace(learner, prior=prior, fit=_fit(rows, prior, learner))
+def _fitted(step_time: StepTimeEstimator) -> StepTimeEstimator:
+    rows = [row for kept in step_time.rows.values() for row in kept]
+    prior = step_time.prior or first_guess(rows)
+    return replace(step_time, prior=prior, fit=_fit(rows, prior, step_time))
 
 
-def _without_contradiction(learner: Learner) -> Learner:
+def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
     """No model explains all that is remembered, so it comes from different times: only the latest is kept."""
-    latest = _since(learner.rows, learner.until - CONTRADICTED_SECONDS)
-    return replace(learner, rows=latest, prior=None, proven=False, fit=None, forgotten=learner.forgotten + 1)
+    latest = _since(step_time.rows, step_time.until - CONTRADICTED_SECONDS)
+    return replace(step_time, rows=latest, prior=None, proven=False, fit=None, forgotten=step_time.forgotten + 1)
 
 
 def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKey, tuple[Row, ...]]:
@@ -209,10 +209,10 @@ def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKe
     return {key: cell for key, cell in kept.items() if cell}
 
 
-def resume(model: StepModel, *, error: float, steps: int, reach: int) -> Learner:
-    """A learner that starts from a model an earlier one identified and trusted; it is used until data speak."""
+def resume(model: StepModel, *, error: float, steps: int, reach: int) -> StepTimeEstimator:
+    """An estimator that starts from a model an earlier one identified and trusted; it is used until data speak."""
     fit = Fit(model=model, error=error, condition=1.0, steps=steps, reach=reach, doubt=None)
-    return Learner(prior=model, proven=True, fit=fit, steps=steps)
+    return StepTimeEstimator(prior=model, proven=True, fit=fit, steps=steps)
 
 
 def first_guess(rows: Sequence[Row]) -> StepModel:
@@ -290,10 +290,10 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
     return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, d=d, kappa=kappa)
 
 
-def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
-    kept = learner.fit.model.kappa if learner.fit is not None else prior.kappa
-    pull, table = PROVEN_PULL if learner.proven else GUESS_PULL, _Table(rows)
-    fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=learner.proven)}
+def _fit(rows: Sequence[Row], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
+    kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
+    pull, table = PROVEN_PULL if step_time.proven else GUESS_PULL, _Table(rows)
+    fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=step_time.proven)}
     best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
     model = _model(fits[best][0], best)
     fit = Fit(
@@ -304,7 +304,7 @@ def _fit(rows: Sequence[Row], prior: StepModel, learner: Learner) -> Fit:
         reach=int(max(row.tokens for row in rows)),
         doubt=None,
     )
-    return replace(fit, doubt=_doubt(fit, rows, proven=learner.proven))
+    return replace(fit, doubt=_doubt(fit, rows, proven=step_time.proven))
 
 
 def _kappas(rows: Sequence[Row], kept: int, *, proven: bool) -> list[int]:
@@ -365,28 +365,28 @@ def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
     return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
 
 
-def _watch(learner: Learner, fresh: Sequence[Row], at: float) -> Learner:
+def _watch(step_time: StepTimeEstimator, fresh: Sequence[Row], at: float) -> StepTimeEstimator:
     """Advance the change detector; on an alarm forget what was seen before the change began."""
-    if learner.model is None or learner.fit is None:
-        return learner
+    if step_time.model is None or step_time.fit is None:
+        return step_time
     table = _Table(fresh)
     weights = table.weight * np.minimum(table.steps, 50.0)
-    ratios = table.seconds / np.maximum(table.predicted(learner.model), 1e-9)
+    ratios = table.seconds / np.maximum(table.predicted(step_time.model), 1e-9)
     ratio = float((weights * ratios).sum() / weights.sum())
-    residual = (ratio - 1.0) / max(LEAST_NOISE, learner.fit.error)
-    old = learner.cusum
+    residual = (ratio - 1.0) / max(LEAST_NOISE, step_time.fit.error)
+    old = step_time.cusum
     slower = max(0.0, old.slower + residual - CUSUM_DRIFT)
     faster = max(0.0, old.faster - residual - CUSUM_DRIFT)
     since = at if max(old.slower, old.faster) == 0 else old.since
     if max(slower, faster) <= CUSUM_ALARM:
-        return replace(learner, cusum=Cusum(slower, faster, since))
+        return replace(step_time, cusum=Cusum(slower, faster, since))
     return replace(
-        learner,
-        rows=_since(learner.rows, since),
-        prior=_scaled(learner.model, ratio),
+        step_time,
+        rows=_since(step_time.rows, since),
+        prior=_scaled(step_time.model, ratio),
         proven=True,
         cusum=Cusum(),
-        forgotten=learner.forgotten + 1,
+        forgotten=step_time.forgotten + 1,
     )
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from flyball_engine.contract import StepKind
-from flyball_operator.tuning.control_input import Demand
-from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS, Load, StepWindow, Sums
+from flyball_operator.tuning.control_input import Workload
+from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS, RequestLoad, StepWindow, Sums
 
 #: Share of what is known of requests and steps that is kept with each window: some ten of them are remembered.
 KEPT: Final = 0.9
@@ -37,7 +37,7 @@ class Recent:
     steps: Sums = field(default_factory=Sums)
     alone: Sums = field(default_factory=Sums)
 
-    def after(self, load: Load, steps: StepWindow | None) -> Recent:
+    def after(self, load: RequestLoad, steps: StepWindow | None) -> Recent:
         """With a window; one in which nothing happened changes nothing."""
         total, alone = (steps.total(), steps.total(StepKind.DECODE)) if steps is not None else (Sums(), Sums())
         if load.finished <= 0.0 and total.decodes <= 0.0:
@@ -56,7 +56,7 @@ class Recent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class WorkloadEstimator:
     """What is remembered of windows.
 
     `recent` was last added to `at`: once per window, since windows overlap. `drafted`: tokens processed for a decode in
@@ -73,7 +73,9 @@ class Seen:
         """Whether a request finished, so that lengths are known."""
         return self.recent.requests > 0.0
 
-    def after(self, load: Load, steps: StepWindow | None, *, at: float, seconds: float, cores: int = 1) -> Seen:
+    def after(
+        self, load: RequestLoad, steps: StepWindow | None, *, at: float, seconds: float, cores: int = 1
+    ) -> WorkloadEstimator:
         """With a window of so many cores that ended `at` and was so many seconds long."""
         alone = steps.total(StepKind.DECODE) if steps is not None else Sums()
         seen = replace(self, drafted=_drafted(alone)) if alone.decodes > 0.0 else self
@@ -83,7 +85,7 @@ class Seen:
         recent = (self.recent if self.lengths else Recent()).after(load, steps)
         return replace(seen, recent=recent, fullest=_fullest(load, cores), at=at)
 
-    def demand(self, load: Load, *, cores: int) -> Demand | None:
+    def workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """What the fullest core is asked for, None until lengths and steps are known.
 
         Objectives are of all requests, those in the fullest core too.
@@ -97,7 +99,7 @@ class Seen:
         made = min(drafted, self.drafted, max(1.0, (recent.output - requests) / steps.decodes))
         # Means over the cores would size one that does not exist.
         share = self.fullest / cores
-        return Demand(
+        return Workload(
             arrivals=load.arrivals * share,
             prompt=recent.prompt / requests,
             uncached=uncached,
@@ -112,11 +114,11 @@ class Seen:
             made=made,
         )
 
-    def first_demand(self, load: Load, *, cores: int) -> Demand | None:
+    def first_workload(self, load: RequestLoad, *, cores: int) -> Workload | None:
         """Before any request came to its end: prompts are as long as steps show, of answers nothing is known."""
         steps = self.recent.steps
         prompt = max(1.0, 2.0 * steps.prefill_attention / max(1.0, steps.prefill_tokens))
-        return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).demand(load, cores=cores)
+        return replace(self, recent=replace(self.recent, requests=1.0, prompt=prompt)).workload(load, cores=cores)
 
 
 def _times(sums: Sums, part: float) -> Sums:
@@ -132,7 +134,7 @@ def _drafted(alone: Sums) -> float:
     return each if each >= LEAST_DRAFTED else 1.0
 
 
-def _fullest(load: Load, cores: int) -> float:
+def _fullest(load: RequestLoad, cores: int) -> float:
     """How much more than the mean core the fullest has, less what chance explains; 1 or more.
 
     Of k cores that are alike the fullest gets √(2 ln k / n) more than the mean, to which n requests come.

@@ -11,7 +11,7 @@ from typing import Final
 
 from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.state import State
+from flyball_operator.tuning.state import TuningState
 
 #: What the pod has to show, it has to show for a window of signals.
 WINDOW_SECONDS: Final = 15.0
@@ -82,7 +82,7 @@ def is_due(*, live: bool, trusted: bool, vetted: bool, pods: int) -> bool:
     return live and pods > 1 and not (trusted and vetted)
 
 
-def undecided(before: State, after: State) -> State:
+def undecided(before: TuningState, after: TuningState) -> TuningState:
     """What a tick has seen, without what it decided: while a policy is tried out nothing else is made live."""
     return replace(
         after,
@@ -92,7 +92,7 @@ def undecided(before: State, after: State) -> State:
     )
 
 
-def undone(state: State, canary: Canary, ended: Ended, now: float) -> tuple[State, str]:
+def undone(state: TuningState, canary: Canary, ended: Ended, now: float) -> tuple[TuningState, str]:
     """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
     moved = replace(
         state,

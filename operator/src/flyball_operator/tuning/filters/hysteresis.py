@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_engine.contract import Limits
-from flyball_operator.tuning.control_input import Choice
+from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.spec import Envelope
 
 #: A change must be worth it: relative change of S and of C up to which the limits stay.
@@ -21,7 +21,7 @@ ROLLBACK_HOLD: Final = 120.0
 CHANGES_APART: Final = 10.0
 
 
-class Hold(StrEnum):
+class HoldReason(StrEnum):
     """Why the limits stay as they are."""
 
     NOT_OBSERVED = "NotObserved"
@@ -38,13 +38,13 @@ class Hold(StrEnum):
     """A change was undone; nothing moves until the hold ends."""
 
 
-def restrain(current: Limits, choice: Choice, envelope: Envelope) -> tuple[Limits, Hold | None]:
+def restrain(current: Limits, output: ControlOutput, envelope: Envelope) -> tuple[Limits, HoldReason | None]:
     """The limits that the law wants where they are worth a change; a reason if they are the current ones."""
     seqs, tokens = _given(current, envelope)
-    new_seqs = seqs if _near(choice.seqs, seqs, SEQS_HYSTERESIS) else choice.seqs
-    new_tokens = tokens if _near(choice.tokens, tokens, TOKENS_HYSTERESIS) else choice.tokens
+    new_seqs = seqs if _near(output.seqs, seqs, SEQS_HYSTERESIS) else output.seqs
+    new_tokens = tokens if _near(output.tokens, tokens, TOKENS_HYSTERESIS) else output.tokens
     if (new_seqs, new_tokens) == (seqs, tokens):
-        return current, Hold.GOOD_ENOUGH
+        return current, HoldReason.GOOD_ENOUGH
     return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
 
 

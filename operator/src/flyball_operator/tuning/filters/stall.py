@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_engine.contract import CoreState, StrategyType
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import Decision, State
+from flyball_operator.tuning.state import Decision, TuningState
 
 #: Longer than the engine's watchdog takes, which has a minute where a connector moves KV caches between engines.
 STUCK_SECONDS: Final = 75.0
@@ -28,7 +28,7 @@ FALL_BACK_HOLD: Final = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standstill:
+class Stall:
     """A core that had requests waiting and places free at each read-back from `since` to `seen`, and let none in.
 
     `prefilled` prompt tokens and `steps` since the engine's start, as they were then; `stepping`: steps were made.
@@ -46,7 +46,7 @@ class Standstill:
         return self.seen - self.since >= STUCK_SECONDS
 
 
-def observed(before: Standstill | None, core: CoreState, now: float) -> Standstill | None:
+def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
     """The standstill with one more read-back; None where requests need not wait, or are let in."""
     places = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
@@ -56,7 +56,7 @@ def observed(before: Standstill | None, core: CoreState, now: float) -> Standsti
     prefilled = sum(sums.prefill_tokens for sums in core.steps)
     steps = sum(sums.steps for sums in core.steps)
     if before is None or prefilled != before.prefilled:
-        return Standstill(since=now, seen=now, prefilled=prefilled, steps=steps)
+        return Stall(since=now, seen=now, prefilled=prefilled, steps=steps)
     return replace(before, seen=now, stepping=steps != before.steps)
 
 
@@ -78,7 +78,9 @@ class Proven:
         return replace(self, policy=live) if works else self
 
 
-def fall_back(state: State, decision: Decision, spec: TuningSpec, proven: Proven, where: str) -> tuple[State, Decision]:
+def fall_back(
+    state: TuningState, decision: Decision, spec: TuningSpec, proven: Proven, where: str
+) -> tuple[TuningState, Decision]:
     """In place of what was decided: the last policy that is known to work, or the start values, held for a while.
 
     `where`: the pods that stand still. Where the first does not help in all its hold, start values follow, and stay.
@@ -96,5 +98,5 @@ def fall_back(state: State, decision: Decision, spec: TuningSpec, proven: Proven
     )
     what = "start values" if target == start else "what worked before"
     said = f"requests stand still on {where} with places free: {what}, held for {FALL_BACK_HOLD:.0f} s"
-    hold = Hold.ROLLED_BACK if moved.policy == decision.before else None
-    return moved, replace(decision, policy=moved.policy, hold=hold, trigger=said, choice=None)
+    hold = HoldReason.ROLLED_BACK if moved.policy == decision.before else None
+    return moved, replace(decision, policy=moved.policy, hold=hold, trigger=said, output=None)

@@ -1,4 +1,4 @@
-"""What one seat sees of its service: the newest signals and counts, and since when they are missing."""
+"""What is seen of one service: the newest signals and counts, and since when they are missing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from flyball_operator.tuning.observe.signals import (
     steps_between,
 )
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import Verdict
+from flyball_operator.tuning.report.conditions import ConditionState
 from flyball_operator.tuning.state import STALE_SECONDS
 
 NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 
 
-class Sight:
+class SignalHistory:
     """`grace_seconds`: how long signals may be missing before it is said; one late answer is no outage.
 
     `seen`: whether status says that they were there. `clock` is monotonic, in seconds.
@@ -85,7 +85,7 @@ class Sight:
         window, self._read = steps_between(self._read, steps(), now)
         return window
 
-    def verdict(self, *, ready_pods: int, lost: bool) -> Verdict:
+    def verdict(self, *, ready_pods: int, lost: bool) -> ConditionState:
         """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
         missing, now = blind_spot(self.observation, STALE_SECONDS), self._clock()
         if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):

@@ -1,4 +1,4 @@
-"""What the brain sees of one service: typed, with "could not observe" as a value of its own.
+"""What the tuner sees of one service: typed, with "could not observe" as a value of its own.
 
 Zero and unknown are different things here: a service without traffic has sums of zero, a service that Prometheus did
 not scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
@@ -108,7 +108,7 @@ class StepWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class RequestLoad:
     """Requests of a window, and the queue at its end, summed over all cores seen.
 
     `arrivals`: requests per second that were let in, `refused` those that the gate refused. `finished`: requests that
@@ -183,7 +183,7 @@ class Signals:
     window_seconds: float
     cores: int
     steps: StepWindow | Unobserved
-    load: Load | Unobserved
+    load: RequestLoad | Unobserved
     outcomes: Mapping[str, Outcome]
     pods: int | None = None
     unseen: int = 0
@@ -198,7 +198,7 @@ class Signals:
             parts += [("steps.", sums) for sums in self.steps.cells.values()]
         # A clock may be behind: an age below zero is one of nothing.
         own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
-        named = [("", own), *((prefix, vars(o)) for prefix, o in parts if isinstance(o, Load | Outcome | Sums))]
+        named = [("", own), *((prefix, vars(o)) for prefix, o in parts if isinstance(o, RequestLoad | Outcome | Sums))]
         return next(
             (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
         )

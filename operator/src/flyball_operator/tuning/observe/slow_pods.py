@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lag:
+class SlowPod:
     """A pod that is `factor` times as slow as its siblings since a time; `told`: for long enough to be said."""
 
     since: float
@@ -40,20 +40,20 @@ class Lag:
     told: bool = False
 
 
-def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, Lag]:
+def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, SlowPod]:
     """At the start of a leader: the pods that status names, and their factors."""
-    return {name: Lag(now - LASTING_SECONDS, factor, told=True) for name, factor in known}
+    return {name: SlowPod(now - LASTING_SECONDS, factor, told=True) for name, factor in known}
 
 
-def watched(before: Mapping[str, Lag], biases: Mapping[str, float], now: float) -> dict[str, Lag]:
+def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: float) -> dict[str, SlowPod]:
     """The pods that stand out, by name; `biases`: what steps take over what the model says, of each pod that tells."""
-    found: dict[str, Lag] = {}
+    found: dict[str, SlowPod] = {}
     usual, least = median_low(biases.values() or [1.0]), SLOWER if len(biases) > 2 else SLOWER_OF_TWO
     for name, bias in biases.items():
         lag, factor = before.get(name), bias / usual
         if factor < (least * NO_LONGER if lag is not None and lag.told else least):
             continue
-        lag = lag or Lag(now, factor)
+        lag = lag or SlowPod(now, factor)
         shown = lag.factor if lag.told and abs(factor - lag.factor) <= SHOWN_WITHIN else factor
         found[name] = replace(lag, factor=shown, told=now - lag.since >= LASTING_SECONDS)
     return found
@@ -73,7 +73,7 @@ def news(before: Mapping[str, float], after: Mapping[str, float], there: Collect
     ]
 
 
-def told(lags: Mapping[str, Lag]) -> dict[str, float]:
+def told(lags: Mapping[str, SlowPod]) -> dict[str, float]:
     """The factors of the pods that are to be named, the slowest first."""
     slowest = sorted(lags.items(), key=lambda item: -item[1].factor)
     return {name: round(lag.factor, 1) for name, lag in slowest if lag.told}

@@ -8,8 +8,8 @@ from typing import Final
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import Reason, Verdict
-from flyball_operator.tuning.state import State
+from flyball_operator.tuning.report.conditions import ConditionState, Reason
+from flyball_operator.tuning.state import TuningState
 
 #: What was not weighed anew for so long is told no more: an autoscaler would follow a load of then.
 STALE_SECONDS: Final = 900.0
@@ -17,7 +17,7 @@ STALE_SECONDS: Final = 900.0
 _UNKNOWN: Final = (Reason.LEARNING, Reason.NO_REQUESTS, Reason.NO_OBJECTIVES)
 
 
-class Advice:
+class CapacityReport:
     """`clock` is monotonic, in seconds. What a status says that is found counts from now on."""
 
     def __init__(self, service: InferenceService, clock: Callable[[], float]) -> None:
@@ -33,7 +33,7 @@ class Advice:
         """Nobody weighs the load any more."""
         self._weighed_at = float("-inf")
 
-    def note(self, state: State) -> None:
+    def note(self, state: TuningState) -> None:
         """Take a tick in. From a settled balance on that is what is known; what was found was of an earlier one."""
         balance = state.balance
         if balance is None:
@@ -53,15 +53,15 @@ class Advice:
         return "" if self._stale else self._capacity
 
     @property
-    def known(self) -> Verdict | None:
+    def known(self) -> ConditionState | None:
         """What an earlier leader said of it, until there is better knowledge."""
         return None if self._stale else self._known
 
-    def balance(self, state: State) -> Balance | None:
+    def balance(self, state: TuningState) -> Balance | None:
         """The load against what the engines carry, None where that is of another time."""
         return None if self._stale else state.balance
 
-    def replicas(self, state: State, said: Verdict) -> int | None:
+    def replicas(self, state: TuningState, said: ConditionState) -> int | None:
         """The replicas that are advised; None where that is of another time, or where nothing is known.
 
         `said`: what is said of capacity beside it. While it cannot be observed the advice stands.
@@ -69,9 +69,9 @@ class Advice:
         return None if self._stale or said.reason in _UNKNOWN else state.advised
 
 
-def _said(service: InferenceService) -> tuple[str, Verdict | None]:
+def _said(service: InferenceService) -> tuple[str, ConditionState | None]:
     """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
     for found in service.status.conditions:
         if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:
-            return service.status.tuning.capacity, Verdict(found.status, found.reason, found.message)
+            return service.status.tuning.capacity, ConditionState(found.status, found.reason, found.message)
     return "", None

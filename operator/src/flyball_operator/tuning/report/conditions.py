@@ -1,4 +1,4 @@
-"""What the brain says in status: its conditions and how each objective is met.
+"""What the tuner says in status: its conditions and how each objective is met.
 
 Figures are quantised: attained to a tenth of a percent, budgets to five, so that noise writes no status. Pure.
 """
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import (
-    BRAIN_CONDITIONS,
+    TUNER_CONDITIONS,
     Condition,
     ConditionType,
     Mode,
@@ -28,7 +28,7 @@ from flyball_operator.tuning.spec import Objective
 
 
 class Reason(StrEnum):
-    """Reasons of the brain's conditions, beside those of `signals.Missing`."""
+    """Reasons of the tuner's conditions, beside those of `signals.Missing`."""
 
     SCRAPED = "Scraped"
     """MetricsAvailable: Prometheus has fresh samples of the service's pods."""
@@ -45,7 +45,7 @@ class Reason(StrEnum):
     RECOMMEND_ONLY = "RecommendOnly"
     """Tuned is False: mode Recommend leaves live limits alone."""
     NOT_TUNED = "NotTuned"
-    """Of all conditions of the brain: the service is not governed, or its spec is not accepted."""
+    """Of all conditions of the tuner: the service is not governed, or its spec is not accepted."""
     NOT_DECIDING = "NotDeciding"
     """Tuned is False: there are requests, and for minutes the law could not decide; the message says why."""
     LOOP_STALLED = "LoopStalled"
@@ -107,7 +107,7 @@ Event = tuple[Literal["Normal", "Warning"], str]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ConditionState:
     """A condition without its bookkeeping."""
 
     status: str
@@ -121,18 +121,22 @@ class Verdict:
         )
 
 
-def metrics_verdict(missing: Unobserved | None, *, ready_pods: int, young: bool = False, twice: str = "") -> Verdict:
+def metrics_verdict(
+    missing: Unobserved | None, *, ready_pods: int, young: bool = False, twice: str = ""
+) -> ConditionState:
     """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet.
 
     `twice`: as in `Signals`.
     """
     if ready_pods == 0:
-        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+        return ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if missing is not None:
-        return Verdict("Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold")
+        return ConditionState(
+            "Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold"
+        )
     if twice:
-        return Verdict("True", Reason.SCRAPED_TWICE, f"Prometheus has fresh samples; {twice}")
-    return Verdict("True", Reason.SCRAPED, "Prometheus has fresh samples")
+        return ConditionState("True", Reason.SCRAPED_TWICE, f"Prometheus has fresh samples; {twice}")
+    return ConditionState("True", Reason.SCRAPED, "Prometheus has fresh samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,64 +163,70 @@ class Progress:
     unclassed: str | None = None
 
 
-def ended() -> dict[ConditionType, Verdict]:
+def ended() -> dict[ConditionType, ConditionState]:
     """What is said of a service that is tuned no more: what was said last would stand for ever."""
     why = "the service is not governed, its spec is not accepted, or its namespace is not watched: nobody looks"
-    return {kind: Verdict("Unknown", Reason.NOT_TUNED, why) for kind in ConditionType if kind in BRAIN_CONDITIONS}
+    return {
+        kind: ConditionState("Unknown", Reason.NOT_TUNED, why) for kind in ConditionType if kind in TUNER_CONDITIONS
+    }
 
 
-def tuned_verdict(progress: Progress) -> Verdict:
+def tuned_verdict(progress: Progress) -> ConditionState:
     """Whether the engines run under the law's limits."""
     if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
         return _paused_verdict(progress, progress.paused)
     if progress.stalled is not None:
-        return Verdict("Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told")
+        return ConditionState(
+            "Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told"
+        )
     if progress.ready_pods == 0:
-        return Verdict("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
+        return ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if progress.problems:
         reason, message = progress.problems[0]
-        return Verdict("False", reason, message)
+        return ConditionState("False", reason, message)
     return _pushed_verdict(progress) or _applied_verdict(progress)
 
 
-def _paused_verdict(progress: Progress, said: str) -> Verdict:
+def _paused_verdict(progress: Progress, said: str) -> ConditionState:
     stays = ", ".join([f"{progress.limits} until it is removed", *(message for _, message in progress.problems[:1])])
     if said == names.TUNING_PAUSED:
-        return Verdict("False", Reason.PAUSED, f"annotation {names.ANNOTATION_TUNING}: {stays}")
+        return ConditionState("False", Reason.PAUSED, f"annotation {names.ANNOTATION_TUNING}: {stays}")
     wrong = f"annotation {names.ANNOTATION_TUNING} is {said[:_SHOWN_LENGTH]!r}, accepted: {names.TUNING_PAUSED}"
-    return Verdict(
+    return ConditionState(
         "False", Reason.PAUSE_UNCLEAR, f"{wrong}, or none to resume; taken for {names.TUNING_PAUSED}: {stays}"
     )
 
 
-def _pushed_verdict(progress: Progress) -> Verdict | None:
+def _pushed_verdict(progress: Progress) -> ConditionState | None:
     """Whether the setpoint is on its way; None if it has arrived."""
     if progress.canary is not None:
         said = f"{progress.limits} in {progress.canary} alone, the others follow once it works there"
-        return Verdict("Unknown", Reason.ONE_POD_FIRST, said)
+        return ConditionState("Unknown", Reason.ONE_POD_FIRST, said)
     if progress.applied_pods < progress.ready_pods:
-        return Verdict("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
+        return ConditionState("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
     return None
 
 
-def _applied_verdict(progress: Progress) -> Verdict:
+def _applied_verdict(progress: Progress) -> ConditionState:
     if progress.mode is Mode.RECOMMEND:
-        return Verdict("False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended")
+        return ConditionState(
+            "False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended"
+        )
     if progress.mode is Mode.DISABLED:
-        return Verdict("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
+        return ConditionState("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
     if progress.helpless is not None:
         said = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
-        return Verdict("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
+        return ConditionState("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
     if not progress.trusted:
-        return Verdict("False", Reason.LEARNING, progress.learning)
+        return ConditionState("False", Reason.LEARNING, progress.learning)
     lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
     lacking += f"; all requests are of one class: {progress.unclassed}" if progress.unclassed else ""
-    return Verdict("True", Reason.APPLIED, f"{progress.limits} on every Ready pod{lacking}")
+    return ConditionState("True", Reason.APPLIED, f"{progress.limits} on every Ready pod{lacking}")
 
 
 def objectives_status(
     objectives: Sequence[Objective], outcomes: Mapping[str, Outcome] | Unobserved, *, window: str
-) -> tuple[list[ObjectiveStatus], str, Verdict]:
+) -> tuple[list[ObjectiveStatus], str, ConditionState]:
     """How each objective is met, `met/all` for the printer column, and the condition."""
     counted = {} if isinstance(outcomes, Unobserved) else outcomes
     rows = [_row(objective, counted.get(objective.id), window) for objective in objectives]
@@ -232,19 +242,19 @@ def objectives_status(
 
 def _verdict(
     rows: Sequence[ObjectiveStatus], missed: Sequence[str], outcomes: object, seen: int, window: str
-) -> Verdict:
+) -> ConditionState:
     if not rows:
-        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+        return ConditionState("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
     if isinstance(outcomes, Unobserved):
-        return Verdict("Unknown", Reason.NOT_OBSERVED, outcomes.detail)
+        return ConditionState("Unknown", Reason.NOT_OBSERVED, outcomes.detail)
     if seen == 0:
         objectives = "this objective" if len(rows) == 1 else "these objectives"
-        return Verdict(
+        return ConditionState(
             "Unknown", Reason.NO_REQUESTS, f"no request was counted against {objectives} in the last {window}"
         )
     if missed:
-        return Verdict("False", Reason.VIOLATED, f"in the last {window}: {', '.join(missed)}")
-    return Verdict("True", Reason.MET, f"every objective was met in the last {window}")
+        return ConditionState("False", Reason.VIOLATED, f"in the last {window}: {', '.join(missed)}")
+    return ConditionState("True", Reason.MET, f"every objective was met in the last {window}")
 
 
 def _met(objective: Objective, outcome: Outcome) -> bool:
@@ -295,23 +305,28 @@ def _figures(status: OrderStatus) -> tuple[float, float, float]:
 
 
 def capacity_verdict(
-    balance: Balance | None, *, objectives: Sequence[Objective], metrics: Verdict, known: Verdict | None, lengths: bool
-) -> Verdict:
+    balance: Balance | None,
+    *,
+    objectives: Sequence[Objective],
+    metrics: ConditionState,
+    known: ConditionState | None,
+    lengths: bool,
+) -> ConditionState:
     """Whether the pods carry what arrives.
 
     `metrics`: whether it can be observed; `lengths`: whether requests ever came. `known` is what status says already,
     None if that is of no use: it holds until there is better knowledge.
     """
     if not objectives:
-        return Verdict("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
+        return ConditionState("Unknown", Reason.NO_OBJECTIVES, "spec.objectives is empty")
     if metrics.reason == Reason.NO_READY_PODS:
         return metrics
     if metrics.status == "False":
-        return Verdict("Unknown", Reason.NOT_OBSERVED, "the load cannot be observed")
+        return ConditionState("Unknown", Reason.NOT_OBSERVED, "the load cannot be observed")
     if balance is not None and balance.settled:
         return _carried_verdict(balance, objectives)
-    learning = Verdict("Unknown", Reason.LEARNING, "what the pods carry is not known yet")
-    return known or (learning if lengths else Verdict("Unknown", Reason.NO_REQUESTS, "no request came yet"))
+    learning = ConditionState("Unknown", Reason.LEARNING, "what the pods carry is not known yet")
+    return known or (learning if lengths else ConditionState("Unknown", Reason.NO_REQUESTS, "no request came yet"))
 
 
 def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
@@ -325,23 +340,23 @@ def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
     )
 
 
-def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> Verdict:
+def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> ConditionState:
     arrive, carry = figure(balance.shown_arrivals), figure(balance.capacity)
     if balance.carried.reachable:
-        return Verdict("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
+        return ConditionState("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
     unseen = ""
     if balance.unseen:
         ready = balance.replicas + balance.unseen
         unseen = f"; {balance.replicas} of {ready} Ready pods are scraped: until all are no fewer are advised"
     if not balance.overloaded:
-        return Verdict(
+        return ConditionState(
             "True", Reason.SUFFICIENT, f"carries {carry} requests/s at the objectives, {arrive} arrive{unseen}"
         )
     load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
     remedy = f"{_pods(balance.advised)} would do"
     if balance.short:
         remedy = f"{_pods(balance.advised)} would not do, more than {MOST_GROWTH} times what runs is not advised"
-    return Verdict("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
+    return ConditionState("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
 
 
 def _pods(number: int) -> str:
@@ -387,7 +402,7 @@ _FAILURES: Final = (
 )
 
 
-def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+def event(kind: ConditionType, before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
     """Type and reason of the event that a transition from `before` (status, reason) is worth, if any."""
     if before == (verdict.status, verdict.reason):
         return None
@@ -403,7 +418,7 @@ def event(kind: ConditionType, before: tuple[str, str] | None, verdict: Verdict)
     return _TURNS[kind].get(verdict.status) if turned else None
 
 
-def _tuned_event(before: tuple[str, str] | None, verdict: Verdict) -> Event | None:
+def _tuned_event(before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
     if verdict.reason in _PAUSES:
         return _PAUSES[verdict.reason]
     if verdict.reason in _FAILURES:

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_operator.tuning.estimate import doubts
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved, blind_spot
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, State
+from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState
 
 #: Helpless for so long is worth a word: a model is learnt, and a Prometheus restarted, in less.
 HELPLESS_SECONDS: Final = 300.0
 #: Without a sign of a request for so long there is none: engines are read back every 15 s.
 QUIET_SECONDS: Final = 60.0
-_HELPLESS: Final = (Hold.NOT_OBSERVED, Hold.LEARNING)
+_HELPLESS: Final = (HoldReason.NOT_OBSERVED, HoldReason.LEARNING)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulse:
+class DecisionAge:
     """When something was last decided, and what keeps it from being.
 
     `decided_at`: the last decision that rested on signals and a model, or moment without anything to decide on.
@@ -35,13 +35,20 @@ class Pulse:
     cause: str = ""
 
     @classmethod
-    def begun(cls, now: float, *, helpless: bool) -> Pulse:
+    def begun(cls, now: float, *, helpless: bool) -> DecisionAge:
         """At the start of a leader. `helpless`: status says so, and is not to say otherwise because we are new."""
         return cls(decided_at=now - HELPLESS_SECONDS if helpless else now, busy_at=now)
 
     def after(
-        self, decision: Decision, state: State, observation: Observation, *, running: bool, steps: float, now: float
-    ) -> Pulse:
+        self,
+        decision: Decision,
+        state: TuningState,
+        observation: Observation,
+        *,
+        running: bool,
+        steps: float,
+        now: float,
+    ) -> DecisionAge:
         """With one tick. `running`: engines have requests as they were read back, and made so many `steps` in all."""
         busy = _asked_for(observation) or running or steps > self.steps
         felt = replace(self, busy_at=now if busy else self.busy_at, steps=steps)
@@ -62,9 +69,9 @@ def _asked_for(observation: Observation) -> bool:
     return load.running + load.waiting + load.arrivals + load.refused > 0
 
 
-def _cause(decision: Decision, state: State, observation: Observation) -> str:
+def _cause(decision: Decision, state: TuningState, observation: Observation) -> str:
     """In words that stay the same from tick to tick."""
-    if decision.hold is Hold.NOT_OBSERVED:
+    if decision.hold is HoldReason.NOT_OBSERVED:
         blind = blind_spot(observation, STALE_SECONDS)
         return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
-    return f"the step-time model is not trusted: {doubts.said(state.learner.fit)}"
+    return f"the step-time model is not trusted: {doubts.said(state.step_time.fit)}"

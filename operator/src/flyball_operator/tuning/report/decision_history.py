@@ -19,13 +19,13 @@ _SCRAPE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Journal:
+class DecisionHistory:
     """Decisions, newest first; `came_of_it`: what the newest window showed."""
 
     decisions: tuple[DecisionStatus, ...] = ()
     came_of_it: str = ""
 
-    def changed(self, before: Policy, after: Policy, decision: Decision, mode: Mode) -> Journal:
+    def changed(self, before: Policy, after: Policy, decision: Decision, mode: Mode) -> DecisionHistory:
         """With the change from one policy to another, if it is one for people; a model that moved is none."""
         if not is_change(before, after):
             return self
@@ -39,11 +39,11 @@ class Journal:
             trigger=trigger,
             before=status_codec.change_status(before),
             after=status_codec.change_status(after),
-            predicted=status_codec.predicted(decision.choice) if mode is Mode.AUTO else "",
+            predicted=status_codec.predicted(decision.output) if mode is Mode.AUTO else "",
         )
         return replace(self, decisions=(entry, *self.closed().decisions)[:_KEPT])
 
-    def observed(self, signals: Signals, spec: TuningSpec, now: float) -> Journal:
+    def observed(self, signals: Signals, spec: TuningSpec, now: float) -> DecisionHistory:
         """With what a window showed, once that is all after the newest decision; `now` in Unix seconds."""
         noted = replace(self, came_of_it=status_codec.came_of_it(signals, spec))
         if not self.decisions:
@@ -51,7 +51,7 @@ class Journal:
         taken = datetime.fromisoformat(self.decisions[0].time).timestamp()
         return noted.closed() if now - taken >= signals.window_seconds + _SCRAPE_SECONDS else noted
 
-    def closed(self) -> Journal:
+    def closed(self) -> DecisionHistory:
         """With what came of the newest decision, unless that is noted already."""
         if not self.decisions or self.decisions[0].observed:
             return self

@@ -8,13 +8,13 @@ from flyball_operator.api.v1alpha1 import Condition, ConditionType
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import Verdict
+from flyball_operator.tuning.report.conditions import ConditionState
 
-Verdicts = dict[ConditionType, Verdict]
+ConditionStates = dict[ConditionType, ConditionState]
 Post = Callable[[EventType, str, str], Awaitable[None]]
 
 
-class Announcer:
+class EventRecorder:
     """Remembers what was said last; `known`: the conditions that status has, `trusted`: whether there was a model."""
 
     def __init__(self, known: Iterable[Condition], post: Post, *, trusted: bool) -> None:
@@ -32,7 +32,7 @@ class Announcer:
         """The reason that a condition had last, empty if it never was."""
         return self._said.get(kind, ("", ""))[1]
 
-    async def announce(self, verdicts: Mapping[ConditionType, Verdict], fit: Fit | None) -> None:
+    async def announce(self, verdicts: Mapping[ConditionType, ConditionState], fit: Fit | None) -> None:
         """Tell what is news."""
         while self.news:
             await self._post(*self.news.pop(0))

@@ -1,37 +1,39 @@
-"""Whether one seat is alive: what keeps it from deciding, and when a tick was last completed."""
+"""Whether one service's tuner is alive: what keeps it from deciding, and when a tick was last completed."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from flyball_operator.tuning.actuate.engine_pods import Crew
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Observation
-from flyball_operator.tuning.report.decision_age import Pulse
-from flyball_operator.tuning.state import Decision, State
+from flyball_operator.tuning.report.decision_age import DecisionAge
+from flyball_operator.tuning.state import Decision, TuningState
 
 #: Of an exception so much is told.
 _SHOWN_LENGTH: Final = 200
 
 
-class Heartbeat:
+class Liveness:
     """The memory of one service, by namespace and name; `helpless`: status says that it could not be decided for."""
 
-    def __init__(self, tools: Tools, labels: tuple[str, str], *, helpless: bool) -> None:
-        self._clock, self._late_seconds = tools.clock, tools.late_seconds
-        self._pulse = Pulse.begun(tools.clock(), helpless=helpless)
-        self._completed_at = self._told_at = tools.clock()
+    def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, helpless: bool) -> None:
+        self._clock, self._late_seconds = dependencies.clock, dependencies.late_seconds
+        self._pulse = DecisionAge.begun(dependencies.clock(), helpless=helpless)
+        self._completed_at = self._told_at = dependencies.clock()
         self._failure = ""
-        tools.metrics.ages(
+        dependencies.metrics.ages(
             *labels,
             tick=lambda: self._clock() - self._completed_at,
             decision=lambda: self._clock() - self._pulse.decided_at,
         )
 
-    def decided(self, decision: Decision, state: State, observation: Observation, crew: Crew) -> None:
+    def decided(
+        self, decision: Decision, state: TuningState, observation: Observation, engine_pods: EnginePods
+    ) -> None:
         """Note what was decided on what, and whether engines have requests."""
         self._pulse = self._pulse.after(
-            decision, state, observation, running=crew.running, steps=crew.steps_made, now=self._clock()
+            decision, state, observation, running=engine_pods.running, steps=engine_pods.steps_made, now=self._clock()
         )
 
     def completed(self) -> None:

@@ -1,4 +1,4 @@
-"""The brain's own telemetry, prefix `flyball_operator_`; series of a service go when the service goes."""
+"""The tuner's own telemetry, prefix `flyball_operator_`; series of a service go when the service goes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 _SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 15.0)
 
 
-class BrainMetrics:
+class TunerMetrics:
     """Counters, gauges and histograms in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.tick_seconds = Histogram(
             "flyball_operator_tick_seconds", "Duration of one tick for all services", registry=registry
         )
-        self.services = Gauge("flyball_operator_services", "Services the brain works for", registry=registry)
+        self.services = Gauge("flyball_operator_services", "Services the tuner works for", registry=registry)
         self.prometheus_seconds = Histogram(
             "flyball_operator_prometheus_read_seconds", "Duration of one read of all signals", registry=registry
         )

@@ -20,12 +20,12 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
     TuningStatus,
 )
-from flyball_operator.tuning.control_input import Choice
-from flyball_operator.tuning.estimate.step_time import Learner, resume
+from flyball_operator.tuning.control_input import ControlOutput
+from flyball_operator.tuning.estimate.step_time import StepTimeEstimator, resume
 from flyball_operator.tuning.observe.signals import Signals, StepWindow
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, model_spec
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g", "d")
 _SLOW_PODS: Final = 8
@@ -116,16 +116,16 @@ def _seconds(duration: str | None) -> float | None:
     return None if duration is None else float(parse_duration(duration))
 
 
-def model_status(learner: Learner) -> StepModelStatus:
+def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
     """The model as status shows it: three digits, steps to two."""
-    fit = learner.fit
+    fit = step_time.fit
     if fit is None:
         return StepModelStatus()
     return StepModelStatus(
         **_coefficients(model_spec(fit.model)).model_dump(),
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
-        steps=int(float(f"{learner.steps:.2g}")),
+        steps=int(float(f"{step_time.steps:.2g}")),
     )
 
 
@@ -139,7 +139,7 @@ def slow_pods(tuning: TuningStatus) -> list[tuple[str, float]]:
     return [(slow.name, factor) for slow in tuning.slow_pods if (factor := _number(slow.factor)) >= 1.0]
 
 
-def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = None) -> State:
+def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = None) -> TuningState:
     """The state of a service that was tuned before; what status does not hold starts anew, what is malformed too.
 
     `prior`: of engines of the same kind, where nothing was learnt of these. It is where the fit begins; nothing is
@@ -153,10 +153,10 @@ def resumed(tuning: TuningStatus, spec: TuningSpec, prior: StepModel | None = No
     model = step_model_of(tuning.model)
     if model is not None:
         reach = state.limits.max_num_scheduled_tokens or spec.envelope.tokens.most
-        learner = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)
-        state = replace(state, learner=learner)
+        step_time = resume(model, error=_number(tuning.model.error), steps=tuning.model.steps, reach=reach)
+        state = replace(state, step_time=step_time)
     elif prior is not None:
-        state = replace(state, learner=Learner(prior=prior, proven=True))
+        state = replace(state, step_time=StepTimeEstimator(prior=prior, proven=True))
     return state
 
 
@@ -186,14 +186,14 @@ def _number(text: str) -> float:
         return -1.0
 
 
-def predicted(choice: Choice | None) -> str:
+def predicted(output: ControlOutput | None) -> str:
     """What the law expects, for the decision record."""
-    if choice is None:
+    if output is None:
         return ""
-    values = choice.predicted
+    values = output.predicted
     named = {"ttft": values.ttft, "tpot": values.tpot, "gap": values.gap}
     shown = [f"{name} {brief(seconds)}" for name, seconds in named.items()]
-    return ", ".join([*shown, f"{choice.capacity:.2g} requests/s per core"])
+    return ", ".join([*shown, f"{output.capacity:.2g} requests/s per core"])
 
 
 def brief(seconds: float) -> str:

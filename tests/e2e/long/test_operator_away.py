@@ -47,7 +47,7 @@ def scale(flyball: Flyball, replicas: int) -> None:
     kubectl("scale", "deployment", "-n", flyball.namespace, "-l", selector, f"--replicas={replicas}")
 
 
-def test_without_a_brain_the_engine_keeps_what_objectives_it_can(
+def test_without_an_operator_the_engine_keeps_what_objectives_it_can(
     shedding: Service, flyball: Flyball, note_figure: Callable[[str], None]
 ) -> None:
     with shedding.streams(3, pause=1.0).running():

@@ -1,4 +1,4 @@
-"""The sweeps of namespaces: one that fails delays no other, what one lists says nothing of another."""
+"""The lists of namespaces: one that fails delays no other, what one lists says nothing of another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
-from flyball_operator.reconcile.resync import Shared, Sweeper
+from flyball_operator.reconcile.resync import Resyncer, Shared
 from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
 from support import virtual_time
 from support.manifests import Object, good
@@ -54,8 +54,8 @@ def shared(*, epoch: Callable[[], int] = lambda: 0) -> Shared:
     return Shared(cache=Cache(), queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5, epoch=epoch)
 
 
-def sweeper(api: Lister, what: Shared, namespace: str = "team") -> Sweeper:
-    return Sweeper(cast("KubeApi", api), namespace, what)
+def resyncer(api: Lister, what: Shared, namespace: str = "team") -> Resyncer:
+    return Resyncer(cast("KubeApi", api), namespace, what)
 
 
 def known(what: Shared) -> set[str]:
@@ -65,7 +65,7 @@ def known(what: Shared) -> set[str]:
 def test_an_api_server_that_is_away_is_asked_again_and_is_no_standing_still() -> None:
     async def story() -> None:
         server = Lister(errors={"team": UnavailableError("connection refused")})
-        made = sweeper(server, what := shared())
+        made = resyncer(server, what := shared())
         running = asyncio.create_task(made.run(300.0))
         await asyncio.sleep(3600)
         assert made.idle() < 10
@@ -81,7 +81,7 @@ def test_an_api_server_that_is_away_is_asked_again_and_is_no_standing_still() ->
 @pytest.mark.parametrize("error", [ForbiddenError("no"), NotFoundError("no")])
 def test_a_refusal_ends_the_sweeps_of_that_namespace(error: ClusterError) -> None:
     async def story() -> None:
-        made = sweeper(Lister(errors={"team": error}), shared())
+        made = resyncer(Lister(errors={"team": error}), shared())
         with pytest.raises(type(error)):
             await made.run(300.0)
 
@@ -90,7 +90,7 @@ def test_a_refusal_ends_the_sweeps_of_that_namespace(error: ClusterError) -> Non
 
 def test_an_expired_token_says_nothing_of_a_namespace() -> None:
     async def story() -> None:
-        made = sweeper(Lister(errors={"team": UnauthorizedError("who?")}), shared())
+        made = resyncer(Lister(errors={"team": UnauthorizedError("who?")}), shared())
         running = asyncio.create_task(made.run(300.0))
         await asyncio.sleep(1000)
         assert not running.done()
@@ -102,17 +102,17 @@ def test_an_expired_token_says_nothing_of_a_namespace() -> None:
 def test_what_one_namespace_lists_or_forgets_leaves_the_others() -> None:
     async def story() -> None:
         server, what = Lister(), shared()
-        one, other = sweeper(server, what, "one"), sweeper(server, what, "other")
+        one, other = resyncer(server, what, "one"), resyncer(server, what, "other")
         server.put("one")
         server.put("other")
-        await one.sweep()
-        await other.sweep()
+        await one.resync()
+        await other.resync()
         assert known(what) == {"one", "other"}
         server.services["one"] = []
-        await one.sweep()
+        await one.resync()
         assert known(what) == {"other"}
         server.put("one")
-        await one.sweep()
+        await one.resync()
         other.forget()
         assert known(what) == {"one"}
 
@@ -123,10 +123,10 @@ def test_a_status_of_a_later_leader_ends_the_leadership() -> None:
     async def story() -> None:
         server = Lister()
         server.put("team", epoch=8)
-        await sweeper(server, shared(epoch=lambda: 8)).sweep()
-        await sweeper(server, shared(epoch=lambda: 0)).sweep()
+        await resyncer(server, shared(epoch=lambda: 8)).resync()
+        await resyncer(server, shared(epoch=lambda: 0)).resync()
         with pytest.raises(LeadershipLostError, match="epoch 8, ours is 7"):
-            await sweeper(server, shared(epoch=lambda: 7)).sweep()
+            await resyncer(server, shared(epoch=lambda: 7)).resync()
 
     virtual_time.run(story())
 
@@ -139,7 +139,7 @@ def test_an_epoch_that_only_a_forged_status_led_to_keeps_nobody_from_leading() -
         server.put("team", epoch=first)
         second = 1 + await highest_epoch(cast("KubeApi", server), ["team"], first)
         assert second == first + 1, "what the leader wrote is believed"
-        await sweeper(server, shared(epoch=lambda: first)).sweep()
+        await resyncer(server, shared(epoch=lambda: first)).resync()
 
     virtual_time.run(story())
 

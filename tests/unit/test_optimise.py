@@ -12,7 +12,7 @@ from flyball_operator.tuning.estimate.margins import LEAST_TOKEN_MARGIN, MARGINS
 from flyball_operator.tuning.optimise import LEAST_CHUNK, LEAST_FIRST_SHARE, choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
 from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, demand, situation
+from support.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 
 LONG: Any = {"prompt": 1500.0, "uncached": 1500.0, "attention": 700.0, "ratio": 20.0, "arrivals": 1.0}
 OVERLOAD: Any = {"arrivals": 40.0, "waiting": 200.0}
@@ -23,27 +23,27 @@ NARROW = Margins(token=0.9, first_token=0.8)
 
 
 def test_the_batch_is_what_keeps_tokens_beside_a_least_chunk() -> None:
-    here = situation(TPOT)
-    choice, budget = choose(here), TPOT.seconds * here.margins.token
-    assert here.step(choice.seqs, LEAST_CHUNK) <= budget < here.step(choice.seqs + 1, LEAST_CHUNK)
-    assert choice.binding == "tpot"
+    here = inputs(TPOT)
+    output, budget = choose(here), TPOT.seconds * here.margins.token
+    assert here.step(output.seqs, LEAST_CHUNK) <= budget < here.step(output.seqs + 1, LEAST_CHUNK)
+    assert output.binding == "tpot"
 
 
 def test_a_tighter_objective_never_allows_more() -> None:
-    sizes = [choose(situation(replace(TPOT, seconds=seconds))).seqs for seconds in (0.02, 0.03, 0.04, 0.16)]
+    sizes = [choose(inputs(replace(TPOT, seconds=seconds))).seqs for seconds in (0.02, 0.03, 0.04, 0.16)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
 
 
 def test_with_speculation_a_step_makes_several_tokens_and_may_take_as_much_longer() -> None:
-    plain, drafting = situation(TPOT), situation(TPOT, drafted=3.0, made=2.0)
+    plain, drafting = inputs(TPOT), inputs(TPOT, drafted=3.0, made=2.0)
     assert drafting.step(8, 0) > plain.step(8, 0), "drafts are computed"
     assert choose(drafting).budget == pytest.approx(2 * (choose(plain).budget or 0.0))
-    assert choose(situation(TPOT, drafted=3.0)).seqs < choose(plain).seqs, "none accepted"
+    assert choose(inputs(TPOT, drafted=3.0)).seqs < choose(plain).seqs, "none accepted"
 
 
 def test_memory_bounds_what_is_carried_and_leaves_the_batch_to_the_engine() -> None:
-    roomy, short = (choose(situation(TTFT, TPOT, kv_tokens=kv)) for kv in (100_000.0, 1_000.0))
+    roomy, short = (choose(inputs(TTFT, TPOT, kv_tokens=kv)) for kv in (100_000.0, 1_000.0))
     assert short.seqs == roomy.seqs
     assert short.capacity < roomy.capacity
 
@@ -51,9 +51,9 @@ def test_memory_bounds_what_is_carried_and_leaves_the_batch_to_the_engine() -> N
 def test_long_contexts_leave_room_for_fewer_decodes() -> None:
     gpu = replace(H100, beta=6e-6, d=5e-8)
     wide, fast = Envelope(Span(4, 256), Span(128, 8192)), replace(TPOT, seconds=0.03)
-    chats = demand(arrivals=1.0, ratio=0.5, kv_tokens=1e8)
+    chats = workload(arrivals=1.0, ratio=0.5, kv_tokens=1e8)
     short, long = (
-        replace(situation(fast, model=gpu, envelope=wide), demand=replace(chats, context=context))
+        replace(inputs(fast, model=gpu, envelope=wide), workload=replace(chats, context=context))
         for context in (500.0, 16_000.0)
     )
     assert choose(short).seqs == 256
@@ -64,20 +64,20 @@ def test_long_contexts_leave_room_for_fewer_decodes() -> None:
 
 @pytest.mark.parametrize("objectives", [(TTFT, TPOT), (TPOT,), (TTFT,), (E2E,)])
 def test_a_queue_changes_neither_batch_nor_budget(objectives: tuple[Objective, ...]) -> None:
-    calm, crowded = choose(situation(*objectives)), choose(situation(*objectives, **OVERLOAD))
+    calm, crowded = choose(inputs(*objectives)), choose(inputs(*objectives, **OVERLOAD))
     assert (calm.seqs, calm.tokens, calm.budget) == (crowded.seqs, crowded.tokens, crowded.budget)
 
 
 def test_without_objectives_nothing_is_held_back() -> None:
-    choice = choose(situation())
-    assert (choice.seqs, choice.tokens, choice.binding) == (128, 2048, "")
-    assert (choice.budget, choice.deadline) == (None, None)
+    output = choose(inputs())
+    assert (output.seqs, output.tokens, output.binding) == (128, 2048, "")
+    assert (output.budget, output.deadline) == (None, None)
 
 
 def test_equal_bounds_pin_a_limit() -> None:
     pinned = Envelope(Span(32, 32), Span(512, 512))
-    choice = choose(situation(TTFT, TPOT, GAP, envelope=pinned))
-    assert (choice.seqs, choice.tokens) == (32, 512)
+    output = choose(inputs(TTFT, TPOT, GAP, envelope=pinned))
+    assert (output.seqs, output.tokens) == (32, 512)
 
 
 # The time of a step.
@@ -98,43 +98,43 @@ def test_equal_bounds_pin_a_limit() -> None:
 def test_a_step_may_take_what_the_tightest_token_objective_leaves(
     objectives: tuple[Objective, ...], seconds: float | None
 ) -> None:
-    choice = choose(replace(situation(*objectives), margins=NARROW))
-    assert choice.budget == (pytest.approx(seconds) if seconds is not None else None)
+    output = choose(replace(inputs(*objectives), margins=NARROW))
+    assert output.budget == (pytest.approx(seconds) if seconds is not None else None)
 
 
 def test_the_token_limit_is_the_step_that_the_budget_allows_beside_the_mean_batch() -> None:
-    here = situation(TTFT, GAP, **LONG)
-    choice = choose(here)
-    assert choice.budget is not None
-    decodes = here.demand.decodes
-    assert choice.tokens < 2048
-    assert 0.8 * choice.budget < here.step(decodes, choice.tokens - decodes) <= choice.budget * 1.01
-    assert choice.predicted.gap <= choice.budget * 1.001
+    here = inputs(TTFT, GAP, **LONG)
+    output = choose(here)
+    assert output.budget is not None
+    decodes = here.workload.decodes
+    assert output.tokens < 2048
+    assert 0.8 * output.budget < here.step(decodes, output.tokens - decodes) <= output.budget * 1.01
+    assert output.predicted.gap <= output.budget * 1.001
 
 
 @pytest.mark.parametrize("drafted", [1.0, 5.0])
 def test_a_step_has_room_for_the_whole_batch_and_a_chunk(drafted: float) -> None:
-    choice = choose(situation(TTFT, TPOT, drafted=drafted, made=min(2.0, drafted), decodes=60.0))
-    assert choice.tokens >= min(2048, int(drafted * choice.seqs + LEAST_CHUNK))
+    output = choose(inputs(TTFT, TPOT, drafted=drafted, made=min(2.0, drafted), decodes=60.0))
+    assert output.tokens >= min(2048, int(drafted * output.seqs + LEAST_CHUNK))
 
 
 def test_one_law_fits_devices_that_differ_tenfold() -> None:
     wide = Envelope(Span(4, 256), Span(256, 8192))
     tight = replace(GAP, seconds=0.05)
-    slow, fast = (choose(situation(TTFT, tight, model=model, envelope=wide)) for model in (A100, H100))
+    slow, fast = (choose(inputs(TTFT, tight, model=model, envelope=wide)) for model in (A100, H100))
     assert slow.predicted.gap <= 0.05
     assert fast.predicted.gap <= 0.05
     assert fast.capacity > 2 * slow.capacity
 
 
 def test_a_token_objective_that_leaves_prompts_no_room_bounds_no_step() -> None:
-    choice = choose(situation(TTFT, replace(TPOT, seconds=0.009)))
-    assert choice.budget is None, "no first token would be in time"
-    assert (choice.given_up, choice.binding) == (("tpot",), "tpot")
+    output = choose(inputs(TTFT, replace(TPOT, seconds=0.009)))
+    assert output.budget is None, "no first token would be in time"
+    assert (output.given_up, output.binding) == (("tpot",), "tpot")
 
 
 def test_scatter_does_not_narrow_a_budget_until_its_objective_is_given_up() -> None:
-    tight = situation(TTFT, replace(TPOT, seconds=0.01))
+    tight = inputs(TTFT, replace(TPOT, seconds=0.01))
     narrowed = choose(replace(tight, margins=replace(MARGINS, token=LEAST_TOKEN_MARGIN)))
     assert narrowed.given_up == ()
     assert narrowed.budget == choose(replace(tight, margins=MARGINS)).budget
@@ -146,13 +146,13 @@ def test_scatter_does_not_narrow_a_budget_until_its_objective_is_given_up() -> N
 def test_the_first_token_objective_is_the_deadline_whatever_comes() -> None:
     loads: tuple[Any, ...] = ({}, OVERLOAD, LONG)
     for load in loads:
-        assert choose(situation(TTFT, TPOT, **load)).deadline == TTFT.seconds
-    assert choose(situation(TPOT)).deadline is None
+        assert choose(inputs(TTFT, TPOT, **load)).deadline == TTFT.seconds
+    assert choose(inputs(TPOT)).deadline is None
 
 
 def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_take() -> None:
-    short, long = (choose(situation(E2E, output=output, ratio=120 / output)) for output in (10.0, 300.0))
+    short, long = (choose(inputs(E2E, output=output, ratio=120 / output)) for output in (10.0, 300.0))
     assert short.deadline is not None
     assert long.deadline is not None
     assert E2E.seconds > short.deadline > long.deadline >= LEAST_FIRST_SHARE * E2E.seconds
-    assert choose(situation(E2E, TTFT)).deadline == TTFT.seconds
+    assert choose(inputs(E2E, TTFT)).deadline == TTFT.seconds

@@ -1,4 +1,4 @@
-"""The whole brain on real parts: a real Prometheus scrapes real control ports, and the loop closes over them."""
+"""The whole tuner on real parts: a real Prometheus scrapes real control ports, and the loop closes over them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from support.brains import World, inference_service, thinking, until
 from support.engines import serving
 from support.plant import Phase
 from support.prometheus import Target, prometheus
+from support.tuners import World, inference_service, thinking, until
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 CHAT_AND_LONG_PROMPTS = [[Phase(3600, 5, 120, 40), Phase(3600, 0.8, 1500, 16)]]

@@ -1,4 +1,4 @@
-"""The hands on a cluster in memory: what is made, what is left alone, what comes back."""
+"""The reconciler on a cluster in memory: what is made, what is left alone, what comes back."""
 
 from __future__ import annotations
 

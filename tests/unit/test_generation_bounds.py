@@ -13,12 +13,12 @@ from flyball_operator.tuning.actuate.generation_bounds import (
     LARGEST_EPOCH,
     LARGEST_GENERATION,
     UNTOLD_LEADERS,
-    Reach,
+    GenerationBounds,
     Unexplained,
     counted_on,
 )
 
-REACH = Reach(epoch=5, told=4, given=12)
+REACH = GenerationBounds(epoch=5, told=4, given=12)
 
 
 def number(epoch: int, generation: int) -> Generation:
@@ -44,14 +44,14 @@ def test_only_our_own_history_explains_a_number(claimed: Generation, doubt: Unex
 
 
 def test_an_epoch_that_status_names_is_a_newer_leaders() -> None:
-    reach = Reach(epoch=5, told=7, given=12)
+    reach = GenerationBounds(epoch=5, told=7, given=12)
     assert reach.fenced
     assert reach.doubt(number(7, 1)) is None
     assert reach.doubt(number(8, 1)) is Unexplained.EPOCH_AHEAD
 
 
 def test_nothing_is_said_of_others_before_our_own_epoch_is_known() -> None:
-    reach = Reach(epoch=0, told=7, given=0)
+    reach = GenerationBounds(epoch=0, told=7, given=0)
     assert not reach.fenced
     assert reach.doubt(number(9, 9)) is None
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.tuning.control_input import Demand
+from flyball_operator.tuning.control_input import Workload
 from flyball_operator.tuning.estimate.margins import MARGINS, scattered
-from flyball_operator.tuning.estimate.workload import Seen
-from flyball_operator.tuning.observe.signals import CellKey, Load, Signals, StepWindow, Sums
+from flyball_operator.tuning.estimate.workload import WorkloadEstimator
+from flyball_operator.tuning.observe.signals import CellKey, RequestLoad, Signals, StepWindow, Sums
 from support.tuning import TPOT, signals
 
 
@@ -25,15 +25,15 @@ def decodes(*, drafts: int = 0, steps: float = 100) -> Sums:
     )
 
 
-def demanded(*windows: Signals) -> Demand:
+def demanded(*windows: Signals) -> Workload:
     """What is remembered of windows, one after the other; before them was one like the first, which tells lengths."""
-    seen = Seen()
+    seen = WorkloadEstimator()
     for one in (replace(windows[0], at=windows[0].at - 15), *windows):
-        assert isinstance(one.load, Load)
+        assert isinstance(one.load, RequestLoad)
         assert isinstance(one.steps, StepWindow)
         seen = seen.after(one.load, one.steps, at=one.at, seconds=one.window_seconds)
-    assert isinstance(one.load, Load)
-    found = seen.demand(one.load, cores=1)
+    assert isinstance(one.load, RequestLoad)
+    found = seen.workload(one.load, cores=1)
     assert found is not None
     return found
 
@@ -128,17 +128,17 @@ def test_a_night_without_requests_leaves_lengths_as_they_were() -> None:
     assert demanded(first, *nothing).prompt == pytest.approx(300.0)
 
 
-def seen_of(*, uneven: float, arrivals: float, cores: int = 4) -> tuple[Seen, Load]:
+def seen_of(*, uneven: float, arrivals: float, cores: int = 4) -> tuple[WorkloadEstimator, RequestLoad]:
     """After a window in which the fullest core had so many times the requests of the mean one."""
     now = signals(100.0, uneven=uneven, arrivals=arrivals, waiting=40.0)
-    assert isinstance(now.load, Load)
+    assert isinstance(now.load, RequestLoad)
     assert isinstance(now.steps, StepWindow)
-    return Seen().after(now.load, now.steps, at=now.at, seconds=15.0, cores=cores), now.load
+    return WorkloadEstimator().after(now.load, now.steps, at=now.at, seconds=15.0, cores=cores), now.load
 
 
 def test_an_uneven_load_is_that_of_the_fullest_core() -> None:
     seen, load = seen_of(uneven=1.6, arrivals=12.0)
-    asked = seen.demand(load, cores=4)
+    asked = seen.workload(load, cores=4)
     assert asked is not None
     assert (asked.waiting, asked.arrivals) == pytest.approx((16.0, 1.6 * 12.0 / 4), rel=0.06), "but for chance"
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_operator.tuning.control_input import Choice, Prediction
+from flyball_operator.tuning.control_input import ControlOutput, Prediction
 from flyball_operator.tuning.filters import hysteresis
-from flyball_operator.tuning.filters.hysteresis import Hold
+from flyball_operator.tuning.filters.hysteresis import HoldReason
 from support.tuning import ENVELOPE, limits
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0)
 
 
-def wish(seqs: int, tokens: int) -> Choice:
-    return Choice(seqs=seqs, tokens=tokens, binding="tpot", predicted=NOTHING)
+def wish(seqs: int, tokens: int) -> ControlOutput:
+    return ControlOutput(seqs=seqs, tokens=tokens, binding="tpot", predicted=NOTHING)
 
 
 def test_the_limits_jump_to_where_the_model_points() -> None:
@@ -24,7 +24,7 @@ def test_the_limits_jump_to_where_the_model_points() -> None:
 @pytest.mark.parametrize(("seqs", "tokens"), [(100, 1024), (91, 1024), (109, 1200), (100, 850)])
 def test_small_changes_are_not_worth_it(seqs: int, tokens: int) -> None:
     held = hysteresis.restrain(limits(100, 1024), wish(seqs, tokens), ENVELOPE)
-    assert held == (limits(100, 1024), Hold.GOOD_ENOUGH)
+    assert held == (limits(100, 1024), HoldReason.GOOD_ENOUGH)
 
 
 def test_of_few_places_each_one_counts() -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.tuning.observe.slow_pods import LASTING_SECONDS, Lag, told, watched
-from support.seats import Desk, Engines
+from flyball_operator.tuning.observe.slow_pods import LASTING_SECONDS, SlowPod, told, watched
+from support.service_tuners import Engines, Harness
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now
 
 
 def named(*biases: float) -> dict[str, float]:
     """The pods that are named after these biases, of a, b, c and so on, lasted."""
-    lags: dict[str, Lag] = {}
+    lags: dict[str, SlowPod] = {}
     for moment in range(int(LASTING_SECONDS / 5) + 1):
         lags = watched(lags, dict(zip("abcdefgh", biases, strict=False)), 5.0 * moment)
     return told(lags)
@@ -39,7 +39,7 @@ def test_who_stands_out_is_named_the_slowest_first(biases: tuple[float, ...], ex
 
 
 def test_what_passes_within_minutes_is_not_named() -> None:
-    lags: dict[str, Lag] = {}
+    lags: dict[str, SlowPod] = {}
     for moment in range(200):
         slow = 2.0 if moment % 30 < 20 else 1.0
         lags = watched(lags, {"a": 1.0, "b": 1.0, "c": slow}, 5.0 * moment)
@@ -47,7 +47,7 @@ def test_what_passes_within_minutes_is_not_named() -> None:
 
 
 def test_at_the_edge_it_stays_named_and_its_factor_does_not_flicker() -> None:
-    lags: dict[str, Lag] = {}
+    lags: dict[str, SlowPod] = {}
     said = set()
     for moment in range(200):
         lags = watched(lags, {"a": 1.0, "b": 1.0, "c": 1.35 if moment < 50 or moment % 2 else 1.22}, 5.0 * moment)
@@ -56,38 +56,38 @@ def test_at_the_edge_it_stays_named_and_its_factor_does_not_flicker() -> None:
     assert told(watched(lags, {"a": 1.0, "b": 1.0, "c": 1.1}, 1000.0)) == {}
 
 
-async def minutes(desk: Desk, seat: Any, count: int) -> None:
+async def minutes(harness: Harness, tuner: Any, count: int) -> None:
     for _ in range(12 * count):
-        await desk.tick(seat, signals(now()))
+        await harness.tick(tuner, signals(now()))
 
 
 @in_virtual_time
 async def test_status_and_one_event_name_it_until_it_is_as_fast_again() -> None:
-    desk = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
-    desk.engines.biases = {"pod-1": 1.0, "pod-2": 1.05, "pod-3": 1.62}
-    desk.sheds()
-    seat = desk.seat()
-    await minutes(desk, seat, 6)
-    (slow,) = desk.service.status.tuning.slow_pods
+    harness = Harness(engines=Engines("pod-1", "pod-2", "pod-3"))
+    harness.engines.biases = {"pod-1": 1.0, "pod-2": 1.05, "pod-3": 1.62}
+    harness.sheds()
+    tuner = harness.tuner()
+    await minutes(harness, tuner, 6)
+    (slow,) = harness.service.status.tuning.slow_pods
     assert (slow.name, slow.factor) == ("pod-3", "1.5")
-    assert desk.events.count("PodSlow") == 1
-    desk.epoch = 2
-    again = desk.seat()
-    await minutes(desk, again, 2)
-    assert [slow.name for slow in desk.service.status.tuning.slow_pods] == ["pod-3"]
-    desk.engines.biases["pod-3"] = 1.0
-    await minutes(desk, again, 3)
-    assert desk.service.status.tuning.slow_pods == ()
-    assert [event for event in desk.events if event.startswith("Pod")] == ["PodSlow", "PodNoLongerSlow"]
+    assert harness.events.count("PodSlow") == 1
+    harness.epoch = 2
+    again = harness.tuner()
+    await minutes(harness, again, 2)
+    assert [slow.name for slow in harness.service.status.tuning.slow_pods] == ["pod-3"]
+    harness.engines.biases["pod-3"] = 1.0
+    await minutes(harness, again, 3)
+    assert harness.service.status.tuning.slow_pods == ()
+    assert [event for event in harness.events if event.startswith("Pod")] == ["PodSlow", "PodNoLongerSlow"]
 
 
 @in_virtual_time
 async def test_a_pod_that_goes_is_forgotten_without_a_word() -> None:
-    desk = Desk(engines=Engines("pod-1", "pod-2", "pod-3"))
-    desk.engines.biases = {"pod-1": 1.0, "pod-2": 1.0, "pod-3": 2.0}
-    seat = desk.seat()
-    await minutes(desk, seat, 5)
-    del desk.engines.held["pod-3"]
-    await minutes(desk, seat, 2)
-    assert desk.service.status.tuning.slow_pods == ()
-    assert "PodNoLongerSlow" not in desk.events
+    harness = Harness(engines=Engines("pod-1", "pod-2", "pod-3"))
+    harness.engines.biases = {"pod-1": 1.0, "pod-2": 1.0, "pod-3": 2.0}
+    tuner = harness.tuner()
+    await minutes(harness, tuner, 5)
+    del harness.engines.held["pod-3"]
+    await minutes(harness, tuner, 2)
+    assert harness.service.status.tuning.slow_pods == ()
+    assert "PodNoLongerSlow" not in harness.events

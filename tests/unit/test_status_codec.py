@@ -24,7 +24,7 @@ from flyball_operator.tuning.policy import Policy, model_spec
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.conditions import Progress, Reason
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 from support.plant import CPU
 from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 
@@ -38,20 +38,20 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
         state, _ = decide(state, signals(100.0 + 5 * tick), SPEC, 100.0 + 5 * tick)
     status = TuningStatus(
         setpoint=status_codec.setpoint_status(state.policy),
-        model=status_codec.model_status(state.learner),
+        model=status_codec.model_status(state.step_time),
         generation=7,
     )
     again = status_codec.resumed(reread(status), SPEC)
     assert again.limits == state.limits
-    assert again.learner.model is not None
-    assert state.learner.model is not None
+    assert again.step_time.model is not None
+    assert state.step_time.model is not None
     for name in ("t0", "c1", "c2", "beta"):
-        kept, known = getattr(again.learner.model, name), getattr(state.learner.model, name)
+        kept, known = getattr(again.step_time.model, name), getattr(state.step_time.model, name)
         assert kept == pytest.approx(known, rel=0.01)
     _, decision = decide(again, signals(200.0), SPEC, 200.0)
-    assert decision.choice is not None, "it decides on the first tick"
+    assert decision.output is not None, "it decides on the first tick"
     later, _ = decide(again, signals(200.0), SPEC, 200.0)
-    assert status_codec.model_status(later.learner).steps >= status.model.steps, "what was learnt is counted on"
+    assert status_codec.model_status(later.step_time).steps >= status.model.steps, "what was learnt is counted on"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_restart_resumes_limits_and_model_from_status() -> None:
     ],
 )
 def test_a_model_that_is_none_is_not_resumed(model: StepModelStatus) -> None:
-    assert status_codec.resumed(TuningStatus(model=model), SPEC).learner.model is None
+    assert status_codec.resumed(TuningStatus(model=model), SPEC).step_time.model is None
 
 
 def test_limits_that_are_none_start_at_the_top() -> None:
@@ -221,7 +221,7 @@ def test_the_next_leader_goes_on_with_the_same_policy() -> None:
     state = shedding()
     status = TuningStatus(
         setpoint=status_codec.setpoint_status(state.policy),
-        model=status_codec.model_status(state.learner),
+        model=status_codec.model_status(state.step_time),
     )
     again = status_codec.resumed(reread(status), SHED)
     assert again.policy == state.policy
@@ -278,7 +278,7 @@ def test_a_budget_without_its_model_is_not_resumed() -> None:
         assert policy.step is None
 
 
-def shedding(spec: TuningSpec = SHED) -> State:
+def shedding(spec: TuningSpec = SHED) -> TuningState:
     """A state at rest behind a gate."""
     state = start(spec)
     for tick in range(20):

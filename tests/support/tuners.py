@@ -1,4 +1,4 @@
-"""A brain with its surroundings in memory: what the API server would hold, who leads, and what was said."""
+"""A tuner with its surroundings in memory: what the API server would hold, who leads, and what was said."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceSer
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Outcome, Unobserved
 from flyball_operator.tuning.ports import EnginePod, EventType
-from flyball_operator.tuning.report.metrics import BrainMetrics
-from flyball_operator.tuning.tuner import Brain, SignalReader
+from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.tuning.tuner import SignalReader, Tuner
 from support.engines import ServedEngine
 
 PATIENCE = 60.0
@@ -48,7 +48,7 @@ def inference_service(uid: str = "uid-1", *, name: str = "chat", generation: int
 
 @dataclass
 class World:
-    """Services, pods, leadership, status and events, as the hands would keep them (implements the brain's ports)."""
+    """Services, pods, leadership, status and events, as the API server has them (implements the tuner's ports)."""
 
     services: dict[str, InferenceService] = field(default_factory=dict)
     engines: dict[str, list[ServedEngine]] = field(default_factory=dict)
@@ -174,13 +174,13 @@ class ScriptedReader:
 
 @dataclass
 class Thinking:
-    """A brain at work."""
+    """A tuner at work."""
 
     registry: CollectorRegistry
-    brain: Brain
+    tuner: Tuner
 
     def metrics(self) -> str:
-        """The brain's own scrape."""
+        """The tuner's own scrape."""
         return generate_latest(self.registry).decode()
 
 
@@ -193,17 +193,17 @@ async def thinking(
     grace: float = 20.0,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
-    metrics: Callable[[CollectorRegistry], BrainMetrics] = BrainMetrics,
+    metrics: Callable[[CollectorRegistry], TunerMetrics] = TunerMetrics,
 ) -> AsyncIterator[Thinking]:
-    """Run a brain over a world; what it raises, the test raises. `wall`: the time it decides for."""
+    """Run a tuner over a world; what it raises, the test raises. `wall`: the time it decides for."""
     registry = CollectorRegistry()
     async with aiohttp.ClientSession() as session:
         client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=clock)
-        tools = Tools(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
-        brain = Brain(services=world, reader=reader, tools=tools, tick_seconds=tick)
-        task = asyncio.create_task(brain.run())
+        dependencies = Dependencies(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
+        tuner = Tuner(services=world, reader=reader, dependencies=dependencies, tick_seconds=tick)
+        task = asyncio.create_task(tuner.run())
         try:
-            yield Thinking(registry, brain)
+            yield Thinking(registry, tuner)
         finally:
             if task.done():
                 task.result()

@@ -1,4 +1,4 @@
-"""The brain with many services: none waits for long, and they do not all do the same in the same tick."""
+"""The tuner with many services: none waits for long, and they do not all do the same in the same tick."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.tuning.service_tuner import Seat
-from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Brain
-from support.brains import ScriptedReader, inference_service
-from support.seats import AWAY, Desk
+from flyball_operator.tuning.service_tuner import ServiceTuner
+from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Tuner
+from support.service_tuners import AWAY, Harness
+from support.tuners import ScriptedReader, inference_service
 from support.virtual_time import in_virtual_time, now
 
 
 @dataclass
-class Many(Desk):
+class Many(Harness):
     """A desk with other services than one."""
 
     services: list[InferenceService] = field(default_factory=list)
@@ -38,23 +38,25 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     seen: dict[str, list[float]] = defaultdict(list)
     began: list[float] = []
 
-    async def tick(seat: Seat, *_: Any) -> None:
+    async def tick(tuner: ServiceTuner, *_: Any) -> None:
         began[:] = began or [now()]
-        seen[seat.labels[1]].append(now() - began[0])
+        seen[tuner.labels[1]].append(now() - began[0])
 
-    async def take_over(_: Seat) -> None:
+    async def take_over(_: ServiceTuner) -> None:
         """Nothing runs."""
 
-    monkeypatch.setattr(Seat, "tick", tick)
-    monkeypatch.setattr(Seat, "take_over", take_over)
+    monkeypatch.setattr(ServiceTuner, "tick", tick)
+    monkeypatch.setattr(ServiceTuner, "take_over", take_over)
     return seen
 
 
-async def work(desk: Many, seconds: float) -> None:
-    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(AWAY), tools=desk.tools()).run())
+async def work(harness: Many, seconds: float) -> None:
+    tuner = asyncio.create_task(
+        Tuner(services=harness, reader=ScriptedReader(AWAY), dependencies=harness.dependencies()).run()
+    )
     await asyncio.sleep(seconds)
-    brain.cancel()
-    await asyncio.gather(brain, return_exceptions=True)
+    tuner.cancel()
+    await asyncio.gather(tuner, return_exceptions=True)
 
 
 @in_virtual_time
@@ -76,13 +78,13 @@ async def test_a_few_services_begin_at_once(ticks: dict[str, list[float]]) -> No
 
 @in_virtual_time
 async def test_a_service_that_comes_later_waits_for_nobody(ticks: dict[str, list[float]]) -> None:
-    desk = Many(services=numbered(*range(BEGUN_AT_ONCE)))
-    brain = asyncio.create_task(work(desk, 60))
+    harness = Many(services=numbered(*range(BEGUN_AT_ONCE)))
+    tuner = asyncio.create_task(work(harness, 60))
     await asyncio.sleep(22)
-    desk.services = [*desk.services, *numbered(1000)]
+    harness.services = [*harness.services, *numbered(1000)]
     await asyncio.sleep(3)
     assert ticks["chat-1000"]
-    await brain
+    await tuner
 
 
 @in_virtual_time
@@ -91,10 +93,10 @@ async def test_what_runs_is_taken_over_in_the_first_tick_by_all(
 ) -> None:
     taken_over: set[str] = set()
 
-    async def take_over(seat: Seat) -> None:
-        taken_over.add(seat.labels[1])
+    async def take_over(tuner: ServiceTuner) -> None:
+        taken_over.add(tuner.labels[1])
 
-    monkeypatch.setattr(Seat, "take_over", take_over)
+    monkeypatch.setattr(ServiceTuner, "take_over", take_over)
     many = range(3 * BEGUN_AT_ONCE)
     await work(Many(services=numbered(*many)), 1)
     assert taken_over | ticks.keys() == {f"chat-{number}" for number in many}
@@ -104,12 +106,12 @@ async def test_what_runs_is_taken_over_in_the_first_tick_by_all(
 async def test_a_service_whose_watch_fails_stops_no_other(
     ticks: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def to_be_kept(seat: Seat) -> bool:
-        if seat.labels[1] == "chat-0":
+    def to_be_kept(tuner: ServiceTuner) -> bool:
+        if tuner.labels[1] == "chat-0":
             raise RuntimeError
         return False
 
-    monkeypatch.setattr(Seat, "to_be_kept", to_be_kept)
+    monkeypatch.setattr(ServiceTuner, "to_be_kept", to_be_kept)
     await work(Many(services=numbered(0, 1)), 31)
     assert len(ticks["chat-0"]) == len(ticks["chat-1"]) >= 7
 
@@ -120,14 +122,14 @@ async def test_generations_are_remembered_of_all_services_and_of_some_that_are_g
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("flyball_operator.tuning.tuner.GONE_REMEMBERED", 2, raising=False)
-    desk = Many(services=numbered(*range(6)))
-    tools = desk.tools()
-    tools.given.update({f"uid-{number}": 7 for number in range(6)})
-    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(AWAY), tools=tools).run())
+    harness = Many(services=numbered(*range(6)))
+    dependencies = harness.dependencies()
+    dependencies.given.update({f"uid-{number}": 7 for number in range(6)})
+    tuner = asyncio.create_task(Tuner(services=harness, reader=ScriptedReader(AWAY), dependencies=dependencies).run())
     await asyncio.sleep(11)
-    assert len(tools.given) == 6
-    desk.services = numbered(0)
+    assert len(dependencies.given) == 6
+    harness.services = numbered(0)
     await asyncio.sleep(11)
-    assert tools.given == {"uid-0": 7, "uid-4": 7, "uid-5": 7}
-    brain.cancel()
-    await asyncio.gather(brain, return_exceptions=True)
+    assert dependencies.given == {"uid-0": 7, "uid-4": 7, "uid-5": 7}
+    tuner.cancel()
+    await asyncio.gather(tuner, return_exceptions=True)

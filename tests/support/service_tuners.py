@@ -1,4 +1,4 @@
-"""One seat with its surroundings in memory and in virtual time: engines, leadership, and the status as it is stored."""
+"""One service's tuner in memory and in virtual time: engines, leadership, and the status as it is stored."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from flyball_operator.engines.client import Acknowledged, Address, Answer, Engin
 from flyball_operator.engines.errors import EngineError, RefusedError
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import UnavailableError
-from flyball_operator.kube.status import BrainStatus
-from flyball_operator.tuning.dependencies import Tools
+from flyball_operator.kube.status import TunerStatus
+from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, OrderOutcome, Outcome, Unobserved
 from flyball_operator.tuning.ports import EnginePod, EventType
-from flyball_operator.tuning.report.metrics import BrainMetrics
-from flyball_operator.tuning.service_tuner import Seat
+from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.tuning.service_tuner import ServiceTuner
 from support.manifests import Object, good
 from support.tuning import signals
 from support.virtual_time import now
@@ -201,8 +201,8 @@ WITH_DEADLINE = [
 
 
 @dataclass
-class Desk:
-    """What a seat works with (implements its ports, and of `KubeApi` what the status writer uses)."""
+class Harness:
+    """What a service's tuner works with (implements its ports, and of `KubeApi` what the status writer uses)."""
 
     engines: Engines = field(default_factory=lambda: Engines("pod-1"))
     raw: Object = field(default_factory=dict)
@@ -269,27 +269,27 @@ class Desk:
         named = {f"{names.GROUP}/{name}": value for name, value in annotations.items()}
         self.raw = {**self.raw, "metadata": {**self.raw["metadata"], "annotations": named}}
 
-    def tools(self) -> Tools:
+    def dependencies(self) -> Dependencies:
         """What an operator that just started works with."""
         clock = asyncio.get_running_loop().time
-        status = BrainStatus(cast("KubeApi", self), clock=clock, now=lambda: datetime.fromtimestamp(clock(), UTC))
-        return Tools(
+        status = TunerStatus(cast("KubeApi", self), clock=clock, now=lambda: datetime.fromtimestamp(clock(), UTC))
+        return Dependencies(
             client=cast("EngineClient", self.engines),
             leadership=self,
             writer=status,
             events=self,
-            metrics=BrainMetrics(CollectorRegistry()),
+            metrics=TunerMetrics(CollectorRegistry()),
             wall=clock,
             clock=clock,
         )
 
-    def seat(self) -> Seat:
-        """A seat as the brain of an operator that just started makes it."""
-        return Seat(self.service, self.tools())
+    def tuner(self) -> ServiceTuner:
+        """A service's tuner as an operator that just started makes it."""
+        return ServiceTuner(self.service, self.dependencies())
 
-    def muster(self, seat: Seat) -> None:
-        """Tell a seat of the service and its pods as they are."""
-        seat.update(self.service, self.pods("s1"))
+    def update_pods(self, tuner: ServiceTuner) -> None:
+        """Tell a service's tuner of the service and its pods as they are."""
+        tuner.update(self.service, self.pods("s1"))
 
     def sheds(self, *, mode: str = "Auto", overload: str = "Shed", status: int = 503) -> None:
         """The user wants requests to be refused that come too late, with some HTTP status; or no longer."""
@@ -306,16 +306,16 @@ class Desk:
         return setpoint
 
     async def tick(
-        self, seat: Seat, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None
+        self, tuner: ServiceTuner, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None
     ) -> None:
-        """One tick of the brain and the watches up to the next one."""
-        self.muster(seat)
+        """One tick of the tuner and the watches up to the next one."""
+        self.update_pods(tuner)
         attainment = counts if isinstance(counts, Unobserved) else Attainment(outcomes=counts or {}, order=self.ordered)
-        await seat.tick(observation, attainment)
+        await tuner.tick(observation, attainment)
         for _ in range(5):
             await asyncio.sleep(1.0)
-            self.muster(seat)
-            await seat.keep()
+            self.update_pods(tuner)
+            await tuner.keep()
 
     def condition(self, kind: ConditionType) -> tuple[str, str]:
         """Status and reason of a condition as written last; empty if it never was."""
@@ -328,16 +328,16 @@ class Desk:
         return found.message
 
 
-async def told(desk: Desk, *, ticks: int = 30) -> Seat:
-    """A seat that had time to learn, to decide and to push."""
-    seat = desk.seat()
+async def told(harness: Harness, *, ticks: int = 30) -> ServiceTuner:
+    """A tuner that had time to learn, to decide and to push."""
+    tuner = harness.tuner()
     for _ in range(ticks):
-        await desk.tick(seat, signals(now()))
-    return seat
+        await harness.tick(tuner, signals(now()))
+    return tuner
 
 
-def shown(desk: Desk) -> SetpointStatus:
+def shown(harness: Harness) -> SetpointStatus:
     """The setpoint as status has it."""
-    setpoint = desk.service.status.tuning.setpoint
+    setpoint = harness.service.status.tuning.setpoint
     assert setpoint is not None
     return setpoint

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
-from flyball_operator.tuning.filters.stall import STUCK_SECONDS, Standstill, observed
+from flyball_operator.tuning.filters.stall import STUCK_SECONDS, Stall, observed
 from support.tuning import limits
 
 
@@ -42,9 +42,9 @@ def core(*, prefilled: int = 0, steps: int = 100, **state: Any) -> CoreState:
     return CoreState(**given | state)
 
 
-def after(*cores: CoreState) -> Standstill | None:
+def after(*cores: CoreState) -> Stall | None:
     """What is known after a read-back every 15 s."""
-    found: Standstill | None = None
+    found: Stall | None = None
     for number, state in enumerate(cores):
         found = observed(found, state, 15.0 * number)
     return found

@@ -8,16 +8,16 @@ import pytest
 
 from flyball_engine.contract import Metric, StepKind
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.tuning.control_input import Choice, Situation
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from flyball_operator.tuning.optimise import LEAST_CHUNK, choose
 from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
 from flyball_operator.tuning.report.status_codec import came_of_it
 from flyball_operator.tuning.spec import Objective
-from flyball_operator.tuning.state import State, start
+from flyball_operator.tuning.state import TuningState, start
 from support.plant import CPU
-from support.tuning import ENVELOPE, GAP, TPOT, TTFT, signals, situation, tuning
+from support.tuning import ENVELOPE, GAP, TPOT, TTFT, inputs, signals, tuning
 
 STAGES = 4
 #: Loose enough for a round of four steps.
@@ -25,18 +25,18 @@ LONG_TTFT = Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, 8.0, 0.01)
 LONG_TPOT = Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.4, 0.01)
 
 
-def chosen(asked: Situation, *, stages: int) -> Choice:
+def chosen(asked: ControlInput, *, stages: int) -> ControlOutput:
     return in_steps(choose(in_rounds(asked, stages)), stages)
 
 
 def test_without_stages_nothing_is_different() -> None:
-    asked = situation(TTFT, TPOT, arrivals=8.0, decodes=12.0)
+    asked = inputs(TTFT, TPOT, arrivals=8.0, decodes=12.0)
     assert chosen(asked, stages=1) == choose(asked)
 
 
 def test_a_round_takes_as_long_as_its_steps() -> None:
     # Prompts of less than a chunk among them, and chunks whose own attention counts.
-    asked = situation(TTFT, TPOT, attention=60.0, model=replace(CPU, g=1e-6))
+    asked = inputs(TTFT, TPOT, attention=60.0, model=replace(CPU, g=1e-6))
     rounds = in_rounds(asked, STAGES)
     for decodes, prefill in ((5, 0), (5, 0.5), (5, 40), (20, 300), (60, 0), (20, 1500)):
         assert rounds.step(STAGES * decodes, STAGES * prefill) == pytest.approx(STAGES * asked.step(decodes, prefill))
@@ -46,32 +46,32 @@ def test_a_round_takes_as_long_as_its_steps() -> None:
 
 
 def test_the_batch_is_what_keeps_a_token_through_all_stages() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0)
-    choice = chosen(asked, stages=STAGES)
+    asked = inputs(TTFT, TPOT, decodes=8.0)
+    output = chosen(asked, stages=STAGES)
     rounds = in_rounds(asked, STAGES)
-    assert 4 < choice.seqs < 128
+    assert 4 < output.seqs < 128
     # The whole batch's round, each of its steps with a fourth of it, is within what the objective leaves.
-    alone = replace(asked, demand=replace(asked.demand, decodes=8.0))
-    assert STAGES * alone.balanced_step(choice.seqs / STAGES) == pytest.approx(rounds.balanced_step(choice.seqs))
-    assert rounds.step(choice.seqs, LEAST_CHUNK) <= TPOT.seconds
+    alone = replace(asked, workload=replace(asked.workload, decodes=8.0))
+    assert STAGES * alone.balanced_step(output.seqs / STAGES) == pytest.approx(rounds.balanced_step(output.seqs))
+    assert rounds.step(output.seqs, LEAST_CHUNK) <= TPOT.seconds
 
 
 def test_who_does_not_know_of_stages_allows_tokens_that_take_too_long() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0)
+    asked = inputs(TTFT, TPOT, decodes=8.0)
     naive = choose(asked)
     assert STAGES * asked.step(naive.seqs / STAGES, LEAST_CHUNK / STAGES) > TPOT.seconds
 
 
 def test_a_gap_is_a_round_too() -> None:
-    asked = situation(TTFT, GAP, decodes=4.0)
-    choice = chosen(asked, stages=STAGES)
-    gap = STAGES * asked.step(4.0, choice.tokens - 4.0)
+    asked = inputs(TTFT, GAP, decodes=4.0)
+    output = chosen(asked, stages=STAGES)
+    gap = STAGES * asked.step(4.0, output.tokens - 4.0)
     assert gap <= GAP.seconds
-    assert choice.predicted.gap <= GAP.seconds
+    assert output.predicted.gap <= GAP.seconds
 
 
 def test_behind_a_gate_each_step_has_its_part_of_the_budget() -> None:
-    asked = situation(TTFT, TPOT, decodes=8.0)
+    asked = inputs(TTFT, TPOT, decodes=8.0)
     alone, staged = choose(asked), in_steps(choose(in_rounds(asked, STAGES)), STAGES)
     assert alone.budget is not None
     assert staged.budget == pytest.approx(alone.budget / STAGES)
@@ -96,7 +96,7 @@ def test_a_pipeline_carries_what_its_steps_carry() -> None:
     assert 0.3 < staged.balance.carried.rate / alone.balance.carried.rate < 1.0
 
 
-def governed(*, stages: int) -> State:
+def governed(*, stages: int) -> TuningState:
     """After some ticks of calm behind a gate."""
     spec = replace(tuning(LONG_TTFT, LONG_TPOT, overload=Overload.SHED), stages=stages)
     state = start(spec)
@@ -115,9 +115,9 @@ def test_what_came_of_a_change_is_told_of_tokens() -> None:
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_a_step_with_the_whole_batch_keeps_gaps_too(stages: int) -> None:
     gap = replace(GAP, seconds=0.15 * stages)
-    asked = situation(TTFT, gap, decodes=8.0)
-    choice = chosen(asked, stages=stages)
+    asked = inputs(TTFT, gap, decodes=8.0)
+    output = chosen(asked, stages=stages)
     # Those that joined in one step stay together: the engine leaves each step as much room.
-    assert choice.tokens >= choice.seqs
-    decodes = min(choice.seqs, 8.0)
-    assert stages * asked.step(decodes, choice.tokens - decodes) <= gap.seconds
+    assert output.tokens >= output.seqs
+    decodes = min(output.seqs, 8.0)
+    assert stages * asked.step(decodes, output.tokens - decodes) <= gap.seconds

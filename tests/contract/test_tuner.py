@@ -1,4 +1,4 @@
-"""The brain over the real control server: the order of a change, fencing, engines that come back, modes, failures."""
+"""The tuner over the real control server: the order of a change, fencing, engines that come back, modes, failures."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from flyball_engine.contract import Knob, Metric, StepKind
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import (
     CellKey,
-    Load,
     Missing,
     Outcome,
+    RequestLoad,
     Signals,
     StepWindow,
     Sums,
     Unobserved,
 )
 from support import virtual_time
-from support.brains import ScriptedReader, World, inference_service, thinking, until
 from support.engines import PlantEngine, objective, serving
 from support.plant import CPU, Phase
+from support.tuners import ScriptedReader, World, inference_service, thinking, until
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
@@ -49,7 +49,7 @@ def seen(at: float | None = None) -> Signals:
             )
             key = CellKey(bucket, kind)
             cells[key] = cells.get(key, Sums()).plus(step)
-    load = Load(
+    load = RequestLoad(
         arrivals=4.0,
         finished=60,
         prompt_tokens=60 * 300,
@@ -68,7 +68,7 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
     world = World()
     pods = [world.engine("chat-0"), world.engine("chat-1")]
     world.serve(inference_service(), *pods)
-    async with serving(*pods), thinking(world, ScriptedReader(seen())) as brain:
+    async with serving(*pods), thinking(world, ScriptedReader(seen())) as tuner:
         for pod in pods:
             # What is learnt first goes to one pod, and to the other once that has made steps under it.
             pod.load([Phase(3600, 4, 100, 16)], seed=1)
@@ -77,7 +77,7 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
         assert {pod.limits for pod in pods} == {(live.max_num_active_seqs, live.max_num_scheduled_tokens)}
         assert (live.max_num_scheduled_tokens or 0) < 2048
         assert world.tuning().applied_pods == "2/2"
-        assert "flyball_operator_push_acknowledged_seconds_bucket" in brain.metrics()
+        assert "flyball_operator_push_acknowledged_seconds_bucket" in tuner.metrics()
         await until("both are told", lambda: {"Retuned", "ModelLearned"} <= set(world.reasons()))
 
 
@@ -136,9 +136,9 @@ async def test_a_new_leader_adopts_what_runs_and_writes_nothing() -> None:
         assert world.services["uid-1"].status.tuning.epoch == status.tuning.epoch, "status says nothing new"
 
 
-def idle(signals: Signals) -> Load:
+def idle(signals: Signals) -> RequestLoad:
     """The same engine without requests."""
-    assert isinstance(signals.load, Load)
+    assert isinstance(signals.load, RequestLoad)
     return replace(signals.load, arrivals=0.0, running=0.0, waiting=0.0, finished=0.0)
 
 
@@ -169,7 +169,7 @@ async def test_nothing_is_written_once_the_lease_is_lost() -> None:
         world.leading = False
         reads, writes = reader.reads, len(world.writes)
         await pod.restart()
-        # A leading brain would give a restarted engine its setpoint within a second.
+        # A leading tuner would give a restarted engine its setpoint within a second.
         await until("a leader had acted", lambda: world.asked > asked + 25) if (asked := world.asked) else None
         assert pod.engine.history == []
         assert len(world.writes) == writes
@@ -304,13 +304,13 @@ async def test_a_service_deleted_and_recreated_starts_anew() -> None:
     world = World()
     first, second = world.engine(), world.engine("chat-0", "uid-2")
     world.serve(inference_service(), first)
-    async with serving(first, second), thinking(world, ScriptedReader(seen())) as brain:
+    async with serving(first, second), thinking(world, ScriptedReader(seen())) as tuner:
         await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
         world.services.clear()
         world.serve(inference_service("uid-2"), second)
         await until("the new one", lambda: world.condition(TUNED, "uid-2") == ("True", "Applied"))
         assert {s.service for s in second.engine.history} == {"uid-2"}
-        assert brain.metrics().count('flyball_operator_limit{knob="max_num_active_seqs"') == 1
+        assert tuner.metrics().count('flyball_operator_limit{knob="max_num_active_seqs"') == 1
 
 
 async def test_objectives_are_reported_against_their_targets() -> None:

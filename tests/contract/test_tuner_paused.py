@@ -1,12 +1,12 @@
-"""The brain over the real control server, while an annotation pauses tuning."""
+"""The tuner over the real control server, while an annotation pauses tuning."""
 
 from __future__ import annotations
 
 import time
 
 from flyball_operator.api.v1alpha1 import ConditionType
-from support.brains import ScriptedReader, World, inference_service, thinking, until
 from support.engines import serving
+from support.tuners import ScriptedReader, World, inference_service, thinking, until
 from support.tuning import signals
 
 TUNED = ConditionType.TUNED
@@ -17,12 +17,12 @@ async def test_the_annotation_stops_changes_at_once_and_lets_them_go_on_when_it_
     pod = world.engine()
     world.serve(inference_service(), pod)
     # One tick an hour: what happens is the watch's doing, though an annotation moves no generation.
-    async with serving(pod), thinking(world, ScriptedReader(signals(time.time())), tick=3600.0) as brain:
+    async with serving(pod), thinking(world, ScriptedReader(signals(time.time())), tick=3600.0) as tuner:
         await until("the first tick", lambda: world.condition(TUNED) == ("True", "Applied"))
         held = pod.limits
         world.annotate(tuning="Paused")
         await until("it is said", lambda: world.condition(TUNED) == ("False", "Paused"))
-        assert 'flyball_operator_tuning_paused{namespace="team",service="chat"} 1.0' in brain.metrics()
+        assert 'flyball_operator_tuning_paused{namespace="team",service="chat"} 1.0' in tuner.metrics()
         world.edit(tuning={"mode": "Disabled"})
         await pod.restart()
         await until("the restarted engine has it back", lambda: pod.limits == held)

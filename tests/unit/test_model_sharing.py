@@ -13,18 +13,18 @@ import pytest
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning import model_sharing
-from flyball_operator.tuning.estimate.step_time import Learner
+from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.model_sharing import kind_of, models_of
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.report.status_codec import model_status, resumed
 from flyball_operator.tuning.spec import tuning_spec
-from flyball_operator.tuning.tuner import Brain
-from support.brains import ScriptedReader
+from flyball_operator.tuning.tuner import Tuner
 from support.cluster import Object
 from support.manifests import good
 from support.plant import CPU, H100
-from support.seats import Desk
+from support.service_tuners import Harness
+from support.tuners import ScriptedReader
 from support.tuning import signals, step_window
 from support.virtual_time import in_virtual_time, now
 
@@ -78,16 +78,16 @@ def test_what_spans_other_devices_is_of_another_kind(devices: dict[str, int]) ->
 def test_its_own_status_comes_first() -> None:
     own = service("a", model())
     state = resumed(own.status.tuning, tuning_spec(own.spec), H100)
-    assert state.learner.model is not None
-    assert state.learner.model.t0 == 0.006
+    assert state.step_time.model is not None
+    assert state.step_time.model.t0 == 0.006
 
 
 def test_it_is_a_prior_and_nothing_that_is_trusted() -> None:
     new = service("new")
     state = resumed(new.status.tuning, tuning_spec(new.spec), CPU)
-    assert state.learner == Learner(prior=CPU, proven=True)
-    assert state.learner.model is None
-    assert not model_status(state.learner).trusted
+    assert state.step_time == StepTimeEstimator(prior=CPU, proven=True)
+    assert state.step_time.model is None
+    assert not model_status(state.step_time).trusted
 
 
 def alike(slower: float = 1.0) -> Signals:
@@ -97,7 +97,7 @@ def alike(slower: float = 1.0) -> Signals:
 
 
 @dataclass
-class Siblings(Desk):
+class Siblings(Harness):
     """A desk beside which another service of the same kind is tuned already."""
 
     others: list[InferenceService] = field(default_factory=list)
@@ -118,23 +118,25 @@ class Siblings(Desk):
         )
 
 
-async def told(desk: Desk, seen: Signals) -> tuple[str, str]:
+async def told(harness: Harness, seen: Signals) -> tuple[str, str]:
     """What is said of the tuning some ticks after the service came."""
-    brain = asyncio.create_task(Brain(services=desk, reader=ScriptedReader(seen), tools=desk.tools()).run())
+    tuner = asyncio.create_task(
+        Tuner(services=harness, reader=ScriptedReader(seen), dependencies=harness.dependencies()).run()
+    )
     try:
         await asyncio.sleep(30)
-        return desk.condition(TUNED)
+        return harness.condition(TUNED)
     finally:
-        brain.cancel()
-        await asyncio.gather(brain, return_exceptions=True)
+        tuner.cancel()
+        await asyncio.gather(tuner, return_exceptions=True)
 
 
-def tuned_sibling(desk: Desk) -> InferenceService:
-    known = model_status(Learner(prior=CPU, proven=True)).model_copy(
+def tuned_sibling(harness: Harness) -> InferenceService:
+    known = model_status(StepTimeEstimator(prior=CPU, proven=True)).model_copy(
         update={name: f"{getattr(CPU, name):.3g}" for name in ("t0", "h", "c1", "c2", "beta", "g")}
         | {"kappa": CPU.kappa, "error": "0.05", "trusted": True, "steps": 10_000}
     )
-    here = desk.service
+    here = harness.service
     tuning = here.status.tuning.model_copy(update={"model": known})
     metadata = here.metadata.model_copy(update={"uid": "s0", "name": "older"})
     return here.model_copy(update={"metadata": metadata, "status": here.status.model_copy(update={"tuning": tuning})})
