@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from flyball_engine.vllm.needs import EVERYTHING
-from flyball_engine.vllm.support import Support, Verdict
+from flyball_engine.vllm.compat import EVERYTHING
+from flyball_engine.vllm.support import Capability, Support
 
 _HEAD = """\
 # Versions of vLLM
@@ -67,7 +67,7 @@ def _capabilities(reports: Sequence[Support]) -> str:
     return "\n".join([*lines, "", "By what means, or why not:", "", *by, ""])
 
 
-def _cell(verdict: Verdict, notes: Sequence[str]) -> str:
+def _cell(verdict: Capability, notes: Sequence[str]) -> str:
     word = {True: "yes", False: "**no**", None: "not known"}[verdict.works]
     return f"{word} ({notes.index(verdict.how) + 1})"
 

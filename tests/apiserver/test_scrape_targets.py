@@ -7,8 +7,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from support.tuners import inference_service
-
 from flyball_engine.contract import API_PORT, CONTROL_PORT
 from flyball_operator.prometheus.queries import UID
 from flyball_operator.reconcile.plan import pod as pods
@@ -16,6 +14,7 @@ from flyball_operator.reconcile.plan.snapshot import Config
 from support.cluster import kubectl
 from support.discovery import annotation_job
 from support.prometheus import prometheus
+from support.tuners import inference_service
 from support.waiting import eventually
 
 #: Of loopback, where nobody listens.

@@ -160,7 +160,7 @@ def test_a_write_in_flight_when_the_engine_ends_is_answered(tmp_path: Path, monk
 def test_a_core_that_hears_a_newer_leader_elsewhere_refuses(tmp_path: Path) -> None:
     engine = an_engine(tmp_path, cores=2)
     with control_port(engine) as port:
-        engine.cores[1].governor.apply(setpoint(9, epoch=5))
+        engine.cores[1].hooks.apply(setpoint(9, epoch=5))
         status, error = port.client.refuse(setpoint(3))
         assert (status, error.error) == (409, Refusal.STALE_EPOCH)
 
@@ -232,7 +232,7 @@ def test_batch_metrics_are_told_by_core(port: Port) -> None:
     for _ in range(3):
         core.step(seconds=0.25)
     core.add("d", prompt=8, output=1)
-    core.governor.touch()
+    core.hooks.touch()
     samples = scraped(port)
 
     def counted(name: MetricName, *labels: str) -> float:
@@ -251,7 +251,7 @@ def test_batch_metrics_are_told_by_core(port: Port) -> None:
     assert counted(MetricName.QUEUE_SECONDS, "admitted") == 2 + 2
     assert counted(MetricName.OLDEST_WAITING_SECONDS) == 0
     core.now += 1.5
-    core.governor.touch()
+    core.hooks.touch()
     assert scraped(port)[MetricName.OLDEST_WAITING_SECONDS, ("0",)] == 1.5
     # a and b: two prompts as long as 40, two answers as long as 3.
     assert (counted(MetricName.COHORTS), counted(MetricName.COHORT_REQUESTS)) == (1, 2)

@@ -15,7 +15,6 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from support.tuners import World
 
 from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
 from flyball_engine.knobs import Static
@@ -31,6 +30,7 @@ from flyball_operator.engines.errors import (
     UnreachableError,
 )
 from support.engines import PlantEngine, ServedEngine, serving
+from support.tuners import World
 
 
 def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: int = 16) -> Setpoint:

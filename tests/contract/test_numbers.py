@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.tuners import ScriptedReader, World, inference_service, thinking, until
 
 from flyball_engine.contract import Generation, Refusal
 from flyball_operator.api.status import SetpointStatus, TuningStatus
@@ -13,6 +12,7 @@ from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from support.engines import serving
 from support.liars import Lie, LyingPod, forge
+from support.tuners import ScriptedReader, World, inference_service, thinking, until
 
 TUNED = ConditionType.TUNED
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")

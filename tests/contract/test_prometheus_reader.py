@@ -8,7 +8,6 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from support.tuners import PATIENCE, World
 
 from flyball_engine.contract import Metric, OrderCounts
 from flyball_operator.prometheus.answers import Identity
@@ -26,6 +25,7 @@ from flyball_operator.tuning.observe.signals import (
 from support.engines import ServedEngine, objective, serving
 from support.plant import CPU, Phase
 from support.prometheus import Prometheus, Target, prometheus
+from support.tuners import PATIENCE, World
 
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3

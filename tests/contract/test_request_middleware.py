@@ -38,7 +38,7 @@ class Engine:
         self.running: set[OpenRequest] = set()
         self.keeper = no_gate()
         self.go_on = asyncio.Event()
-        self.passage: gate.Passage | None = None
+        self.ticket: gate.AdmissionTicket | None = None
         self.waits = asyncio.Event()
         self.expires = True
         self.classes: list[str] = []
@@ -61,14 +61,14 @@ class Engine:
         """Behaves as the body says."""
         behaviour = (await request.body()).decode()
         if behaviour.startswith("turned away"):
-            passage = gate._passage.get()
-            assert passage is not None
-            passage.retry_after = 7
+            ticket = gate._ticket.get()
+            assert ticket is not None
+            ticket.retry_after = 7
             return JSONResponse({"error": "overloaded"}, status_code=int(behaviour.split()[-1]))
         if behaviour in WAITING:
-            self.passage = passage = gate._passage.get()
-            assert passage is not None
-            passage.refusable = True
+            self.ticket = ticket = gate._ticket.get()
+            assert ticket is not None
+            ticket.refusable = True
             return await WAITING[behaviour](self)
         if behaviour in ERRORS:
             return JSONResponse({"error": behaviour}, status_code=ERRORS[behaviour])
@@ -76,8 +76,8 @@ class Engine:
             return StreamingResponse(self.stream())
         if behaviour == "break":
             return StreamingResponse(self.break_off())
-        if (passage := gate._passage.get()) is not None:
-            self.classes.append(passage.of_class)
+        if (ticket := gate._ticket.get()) is not None:
+            self.classes.append(ticket.of_class)
         sequences = [self.start() for _ in range(int(behaviour))]
         for sequence in sequences:
             self.finish(sequence)
@@ -124,11 +124,11 @@ class Engine:
         """What the output processor is told, when the test says so."""
         self.waits.set()
         await self.go_on.wait()
-        assert self.passage is not None
+        assert self.ticket is not None
         if self.expires:
-            self.keeper.expired(self.passage, waited=4.0)
+            self.keeper.expired(self.ticket, waited=4.0)
         else:
-            self.passage.refusable = False
+            self.ticket.refusable = False
 
     async def break_off(self) -> AsyncIterator[bytes]:
         self.running.discard(self.start().request)
@@ -302,9 +302,9 @@ async def test_an_answer_that_has_begun_goes_on_whatever_the_core_says() -> None
     async with served(engine) as client:
         asking = asyncio.create_task(client.post(PATH, content="wait in a stream"))
         await engine.waits.wait()
-        assert engine.passage is not None
+        assert engine.ticket is not None
         # Another of its sequences has a token.
-        engine.passage.refusable = False
+        engine.ticket.refusable = False
         engine.refuses()
         answer = await asking
     assert (answer.status_code, answer.content) == (200, b"createderror")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
-from support.tuners import PATIENCE, World, until
 
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
@@ -21,6 +20,7 @@ from support.discovery import INIT, annotation_job, discovered, operator_target,
 from support.engines import ServedEngine, serving
 from support.plant import Phase
 from support.prometheus import Job, Prometheus, prometheus
+from support.tuners import PATIENCE, World, until
 
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3

@@ -1,4 +1,4 @@
-"""vLLM's own scheduler classes under the governor, with a made-up model: thousands of steps, checked one by one."""
+"""vLLM's own scheduler classes under the step hooks, with a made-up model: thousands of steps, checked one by one."""
 
 from __future__ import annotations
 

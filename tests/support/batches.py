@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball_engine.batching.strategies import Decision, Scene, Waiting, decide
+from flyball_engine.batching.strategies import BatchDecision, Scene, Waiting, decide
 from flyball_engine.knobs import Batching
 
 
@@ -35,7 +35,7 @@ class Bench:
     preempted: list[Job] = field(default_factory=list)
     called: tuple[str, ...] = ()
     added: int = 0
-    decision: Decision | None = None
+    decision: BatchDecision | None = None
 
     def add(self, *prompts: int, output: int = 3) -> None:
         """Requests with these prompts enter the queue."""

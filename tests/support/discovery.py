@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
-from support.tuners import inference_service
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.reconcile.plan import pod as pods
@@ -21,6 +20,7 @@ from support.engines import ServedEngine
 from support.helm import ROOT
 from support.ports import free_port
 from support.prometheus import ADDRESS, Job
+from support.tuners import inference_service
 
 _META = "__meta_kubernetes_"
 #: Whether a target is an init container's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict
+from flyball_engine.batching.gate import Admitted, Arrival, CoreLoad, Gate, Reason
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
@@ -50,7 +50,7 @@ class GatedCores:
         assert self.loads is not None
         self.loads = [self.loads[0]._replace(**changes)]
 
-    def ask(self, prompt: int, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> Verdict:
+    def ask(self, prompt: int, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> Admitted:
         return self.gate.decide(Arrival(prompt, cached), now=now)
 
     def expect(self, prompt: int, reason: Reason, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> None:

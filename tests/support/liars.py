@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
-from support.tuners import World
 
 from flyball_engine.contract import (
     SETPOINT_PATH,
@@ -21,6 +20,7 @@ from flyball_engine.contract import (
 from flyball_engine.control.acceptance import STATUS
 from flyball_engine.signing import Signer, body_of
 from support.engines import ServedEngine
+from support.tuners import World
 
 #: What a pod says instead: the refusal, and the numbers it claims to hold, given those it was offered.
 Lie = Callable[[Generation], tuple[Refusal, Generation]]

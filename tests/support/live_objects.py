@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_engine.vllm.attributes import look
-from flyball_engine.vllm.needs import EVERYTHING
+from flyball_engine.vllm.compat import EVERYTHING
 
 
 def misjudged(engine: Any) -> list[str]:

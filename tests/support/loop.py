@@ -1,4 +1,4 @@
-"""The closed loop of plant and governor, in virtual time, and what came of it."""
+"""The closed loop of plant and law, in virtual time, and what came of it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def close(
     tick: float = 5.0,
     state: TuningState | None = None,
 ) -> Run:
-    """Run the phases; with `auto` the governor moves the plant's limits every tick, else they stay."""
+    """Run the phases; with `auto` the law moves the plant's limits every tick, else they stay."""
     queue = arrivals(phases, seed=seed)
     offered = len(queue)
     seconds = sum(p.seconds if isinstance(p, Phase) else max(one.seconds for one in p) for p in phases)

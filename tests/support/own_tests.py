@@ -40,18 +40,18 @@ _CLASSES: Final = (
 _NEWER_RUNNER: Final = ("test_async_scheduling_pp_allows_rescheduling_with_output_placeholders",)
 
 
-def _start(governor: Any) -> dict[str, int]:
-    return {knob.value: value for knob, value in governor._governed.started().items()}
+def _start(hooks: Any) -> dict[str, int]:
+    return {knob.value: value for knob, value in hooks._enforcer.started().items()}
 
 
 #: What a scheduler is told as soon as it is made.
 SETPOINTS: Final[dict[str, Callable[[Any], Setpoint | None]]] = {
     "no setpoint": lambda _: None,
-    "the ceilings": lambda governor: setpoint(1, limits=_start(governor)),
-    "a wide budget": lambda governor: setpoint(1, limits=_start(governor), step=a_budget(WIDE, _MODEL)),
-    "the on-time order": lambda governor: setpoint(
+    "the ceilings": lambda hooks: setpoint(1, limits=_start(hooks)),
+    "a wide budget": lambda hooks: setpoint(1, limits=_start(hooks), step=a_budget(WIDE, _MODEL)),
+    "the on-time order": lambda hooks: setpoint(
         1,
-        limits=_start(governor),
+        limits=_start(hooks),
         step=a_budget(WIDE, _MODEL),
         on_time=OnTime(first_token_deadline_seconds=60.0),
     ),

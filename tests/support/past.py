@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.tuners import inference_service
-
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
@@ -17,6 +15,7 @@ from flyball_operator.tuning.observe.signals import RequestLoad, Signals, StepWi
 from flyball_operator.tuning.spec import tuning_spec
 from support.engines import START
 from support.plant import CPU, Observer, Phase, Plant, arrivals
+from support.tuners import inference_service
 
 #: 2026-09-21T14:13:20Z.
 BEGAN = 1_790_000_000.0

@@ -19,8 +19,8 @@ from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import QueueLimits, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
-from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.refusal import set_class
+from flyball_engine.vllm.step_hooks import StepHooks
 
 
 class SchedulingPolicy(Enum):
@@ -234,7 +234,7 @@ class PlainRefuser:
 
 @dataclass
 class GovernedCore:
-    """A plain scheduler under a governor, with a clock that moves only when told to."""
+    """A plain scheduler under the step hooks, with a clock that moves only when told to."""
 
     folder: Path
     scheduler: PlainScheduler = field(default_factory=PlainScheduler)
@@ -244,7 +244,7 @@ class GovernedCore:
 
     def __post_init__(self) -> None:
         self.scheduler.parallel_config.data_parallel_index = self.engine
-        self.governor = Governor(
+        self.hooks = StepHooks(
             self.scheduler,
             folder=self.folder,
             clock=lambda: self.now,
@@ -254,17 +254,17 @@ class GovernedCore:
         self._reader = StateReader(find_state_files(self.folder)[self.engine])
 
     def add(self, name: str, *, prompt: int, output: int = 4, most: int | None = None, of_class: str = "") -> None:
-        """A request enters the queue, and the governor hears of it."""
+        """A request enters the queue, and the step hooks hear of it."""
         self.scheduler.add(name, prompt=prompt, output=output, most=most, of_class=of_class)
-        self.governor.received(self.scheduler.requests[name])
+        self.hooks.received(self.scheduler.requests[name])
 
     def step(self, *, seconds: float = 0.1) -> PlainOutput:
-        self.governor.before_schedule()
+        self.hooks.before_schedule()
         output = self.scheduler.schedule()
-        self.governor.after_schedule(output)
+        self.hooks.after_schedule(output)
         self.now += seconds
         self.scheduler.update_from_output(output)
-        self.governor.after_update(output)
+        self.hooks.after_update(output)
         return output
 
     def report(self) -> CoreReport:
@@ -296,8 +296,8 @@ class PlainEngine:
     async def apply(self, setpoint: Setpoint) -> None:
         if self.answers:
             for core in self.cores:
-                core.governor.apply(setpoint)
+                core.hooks.apply(setpoint)
 
     async def touch(self) -> None:
         for core in self.cores:
-            core.governor.touch()
+            core.hooks.touch()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from flyball_engine.batching.reflex import Queue
 from flyball_engine.batching.step_statistics import Step
+from flyball_engine.batching.step_token_budgeter import Queue
 from flyball_engine.contract import ModelSpec, StepBudget
 from flyball_engine.model import StepModel
 

@@ -1,4 +1,4 @@
-"""vLLM's real scheduler classes under the governor, with a made-up model: run by the Python of the vLLM environment.
+"""vLLM's real scheduler classes under the step hooks, with a made-up model: run by the Python of the vLLM environment.
 
     python scheduler_story.py MODEL '{"asynchronous": true, "seed": 1, ...}'  →  one JSON object on standard output
 
@@ -20,7 +20,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
-from flyball_engine.batching import governed
+from flyball_engine.batching import setpoint_enforcer
 from flyball_engine.batching.limits import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import (
@@ -34,8 +34,8 @@ from flyball_engine.contract import (
     StepBudget,
 )
 from flyball_engine.control.state_file import StateReader, find_state_files
-from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.plugin import failure, register
+from flyball_engine.vllm.step_hooks import StepHooks
 from support.any_setpoint import any_setpoint
 from support.live_objects import misjudged
 from support.model_runner import output_of, request_of
@@ -55,13 +55,13 @@ class Engine:
         self.config = make_config(story, model)
         self.folder = tempfile.TemporaryDirectory()
         self.scheduler = make_scheduler(self.config, story)
-        self.governor = Governor(
+        self.hooks = StepHooks(
             self.scheduler,
             folder=Path(self.folder.name),
             clock=lambda: self.now,
             watchdog=Watchdog(seconds=story.patience, steps=20),
         )
-        self.scheduler.flyball = self.governor
+        self.scheduler.flyball = self.hooks
         self.reader = StateReader(find_state_files(Path(self.folder.name))[0])
         self.in_flight: deque[tuple[Any, float, dict[str, Any]]] = deque()
         self.updated = 0.0
@@ -72,7 +72,7 @@ class Engine:
         self.batches = BatchTally(story.max_num_seqs)
         self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
-        self.prefixes = PrefixJudge(self.scheduler, self.governor.cached, Path(self.folder.name), _hash)
+        self.prefixes = PrefixJudge(self.scheduler, self.hooks.cached, Path(self.folder.name), _hash)
         self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
         self.batching = Batching()
         if story.batching:
@@ -136,7 +136,7 @@ class Engine:
             setpoint = setpoint.model_copy(update={"on_time": None})
         self.generation += 1
         self.tally.retunes += 1
-        self.governor.apply(setpoint.model_copy(update={"limits": Limits(**limits)}))
+        self.hooks.apply(setpoint.model_copy(update={"limits": Limits(**limits)}))
         self.limits, self.batching = limits, setpoint.batching
         trusted = setpoint.step is not None and setpoint.step.model.trusted
         self.rules.switched(self.batching, is_ordered=trusted and setpoint.on_time is not None)
@@ -198,7 +198,7 @@ class Engine:
         self.now += 0.25 if is_idle else 0.001
         tally.steps += 1
         tally.ordered += self.rules.is_ordered
-        parks = self.governor.parks
+        parks = self.hooks.parks
         tally.parked += parks
         tally.parked_in_vain += parks and not output.num_scheduled_tokens
         tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
@@ -299,7 +299,7 @@ def _break_floors() -> None:
     def token_limit(wanted: int, *, sizes: Sizes, **_: Any) -> Limited:
         return Limited(min(wanted, sizes.max_num_batched_tokens))
 
-    vars(governed).update(token_limit=token_limit)
+    vars(setpoint_enforcer).update(token_limit=token_limit)
 
 
 def play(story: Story, model: str) -> dict[str, Any]:

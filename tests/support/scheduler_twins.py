@@ -18,8 +18,8 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, batch_counts
-from flyball_engine.batching.governed import Governed
-from flyball_engine.batching.limits import Sizes, Wanted
+from flyball_engine.batching.limits import RequestedLimits, Sizes
+from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.contract import Limits, Policy, Setpoint
 from flyball_engine.simulator.kv import BLOCK_TOKENS
 from flyball_engine.simulator.requests import Request
@@ -44,8 +44,8 @@ class Twin:
         # One block of vLLM's is never given to a request.
         kv_tokens = (story.blocks - 1) * BLOCK_TOKENS
         self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=Policy(story.policy))
-        start = Wanted(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
-        self.governed = Governed(sizes, start)
+        start = RequestedLimits(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
+        self.governed = SetpointEnforcer(sizes, start)
         self.batches = BatchMetrics(story.max_num_seqs)
 
     def add(self, number: int, *, prompt: int, output: int, priority: int) -> None:
@@ -71,10 +71,10 @@ class Twin:
         """As the simulated core does."""
         step, joined = plan.step, ((request, request.prompt) for request in plan.admitted)
         self.batches.preempted(len(plan.preempted))
-        self.batches.admitted(joined, running=step.seats.running, whole=False, now=0.0)
+        self.batches.admitted(joined, running=step.occupancy.running, whole=False, now=0.0)
         if step.tokens:
             decode = step.tokens - step.prefill_tokens
-            self.batches.stepped(step.seats, prefill=step.prefill_tokens, decode=decode, seconds=0.0)
+            self.batches.stepped(step.occupancy, prefill=step.prefill_tokens, decode=decode, seconds=0.0)
         for request in ended:
             self.batches.ended(request, request.output, 0.0)
 

@@ -34,14 +34,14 @@ def _schedule_asynchronously() -> None:
 
 
 def _make_floors_removable(flag: Path) -> None:
-    from flyball_engine.batching import governed  # noqa: PLC0415
+    from flyball_engine.batching import setpoint_enforcer  # noqa: PLC0415
     from flyball_engine.batching.limits import Limited  # noqa: PLC0415 – as above
 
-    original = vars(governed)["token_limit"]
+    original = vars(setpoint_enforcer)["token_limit"]
     if original.__name__ == "token_limit_or_not":
         return
 
     def token_limit_or_not(wanted: int, **batch: Any) -> Limited:
         return Limited(wanted) if flag.exists() else original(wanted, **batch)
 
-    vars(governed)["token_limit"] = token_limit_or_not
+    vars(setpoint_enforcer)["token_limit"] = token_limit_or_not

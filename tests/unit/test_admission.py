@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.strategies import Decision
+from flyball_engine.batching.strategies import BatchDecision
 from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, StrategyType
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static, Strategy
 from flyball_engine.vllm import admission
-from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.step_hooks import StepHooks
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainScheduler
 
@@ -25,7 +25,7 @@ def core(tmp_path: Path) -> GovernedCore:
 
 def use(core: GovernedCore, strategy: Strategy | None = None, *, number: int = 1, **batching: Any) -> None:
     given: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
-    core.governor.apply(setpoint(number, batching=Batching(**given, **batching)))
+    core.hooks.apply(setpoint(number, batching=Batching(**given, **batching)))
 
 
 def fill(core: GovernedCore, *prompts: int, output: int = 3) -> None:
@@ -103,10 +103,10 @@ def test_a_session_with_new_input_goes_on_behind_a_shut_gate(core: GovernedCore)
     core.scheduler.kv_holding_waiting.append(session)
     core.scheduler.deferred_waiting.add(session)
     session.ready = False
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     assert core.scheduler.max_num_active_reqs == 1
     session.ready = True
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     assert core.scheduler.max_num_active_reqs == 2
 
 
@@ -126,7 +126,7 @@ def test_what_was_preempted_is_not_let_in_while_a_token_of_it_is_in_flight(core:
     fill(core, 8, 9)
     preempted = core.scheduler.waiting[0]
     preempted.num_preemptions, preempted.num_stale_output_tokens = 1, 1
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     assert core.scheduler.max_num_active_reqs == 0
     preempted.num_stale_output_tokens = 0
     assert joins(core) == ["r0-8"]
@@ -135,8 +135,8 @@ def test_what_was_preempted_is_not_let_in_while_a_token_of_it_is_in_flight(core:
 def test_a_strategy_that_would_hold_for_ever_trips_the_watchdog(
     core: GovernedCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: Any) -> Decision:
-        return Decision(most=0, admit=(), held_until=110.0)
+    def never(*_: Any) -> BatchDecision:
+        return BatchDecision(most=0, admit=(), held_until=110.0)
 
     monkeypatch.setattr(admission, "decide", never)
     use(core, Static(batch_size=8))
@@ -152,7 +152,7 @@ def test_a_strategy_that_would_hold_for_ever_trips_the_watchdog(
 
 
 def test_an_expired_setpoint_takes_its_strategy_along(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=1)), expires_seconds=60.0))
+    core.hooks.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=1)), expires_seconds=60.0))
     fill(core, 8, 9)
     core.step()
     core.now += 61
@@ -161,7 +161,7 @@ def test_an_expired_setpoint_takes_its_strategy_along(core: GovernedCore) -> Non
 
 
 def test_a_fault_in_a_strategy_leaves_plain_scheduling(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Decision:
+    def fails(*_: Any) -> BatchDecision:
         raise ZeroDivisionError
 
     use(core, Static(batch_size=1))
@@ -197,22 +197,22 @@ def test_a_prefill_limit_holds_back_prompts(core: GovernedCore) -> None:
 def test_where_vllm_passes_over_requests_of_its_own_choice_no_order_is_promised(tmp_path: Path, attribute: str) -> None:
     scheduler = PlainScheduler()
     setattr(scheduler, attribute, SimpleNamespace())
-    governor = Governor(scheduler, folder=tmp_path)
+    hooks = StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert BatchingKnob.STATIC in unsupported
     assert BatchingKnob.NO_EVICT in unsupported
     assert BatchingKnob.MAX_CONCURRENT_PREFILLS not in unsupported
     assert BatchingKnob.POLICY not in unsupported
     # What the API server refuses does nothing if it reaches a core all the same.
-    governor.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=1))))
-    governor.before_schedule()
+    hooks.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=1))))
+    hooks.before_schedule()
     assert scheduler.max_num_active_reqs == 16
 
 
 def test_an_older_scheduler_names_what_it_has_not(tmp_path: Path) -> None:
     scheduler = PlainScheduler()
     del scheduler.kv_holding_waiting
-    Governor(scheduler, folder=tmp_path)
+    StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert unsupported[BatchingKnob.POLICY] == "this vLLM's scheduler has no kv_holding_waiting"
     assert BatchingKnob.MAX_CONCURRENT_PREFILLS not in unsupported
@@ -241,14 +241,14 @@ def test_the_speculative_depth_stays_among_those_it_was_started_with(
     tmp_path: Path, wanted: int, by_batch: list[int], effective: int, reason: str | None
 ) -> None:
     scheduler: Any = with_drafts(by_batch=[0, 4, 4, 2, 0])
-    governor = Governor(scheduler, folder=tmp_path)
-    governor.apply(setpoint(1, limits={"num_speculative_tokens": wanted}))
+    hooks = StepHooks(scheduler, folder=tmp_path)
+    hooks.apply(setpoint(1, limits={"num_speculative_tokens": wanted}))
     assert scheduler.dynamic_sd_lookup == by_batch
     report = StateReader(find_state_files(tmp_path)[0]).read()
     assert report is not None
     assert report.state.effective.num_speculative_tokens == effective
     assert [clamp.reason for clamp in report.state.clamped] == ([reason] if reason else [])
-    governor.apply(setpoint(2))
+    hooks.apply(setpoint(2))
     assert scheduler.dynamic_sd_lookup == [0, 4, 4, 2, 0]
 
 
@@ -261,6 +261,6 @@ def test_the_speculative_depth_stays_among_those_it_was_started_with(
     ],
 )
 def test_where_the_depth_cannot_be_moved_it_says_why(tmp_path: Path, scheduler: PlainScheduler, reason: str) -> None:
-    Governor(scheduler, folder=tmp_path)
+    StepHooks(scheduler, folder=tmp_path)
     unsupported = StateReader(find_state_files(tmp_path)[0]).unsupported
     assert reason in unsupported[Knob.NUM_SPECULATIVE_TOKENS]

@@ -217,14 +217,14 @@ def test_a_step_has_room_for_what_a_cached_prompt_costs(core: Core, tmp_path: Pa
     folder = tmp_path / "governed"
     folder.mkdir()
     governed, chat = GovernedCore(folder), list(range(4000))
-    governed.governor.cached = core.followed
+    governed.hooks.cached = core.followed
     core.pool.cache(hashes(chat)[:975])
     governed.add("chat", prompt=4000)
     governed.scheduler.requests["chat"].block_hashes = hashes(chat)
     # A token of a prompt takes 1 ms and reads its context at 1 µs a token.
     model = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=1e-6, kappa=1)
-    governed.governor.apply(setpoint(1, step=a_budget(0.1, model)))
-    governed.governor.before_schedule()
+    governed.hooks.apply(setpoint(1, step=a_budget(0.1, model)))
+    governed.hooks.before_schedule()
     room = governed.scheduler.max_num_scheduled_tokens
     assert 0.9 < model.seconds(decodes=0, prefill_tokens=room, context=3900) / 0.1 <= 1.0
 

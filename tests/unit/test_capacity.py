@@ -276,7 +276,7 @@ def test_events_tell_of_turns(
     assert conditions.event(ConditionType.CAPACITY_SUFFICIENT, before, ConditionState(*now, "")) == event
 
 
-# In the governor.
+# In a tick.
 
 
 def ticks(

@@ -24,7 +24,7 @@ def core(tmp_path: Path) -> GovernedCore:
 
 
 def sheds(core: GovernedCore, number: int = 1, *, trusted: bool = True, orders: bool = True) -> None:
-    core.governor.apply(
+    core.hooks.apply(
         setpoint(
             number,
             step=a_budget(0.110, MODEL, trusted=trusted),
@@ -42,8 +42,8 @@ def load(core: GovernedCore) -> CoreLoad:
 
 def plan(core: GovernedCore) -> None:
     """Plan a step, which is in flight then."""
-    core.governor.before_schedule()
-    core.governor.after_schedule(core.scheduler.schedule())
+    core.hooks.before_schedule()
+    core.hooks.after_schedule(core.scheduler.schedule())
 
 
 def per_token(core: GovernedCore) -> float:
@@ -54,7 +54,7 @@ def per_token(core: GovernedCore) -> float:
 
 def test_without_a_deadline_or_a_trusted_model_there_is_no_rate(core: GovernedCore) -> None:
     assert load(core) == CoreLoad()
-    core.governor.apply(setpoint(1, step=a_budget(0.110, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.110, MODEL)))
     assert load(core).rate is None
     sheds(core, 2, trusted=False)
     assert load(core).rate is None
@@ -97,12 +97,12 @@ def test_what_was_aborted_is_no_longer_there(core: GovernedCore) -> None:
     core.add("gone", prompt=80)
     plan(core)
     core.scheduler.finish_requests("gone")
-    core.governor.after_finish()
+    core.hooks.after_finish()
     assert load(core).is_idle
     assert per_token(core) == pytest.approx(0.110 / 100)
 
 
 def test_a_core_that_gave_up_tells_nothing(core: GovernedCore) -> None:
     sheds(core)
-    core.governor.give_up()
+    core.hooks.give_up()
     assert StateReader(find_state_files(core.folder)[0]).load() is None

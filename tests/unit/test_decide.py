@@ -1,4 +1,4 @@
-"""The governor's decisions, tick by tick: when it holds, and why."""
+"""Decisions, tick by tick: when it holds, and why."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import CoreLoad, Reason, Verdict
+from flyball_engine.batching.gate import Admitted, CoreLoad, Reason
 from flyball_engine.contract import Setpoint
 from flyball_engine.vllm import gate as keeping
-from flyball_engine.vllm.gate import GateKeeper, Passage, install_gate
+from flyball_engine.vllm.gate import AdmissionTicket, GateKeeper, install_gate
 from flyball_engine.vllm.refusal import Mark
 from support.gates import BUSY, IDLE, GatedCores, a_policy
 
@@ -21,7 +21,7 @@ class Turned(Exception):  # noqa: N818 – stands for vLLM's own
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> GatedCores:
-    def refusal(verdict: Verdict, retry_after: int) -> Exception:
+    def refusal(verdict: Admitted, retry_after: int) -> Exception:
         return Turned(f"retry after {retry_after}")
 
     monkeypatch.setattr(keeping, "refusal", refusal)
@@ -34,10 +34,10 @@ def keeper(cores: GatedCores) -> GateKeeper:
 
 
 @pytest.fixture
-def passage(keeper: GateKeeper) -> Iterator[Passage]:
-    passage = keeper.opened()
-    yield passage
-    keeper.closed(passage)
+def ticket(keeper: GateKeeper) -> Iterator[AdmissionTicket]:
+    ticket = keeper.opened()
+    yield ticket
+    keeper.closed(ticket)
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def marking(cores: GatedCores) -> GateKeeper:
 
 
 @pytest.fixture
-def marked(marking: GateKeeper) -> Iterator[Passage]:
-    passage = marking.opened()
-    yield passage
-    marking.closed(passage)
+def marked(marking: GateKeeper) -> Iterator[AdmissionTicket]:
+    ticket = marking.opened()
+    yield ticket
+    marking.closed(ticket)
 
 
 def tokens(number: int) -> dict[str, Any]:
@@ -61,20 +61,20 @@ def counted(cores: GatedCores) -> dict[Reason, int]:
     return {reason: count for reason, count in cores.gate.counts.items() if count}
 
 
-def test_what_is_late_is_turned_away_with_a_time(keeper: GateKeeper, passage: Passage) -> None:
+def test_what_is_late_is_turned_away_with_a_time(keeper: GateKeeper, ticket: AdmissionTicket) -> None:
     with pytest.raises(Turned):
         keeper.ask(tokens(10_000))
-    assert passage.retry_after == 12
+    assert ticket.retry_after == 12
 
 
 def test_a_request_of_several_prompts_is_decided_on_once(
-    keeper: GateKeeper, cores: GatedCores, passage: Passage
+    keeper: GateKeeper, cores: GatedCores, ticket: AdmissionTicket
 ) -> None:
     for _ in range(5):
         keeper.ask(tokens(1500))
     assert counted(cores) == {Reason.IN_TIME: 1}
-    assert passage.prompts == 5
-    assert passage.retry_after is None
+    assert ticket.prompts == 5
+    assert ticket.retry_after is None
 
 
 def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKeeper, cores: GatedCores) -> None:
@@ -84,7 +84,7 @@ def test_prompts_outside_of_such_an_exchange_are_not_asked_about(keeper: GateKee
 
 @pytest.mark.parametrize(("load", "length"), [(BUSY, 600), (IDLE, 10_000)], ids=["in time", "late and alone"])
 def test_what_was_let_in_with_a_deadline_may_be_refused_later(
-    cores: GatedCores, marking: GateKeeper, marked: Passage, load: CoreLoad, length: int
+    cores: GatedCores, marking: GateKeeper, marked: AdmissionTicket, load: CoreLoad, length: int
 ) -> None:
     cores.loads = [load]
     marking.ask(tokens(length))
@@ -93,14 +93,14 @@ def test_what_was_let_in_with_a_deadline_may_be_refused_later(
 
 @pytest.mark.parametrize("policy", [a_policy(trusted=False), a_policy(None)], ids=["no model", "no deadline"])
 def test_what_was_let_in_for_another_reason_is_served_however_late(
-    cores: GatedCores, marking: GateKeeper, marked: Passage, policy: Setpoint
+    cores: GatedCores, marking: GateKeeper, marked: AdmissionTicket, policy: Setpoint
 ) -> None:
     cores.gate.set_policy(policy, now=0.0)
     marking.ask(tokens(10_000))
     assert marking.mark() is None
 
 
-def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper, marked: Passage) -> None:
+def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper, marked: AdmissionTicket) -> None:
     for _ in range(2):
         marking.ask(tokens(10))
     assert [marking.mark(siblings=3) for _ in range(6)] == [Mark(marked.number, 6)] * 6
@@ -110,21 +110,21 @@ def test_the_core_is_told_of_how_many_sequences_a_request_is(marking: GateKeeper
 def test_of_several_cores_none_knows_all_sequences_of_a_request(cores: GatedCores, sequences: int, marks: bool) -> None:
     cores.loads = [BUSY, BUSY]
     keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, cores=lambda: 2, marks=True)
-    passage = keeper.opened()
+    ticket = keeper.opened()
     keeper.ask(tokens(10))
     assert (keeper.mark(siblings=sequences) is not None) is marks
-    assert passage.refusable is marks, "the answer to who cannot be refused is not held back"
-    keeper.closed(passage)
+    assert ticket.refusable is marks, "the answer to who cannot be refused is not held back"
+    keeper.closed(ticket)
 
 
-def test_what_follows_an_answer_that_has_begun_is_not_marked(marking: GateKeeper, marked: Passage) -> None:
+def test_what_follows_an_answer_that_has_begun_is_not_marked(marking: GateKeeper, marked: AdmissionTicket) -> None:
     marking.ask(tokens(10))
     marked.refusable = False
     assert marking.mark() is None
 
 
 def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
-    cores: GatedCores, marking: GateKeeper, marked: Passage
+    cores: GatedCores, marking: GateKeeper, marked: AdmissionTicket
 ) -> None:
     cores.gate.set_policy(a_policy(refusal_status=429), now=0.0)
     marking.ask(tokens(10))
@@ -135,12 +135,12 @@ def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
 
 
 @pytest.mark.parametrize("nothing", [{}, {"prompt_token_ids": None}, {"encoder_prompt": {}}, None])
-def test_a_fault_of_ours_turns_nobody_away(keeper: GateKeeper, passage: Passage, nothing: Any) -> None:
+def test_a_fault_of_ours_turns_nobody_away(keeper: GateKeeper, ticket: AdmissionTicket, nothing: Any) -> None:
     keeper.ask(nothing)
-    assert passage.retry_after is None
+    assert ticket.retry_after is None
 
 
-def test_embeddings_have_a_length_too(keeper: GateKeeper, passage: Passage) -> None:
+def test_embeddings_have_a_length_too(keeper: GateKeeper, ticket: AdmissionTicket) -> None:
     with pytest.raises(Turned):
         keeper.ask({"prompt_embeds": [[0.0]] * 10_000})
 

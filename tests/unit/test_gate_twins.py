@@ -40,8 +40,8 @@ class Twins:
         self.real = GovernedCore(
             folder, PlainScheduler(PlainConfig(max_num_seqs=SEQS, max_num_batched_tokens=TOKENS)), now=0.0
         )
-        self.refused = self.real.governor._refuser = PlainRefuser(self.real.scheduler)  # type: ignore[assignment]
-        self.real.governor.apply(told(orders=orders))
+        self.refused = self.real.hooks._refuser = PlainRefuser(self.real.scheduler)  # type: ignore[assignment]
+        self.real.hooks.apply(told(orders=orders))
         self.reader = StateReader(find_state_files(folder)[0])
         self.gate = Gate(lambda: None if (load := self.reader.load()) is None else [load])
         self.gate.set_policy(told(orders=orders), now=0.0)
@@ -65,16 +65,16 @@ class Twins:
             sent.sampling_params.extra_args = None
             if real.refusable:
                 set_mark(sent, Mark(len(self.requests), 1, sent_at=self.real.now))
-            self.real.governor.received(sent)
+            self.real.hooks.received(sent)
         return real.reason
 
     def step(self) -> None:
         """The step in flight ends in both, and the next one begins: engines are seldom between two."""
         if self.output is not None:
             self._land(self.output)
-        self.real.governor.before_schedule()
+        self.real.hooks.before_schedule()
         self.output = self.real.scheduler.schedule()
-        self.real.governor.after_schedule(self.output)
+        self.real.hooks.after_schedule(self.output)
         self.simulated.run(self.simulated.now + 1e-9)
 
     def _land(self, output: Any) -> None:
@@ -84,8 +84,8 @@ class Twins:
         assert until - began == pytest.approx(2 * load.in_flight_seconds, rel=0.05)
         self.real.now = until
         self.real.scheduler.update_from_output(output)
-        self.real.governor.after_update(output)
-        self.real.governor.refuse_late({})
+        self.real.hooks.after_update(output)
+        self.real.hooks.refuse_late({})
         self.simulated.run(until)
 
     def refused_of_simulated(self) -> list[str]:

@@ -19,7 +19,7 @@ def core(tmp_path: Path) -> GovernedCore:
 
 
 def counts(core: GovernedCore) -> BatchCounts:
-    core.governor.touch()
+    core.hooks.touch()
     return core.report().batches
 
 
@@ -30,11 +30,11 @@ def run_out(core: GovernedCore) -> None:
             break
         core.step()
     core.step()
-    assert core.governor._open == {}
+    assert core.hooks._open == {}
 
 
 def test_a_static_batch_is_a_cohort_though_it_joins_over_several_steps(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=3))))
+    core.hooks.apply(setpoint(1, batching=Batching(strategy=Static(batch_size=3))))
     for output in (2, 4, 6, 5):
         core.add(f"r{output}", prompt=200 + 10 * output, output=output)
     run_out(core)
@@ -55,7 +55,7 @@ def test_continuously_the_next_ones_fill_the_cohort_that_began(core: GovernedCor
 
 
 def test_slots_above_the_limit_are_withheld(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
     core.add("a", prompt=10, output=2)
     core.step(seconds=1.0)
     counted = counts(core)
@@ -63,7 +63,7 @@ def test_slots_above_the_limit_are_withheld(core: GovernedCore) -> None:
 
 
 def test_the_room_of_a_step_is_that_of_its_limit(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 100}))
+    core.hooks.apply(setpoint(1, limits={"max_num_scheduled_tokens": 100}))
     core.add("a", prompt=60, output=3)
     core.step()
     core.step()
@@ -76,7 +76,7 @@ def test_whoever_leaves_the_queue_waited_in_vain(core: GovernedCore) -> None:
         core.add(f"r{number}", prompt=10, output=9)
     core.step(seconds=1.0)
     core.now += 2
-    core.governor.touch()
+    core.hooks.touch()
     assert core.report().oldest_waiting_seconds == pytest.approx(3.0)
     core.scheduler.finish_requests("r4", "r0")
     core.step()
@@ -88,9 +88,9 @@ def test_whoever_leaves_the_queue_waited_in_vain(core: GovernedCore) -> None:
 def test_a_sessions_next_input_is_no_new_request(core: GovernedCore) -> None:
     core.add("a", prompt=10, output=3)
     core.step()
-    core.governor.received(core.scheduler.requests["a"])
+    core.hooks.received(core.scheduler.requests["a"])
     core.now += 5
-    core.governor.touch()
+    core.hooks.touch()
     assert core.report().oldest_waiting_seconds == 0.0
     run_out(core)
     counted = counts(core)
@@ -101,12 +101,12 @@ def test_a_preempted_request_is_counted_and_joins_again_unseen(core: GovernedCor
     for name in "ab":
         core.add(name, prompt=10, output=5)
     core.step()
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     victim = core.scheduler.running.pop()
     output = core.scheduler.schedule()
-    core.governor.after_schedule(output)
+    core.hooks.after_schedule(output)
     core.scheduler.update_from_output(output)
-    core.governor.after_update(output)
+    core.hooks.after_update(output)
     core.scheduler.waiting.append(victim)
     run_out(core)
     counted = counts(core)

@@ -37,18 +37,18 @@ def a_core(folder: Path, **config: Any) -> GovernedCore:
 @pytest.fixture
 def core(tmp_path: Path) -> GovernedCore:
     core = a_core(tmp_path)
-    core.governor.apply(ordered())
+    core.hooks.apply(ordered())
     return core
 
 
 def step(core: GovernedCore) -> dict[str, int]:
     """One step that takes what the model says; the tokens of each request."""
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     output = core.scheduler.schedule()
-    core.governor.after_schedule(output)
+    core.hooks.after_schedule(output)
     core.now += MODEL.t0 + MODEL.c1 * output.total_num_scheduled_tokens
     core.scheduler.update_from_output(output)
-    core.governor.after_update(output)
+    core.hooks.after_update(output)
     return output.num_scheduled_tokens
 
 
@@ -70,7 +70,7 @@ def test_who_cannot_be_on_time_is_served_behind(core: GovernedCore) -> None:
 def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: Path) -> None:
     core = a_core(tmp_path)
     # Sixty decodes leave a step 40 of its 100 tokens.
-    core.governor.apply(ordered())
+    core.hooks.apply(ordered())
     for number in range(60):
         core.add(f"decode{number}", prompt=1, output=50)
     for _ in range(4):
@@ -87,7 +87,7 @@ def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: P
 
 
 def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore) -> None:
-    core.governor.apply(ordered(2, classes=two_classes(5.0)))
+    core.hooks.apply(ordered(2, classes=two_classes(5.0)))
     core.add("batch", prompt=250, of_class="batch")
     core.add("more", prompt=250, of_class="batch")
     assert step(core) == {"batch": 100}
@@ -97,13 +97,13 @@ def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore
     assert (order.moved_behind, order.behind) == (0, 2)
     # An edit: the batch work has the deadline of all, and comes first, since it came first.
     core.add("chat2", prompt=60, of_class="chat")
-    core.governor.apply(ordered(3))
+    core.hooks.apply(ordered(3))
     assert next(iter(step(core))) != "chat2"
     assert core.report().state.order.behind == 0
 
 
 def test_without_an_order_prompts_are_served_as_they_came(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
+    core.hooks.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
     core.add("long", prompt=6000)
     core.add("short", prompt=60)
     assert step(core) == {"long": 100}
@@ -112,7 +112,7 @@ def test_without_an_order_prompts_are_served_as_they_came(core: GovernedCore) ->
 
 def test_a_model_nobody_trusts_orders_nothing(core: GovernedCore) -> None:
     on_time = OnTime(first_token_deadline_seconds=5.0)
-    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL, trusted=False), on_time=on_time))
+    core.hooks.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL, trusted=False), on_time=on_time))
     core.add("long", prompt=6000)
     core.add("short", prompt=60)
     assert step(core) == {"long": 512}
@@ -123,11 +123,11 @@ def test_one_that_has_begun_waits_for_those_before_it_and_keeps_what_it_has(core
     assert step(core) == {"long": 100}
     core.add("short", prompt=100)
     assert step(core) == {"short": 100}
-    assert core.governor.parks
+    assert core.hooks.parks
     assert running(core) == ["short", "long"], "nobody else knows that it waited"
     assert core.scheduler.requests["long"].num_computed_tokens == 100
     assert step(core) == {"short": 1, "long": 99}
-    assert not core.governor.parks
+    assert not core.hooks.parks
 
 
 def test_what_those_before_leave_goes_to_the_one_that_has_begun(core: GovernedCore) -> None:
@@ -142,7 +142,7 @@ def test_what_those_before_leave_goes_to_the_one_that_has_begun(core: GovernedCo
 
 def test_a_slot_of_one_that_waits_is_nobodys(tmp_path: Path) -> None:
     core = a_core(tmp_path)
-    core.governor.apply(ordered(limits={"max_num_active_seqs": 2}))
+    core.hooks.apply(ordered(limits={"max_num_active_seqs": 2}))
     core.add("long", prompt=6000)
     step(core)
     for number in range(3):
@@ -184,7 +184,7 @@ def test_who_was_preempted_before_its_first_token_is_ordered_as_it_was(core: Gov
 
 
 def test_the_oldest_of_those_behind_gets_its_share(core: GovernedCore) -> None:
-    core.governor.apply(ordered(2, late_share=0.1))
+    core.hooks.apply(ordered(2, late_share=0.1))
     core.add("long", prompt=6000)
     served = 0
     for number in range(100):
@@ -213,7 +213,7 @@ def test_a_request_waits_since_the_api_server_had_it(core: GovernedCore) -> None
     core.scheduler.add("newer", prompt=300)
     request = core.scheduler.requests["newer"]
     request.arrival_time = time.time() - 3.0
-    core.governor.received(request)
+    core.hooks.received(request)
     assert step(core) == {"newer": 100}, "its deadline is before that of the other"
 
 
@@ -221,18 +221,18 @@ def test_another_deadline_moves_those_that_wait(core: GovernedCore) -> None:
     core.add("long", prompt=3000)
     core.add("short", prompt=60)
     assert step(core) == {"long": 100}, "both are in time"
-    core.governor.apply(ordered(2, seconds=1.0))
+    core.hooks.apply(ordered(2, seconds=1.0))
     assert step(core)["short"] == 60
     assert core.report().state.order.behind == 1
 
 
 def test_those_that_wait_when_the_order_begins_are_in_it(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
+    core.hooks.apply(setpoint(2, step=a_budget(STEP_SECONDS, MODEL)))
     core.add("long", prompt=6000)
     core.add("longer", prompt=9000)
     core.add("short", prompt=60)
     step(core)
-    core.governor.apply(ordered(3))
+    core.hooks.apply(ordered(3))
     assert step(core)["short"] == 60
     assert core.report().state.order.behind == 2
 
@@ -248,8 +248,8 @@ def test_where_the_order_ends_the_queue_is_as_they_came(core: GovernedCore, ends
     if ends == "an expiry":
         core.now += 10 * 3600
     else:
-        core.governor.apply(setpoint(2))
-    core.governor.touch()
+        core.hooks.apply(setpoint(2))
+    core.hooks.touch()
     assert [request.request_id for request in core.scheduler.waiting] == ["short", "a", "b", "c", "other"]
     assert core.report().state.order.behind == 0
 
@@ -264,7 +264,7 @@ def test_a_step_that_fails_puts_back_who_was_taken_out(core: GovernedCore, monke
     core.add("short", prompt=100)
     scheduler: Any = core.scheduler
     monkeypatch.setattr(PlainScheduler, "schedule", fails)
-    scheduler.flyball = core.governor
+    scheduler.flyball = core.hooks
     with pytest.raises(RuntimeError, match="no step"):
         governed_class(PlainScheduler).schedule(scheduler)
     assert running(core) == ["long"]
@@ -275,15 +275,15 @@ def test_a_fault_of_ours_leaves_vllm_its_lists(core: GovernedCore, monkeypatch: 
     step(core)
     core.add("short", prompt=100)
 
-    write = core.governor._surface.write
+    write = core.hooks._adapter.write
 
     def fault(*limits: Any, **more: Any) -> None:
-        monkeypatch.setattr(core.governor._surface, "write", write)
+        monkeypatch.setattr(core.hooks._adapter, "write", write)
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(core.governor._surface, "write", fault)
+    monkeypatch.setattr(core.hooks._adapter, "write", fault)
     step(core)
-    assert not core.governor.governing
+    assert not core.hooks.governing
     assert running(core) == ["long"]
     assert [request.request_id for request in core.scheduler.waiting] == ["short"]
 
@@ -321,7 +321,7 @@ def test_one_that_waits_for_others_is_not_taken_to_stand_still(core: GovernedCor
     core.add("short", prompt=300, output=5)
     waited = 0
     while core.scheduler.requests["short"].num_output_tokens < 2:
-        served, due = step(core), core.governor._due()
+        served, due = step(core), core.hooks._due()
         waited += "long" not in served
         assert ("long" in due) <= ("long" in served)
     assert waited >= 2
@@ -347,14 +347,14 @@ def test_who_waits_for_a_grammar_is_passed_over(core: GovernedCore) -> None:
 
 def test_what_does_not_fit_into_the_memory_left_is_passed_over(core: GovernedCore) -> None:
     core.scheduler.kv_cache_manager.usage = 0.95
-    core.governor.apply(ordered(2, seconds=50.0))
+    core.hooks.apply(ordered(2, seconds=50.0))
     core.add("large", prompt=600)
     core.add("small", prompt=90)
     assert next(iter(step(core))) == "small"
 
 
 def test_what_was_passed_over_for_its_share_comes_first_in_the_end(core: GovernedCore) -> None:
-    core.governor.apply(ordered(2, seconds=2.0, late_share=0.5))
+    core.hooks.apply(ordered(2, seconds=2.0, late_share=0.5))
     core.scheduler.kv_cache_manager.usage = 0.9
     core.add("large", prompt=4000)
     firsts = []
@@ -369,9 +369,9 @@ def test_what_was_passed_over_for_its_share_comes_first_in_the_end(core: Governe
 def test_a_session_that_goes_on_is_no_new_prompt(core: GovernedCore) -> None:
     core.add("session", prompt=60, output=50)
     step(core)
-    core.governor.received(PlainRequest("session", num_tokens=60, left=4, max_tokens=4, arrival_time=0))
+    core.hooks.received(PlainRequest("session", num_tokens=60, left=4, max_tokens=4, arrival_time=0))
     assert step(core) == {"session": 1}
-    assert core.governor.governing
+    assert core.hooks.governing
 
 
 def test_nothing_is_kept_of_those_that_left(core: GovernedCore) -> None:
@@ -383,7 +383,7 @@ def test_nothing_is_kept_of_those_that_left(core: GovernedCore) -> None:
     core.add("last", prompt=10, output=1)
     step(core)
     step(core)
-    order = core.governor._order
+    order = core.hooks._order
     assert (len(order._order), order._resuming, order._passed_over, order._starting) == (0, {}, {}, {})
 
 
@@ -413,7 +413,7 @@ def test_what_cannot_be_ordered_is_refused_by_name(tmp_path: Path, attribute: st
     scheduler = PlainScheduler()
     core = GovernedCore(tmp_path, scheduler)
     vars(scheduler)[attribute] = value
-    core.governor = type(core.governor)(scheduler, folder=tmp_path, clock=lambda: core.now)
+    core.hooks = type(core.hooks)(scheduler, folder=tmp_path, clock=lambda: core.now)
     unsupported = type(core._reader)(next(tmp_path.glob("core-*.state"))).unsupported
     assert reason in unsupported[OrderKnob.ON_TIME]
 
@@ -438,7 +438,7 @@ def test_two_who_choose_who_is_next_are_refused(batching: Batching) -> None:
 
 def test_a_limit_on_prompts_lives_with_the_order(tmp_path: Path) -> None:
     core = a_core(tmp_path)
-    core.governor.apply(ordered(batching=Batching(max_concurrent_prefills=1)))
+    core.hooks.apply(ordered(batching=Batching(max_concurrent_prefills=1)))
     core.add("long", prompt=6000)
     step(core)
     core.add("short", prompt=60)

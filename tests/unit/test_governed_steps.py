@@ -23,17 +23,17 @@ def core(tmp_path: Path) -> GovernedCore:
 
 def step_as_predicted(core: GovernedCore, *, slowdown: float = 1.0) -> int:
     """One step that takes what the model says of it, or so many times that; its tokens."""
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     output = core.scheduler.schedule()
-    core.governor.after_schedule(output)
+    core.hooks.after_schedule(output)
     core.now += slowdown * (MODEL.t0 + MODEL.c1 * output.total_num_scheduled_tokens)
     core.scheduler.update_from_output(output)
-    core.governor.after_update(output)
+    core.hooks.after_update(output)
     return output.total_num_scheduled_tokens
 
 
 def test_each_step_gets_the_tokens_that_fit(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
     core.scheduler.add("long", prompt=3000)
     assert [step_as_predicted(core) for _ in range(10)] == [90] * 10
     report = core.report()
@@ -51,36 +51,36 @@ def test_what_the_decodes_read_leaves_a_prompt_less(core: GovernedCore) -> None:
     core.scheduler.add("long", prompt=30_000)
     while core.scheduler.requests["r1"].num_output_tokens == 0:
         core.step()
-    core.governor.apply(setpoint(1, step=a_budget(0.1, reading)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, reading)))
     scheduled = core.step().num_scheduled_tokens
     # 90 ms are left, 20 of them for the contexts.
     assert 67 <= sum(scheduled.values()) <= 70
 
 
 def test_the_limits_frame_the_budget(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 70}, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, limits={"max_num_scheduled_tokens": 70}, step=a_budget(0.1, MODEL)))
     core.scheduler.add("long", prompt=3000)
     assert step_as_predicted(core) == 70
 
 
 def test_a_slow_pod_gives_its_steps_less(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
     core.scheduler.add("long", prompt=100_000)
     for _ in range(150):
         tokens = step_as_predicted(core, slowdown=2.0)
     assert 38 <= tokens <= 41
-    core.governor.apply(setpoint(2, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(2, step=a_budget(0.1, MODEL)))
     assert step_as_predicted(core, slowdown=2.0) == tokens
 
 
 def test_decodes_behind_a_long_prompt_advance_in_every_step(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64}))
+    core.hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 64}))
     core.scheduler.add("long", prompt=100_000, output=5)
     for number in range(40):
         core.scheduler.add(f"r{number}", prompt=8, output=1000)
     for _ in range(3):
         core.step()
-    core.governor.apply(
+    core.hooks.apply(
         setpoint(2, limits={"long_prefill_token_threshold": 64}, step=a_budget(0.02, MODEL, least_prefill_chunk=20))
     )
     for _ in range(20):
@@ -90,15 +90,15 @@ def test_decodes_behind_a_long_prompt_advance_in_every_step(core: GovernedCore) 
 
 
 def test_a_setpoint_without_a_budget_leaves_steps_to_the_limits(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
-    core.governor.apply(setpoint(2))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(2))
     core.scheduler.add("long", prompt=3000)
     assert step_as_predicted(core) == 512
     assert core.report().step_budget_seconds == 0
 
 
 def test_an_untrusted_model_leaves_steps_to_the_limits(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL, trusted=False)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL, trusted=False)))
     core.scheduler.add("long", prompt=3000)
     assert [step_as_predicted(core) for _ in range(2)] == [512] * 2
     report = core.report()
@@ -107,14 +107,14 @@ def test_an_untrusted_model_leaves_steps_to_the_limits(core: GovernedCore) -> No
 
 
 def test_a_budget_that_nobody_renews_expires(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL), expires_seconds=60.0))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL), expires_seconds=60.0))
     core.scheduler.add("long", prompt=3000)
     core.now += 61
     assert step_as_predicted(core) == 512
 
 
 def test_a_hang_under_a_budget_ends_it(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
     core.scheduler.add("long", prompt=3000)
     core.step()
     core.scheduler.frozen = True
@@ -122,12 +122,12 @@ def test_a_hang_under_a_budget_ends_it(core: GovernedCore) -> None:
         core.step(seconds=1)
     core.scheduler.frozen = False
     assert step_as_predicted(core) == 512
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
     assert step_as_predicted(core) == 512
 
 
 def test_a_fault_of_ours_ends_the_budget(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, step=a_budget(0.1, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, MODEL)))
     core.scheduler.add("long", prompt=3000)
     core.step()
     core.scheduler.kv_cache_manager = None  # type: ignore[assignment] # as if vLLM had changed under us

@@ -21,7 +21,7 @@ def core(tmp_path: Path) -> GovernedCore:
     """A minute is more than any step takes; beside those that hold cache a short prompt waits."""
     scheduler = PlainScheduler(PlainConfig(max_num_seqs=16, max_num_batched_tokens=8192))
     core = GovernedCore(tmp_path, scheduler)
-    core.governor.apply(setpoint(1, step=a_budget(60.0, MODEL)))
+    core.hooks.apply(setpoint(1, step=a_budget(60.0, MODEL)))
     scheduler.add("short", prompt=10)
     return core
 
@@ -38,7 +38,7 @@ def hold(core: GovernedCore, status: PlainStatus, *, computed: int = 32) -> None
 
 def room(core: GovernedCore) -> int:
     """Tokens that the coming step may take."""
-    core.governor.before_schedule()
+    core.hooks.before_schedule()
     return core.scheduler.max_num_scheduled_tokens
 
 
@@ -52,7 +52,7 @@ def test_of_what_was_loaded_whole_the_last_token_is_computed(core: GovernedCore)
     core.scheduler.waiting.clear()
     hold(core, PlainStatus.WAITING_FOR_REMOTE_KVS, computed=1000)
     core.scheduler.finished_recving_kv_req_ids = set(NAMES)
-    core.governor.apply(setpoint(2, step=a_budget(60.0, MODEL, least_prefill_chunk=1)))
+    core.hooks.apply(setpoint(2, step=a_budget(60.0, MODEL, least_prefill_chunk=1)))
     assert room(core) >= 8
 
 

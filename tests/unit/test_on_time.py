@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, SlotTurnover, StepOrder, step_order
-from flyball_engine.batching.reflex import prefill_rate
+from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.model import StepModel
 
 #: A millisecond per token.

@@ -25,11 +25,11 @@ class Core(GovernedCore):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refused = self.governor._refuser = PlainRefuser(self.scheduler)  # type: ignore[assignment]
+        self.refused = self.hooks._refuser = PlainRefuser(self.scheduler)  # type: ignore[assignment]
         self.sheds_after(2.0)
 
     def sheds_after(self, deadline: float | None, *, trusted: bool = True, generation: int = 1) -> None:
-        self.governor.apply(
+        self.hooks.apply(
             setpoint(
                 generation,
                 limits={"max_num_active_seqs": 1},
@@ -47,11 +47,11 @@ class Core(GovernedCore):
         request.sampling_params.extra_args = None
         mark = mark or Mark(len(self.scheduler.requests), 1)
         set_mark(request, mark._replace(sent_at=self.now - ago))
-        self.governor.received(request)
+        self.hooks.received(request)
 
     def step_and_refuse(self, *, seconds: float = 0.1) -> None:
         self.step(seconds=seconds)
-        self.governor.refuse_late({})
+        self.hooks.refuse_late({})
 
     def goes_on(self, *, seconds: float) -> None:
         for _ in range(round(seconds / 0.1)):

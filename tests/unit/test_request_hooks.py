@@ -83,7 +83,7 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     cores = GatedCores()
     keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, marks=True)
     counting._wrap(processor, counting._Feed(ledger, keeper, lambda: 2.0))
-    request, passage = ledger.opened(0.0), keeper.opened()
+    request, ticket = ledger.opened(0.0), keeper.opened()
     token = counting._current.set(request)
     keeper.ask({"prompt_token_ids": [1] * 10})
     params = SimpleNamespace(extra_args=None)
@@ -91,15 +91,15 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     made.add_request(SimpleNamespace(request_id="a", state=waiting, sampling_params=params), None)
     mark = mark_of(SimpleNamespace(sampling_params=params))
     assert mark is not None
-    assert (mark.number, mark.sequences, mark.waited) == (passage.number, 1, 2.0)
+    assert (mark.number, mark.sequences, mark.waited) == (ticket.number, 1, 2.0)
     made._update_stats_from_output(waiting, SimpleNamespace(new_token_ids=[], stop_reason=LATE), 1.0, None)
     made._update_stats_from_finished(waiting, SimpleNamespace(name="ERROR"), None)
-    assert (passage.expired, passage.retry_after) == (True, 3)
+    assert (ticket.expired, ticket.retry_after) == (True, 3)
     ledger.ended(request, End.REFUSED, 2.0)
     assert {name: count for name, count in ledger.collect().requests.items() if count} == {"refused": 1}
     assert cores.gate._finished == 0, "an answer of no tokens says nothing of others"
     counting._current.reset(token)
-    keeper.closed(passage)
+    keeper.closed(ticket)
 
 
 @pytest.mark.parametrize("marks", [True, False])

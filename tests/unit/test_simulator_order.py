@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from flyball_engine.batching.gate import PROBE_SECONDS
-from flyball_engine.batching.reflex import prefill_rate
+from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.contract import ModelSpec, OnTime, Policy, Setpoint, Shed, StepBudget
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.plant import Law

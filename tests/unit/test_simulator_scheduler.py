@@ -208,7 +208,7 @@ def test_what_the_model_does_not_know_is_learnt_as_local_bias() -> None:
     core.plant.slow_down = 1.5
     core.apply(a_setpoint(step=a_budget(0.1)))
     finished(core, a_request(100, 1000))
-    assert core.governed.reflex.bias == pytest.approx(1.5, rel=0.15)
+    assert core.governed.budgeter.bias == pytest.approx(1.5, rel=0.15)
     assert longest_step(a_budget(0.1), slow_down=1.5) == pytest.approx(0.1, rel=0.15)
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flyball_engine.batching.reflex import Prompt, Queue, Reflex
 from flyball_engine.batching.step_sizes import rounded_down
+from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
@@ -36,9 +36,9 @@ def test_without_graphs_nothing_is_rounded() -> None:
 
 
 def a_step_size(queue: Queue, budget: float = 0.030, graphs: tuple[int, ...] = GRAPHS) -> int:
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, MODEL))
-    room = reflex.room(queue, least_chunk=16, most=8192, graphs=graphs)
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, MODEL))
+    room = budgeter.room(queue, least_chunk=16, most=8192, graphs=graphs)
     step, _, fed = served(queue, room)
     assert fed == queue.decodes
     assert step.prefill_tokens <= 16 or seconds(MODEL, step) <= budget * (1 + 1e-9)
@@ -71,6 +71,6 @@ def test_an_engine_says_itself_what_it_captured(tmp_path: Path, mode: str, token
     core = GovernedCore(tmp_path, scheduler)
     # A step of 100 ms has 90 tokens.
     slow = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
-    core.governor.apply(setpoint(1, step=a_budget(0.1, slow)))
+    core.hooks.apply(setpoint(1, step=a_budget(0.1, slow)))
     core.scheduler.add("long", prompt=3000)
     assert core.step().total_num_scheduled_tokens == tokens

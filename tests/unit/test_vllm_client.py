@@ -13,9 +13,9 @@ from flyball_engine.batching.gate import Arrival, Gate, Reason
 from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Setpoint, ShedKnob
 from flyball_engine.control.engine import UnansweredError
 from flyball_engine.control.state_file import find_state_files
-from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
+from flyball_engine.vllm.queue_limiter import QueueLimiter
 from support.engine import setpoint
 from support.gates import a_policy
 from support.plain_scheduler import GovernedCore
@@ -31,7 +31,7 @@ class Cores:
         self.let_answer = asyncio.Event()
         if not slow:
             self.let_answer.set()
-        self.core_engines = [SimpleNamespace(scheduler=SimpleNamespace(flyball=core.governor)) for core in cores]
+        self.core_engines = [SimpleNamespace(scheduler=SimpleNamespace(flyball=core.hooks)) for core in cores]
         if not older:
             self.call_utility_all_async = self._call_all
 
@@ -48,8 +48,10 @@ class Cores:
 
 def an_engine(folder: Path, cores: Cores, *, failure: str | None = None, unasked: str | None = None) -> VllmEngine:
     client = SimpleNamespace(engine_core=cores, errored=False)
-    backstop = Backstop(client, refused=lambda: None, clock=lambda: 0.0)
-    return VllmEngine(client, version="0.32.0", folder=folder, failure=failure, backstop=backstop, unasked=unasked)
+    queue_limiter = QueueLimiter(client, refused=lambda: None, clock=lambda: 0.0)
+    return VllmEngine(
+        client, version="0.32.0", folder=folder, failure=failure, queue_limiter=queue_limiter, unasked=unasked
+    )
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -86,7 +88,7 @@ async def test_a_renewal_shows_nowhere_and_waits_for_the_answers(tmp_path: Path)
 async def test_a_core_that_does_not_show_the_setpoint_is_waited_for(tmp_path: Path) -> None:
     first, second = GovernedCore(tmp_path), GovernedCore(tmp_path, engine=1)
     cores = Cores(first, second, slow=True)
-    second.governor.apply(setpoint(7))
+    second.hooks.apply(setpoint(7))
     engine = an_engine(tmp_path, cores)
     async with asyncio.timeout(30):
         overtaken = asyncio.create_task(engine.apply(setpoint(6)))
@@ -156,7 +158,7 @@ async def test_a_core_that_gave_up_is_no_longer_governed(tmp_path: Path) -> None
     core = GovernedCore(tmp_path)
     engine = an_engine(tmp_path, Cores(core))
     assert engine.governed
-    core.governor.give_up()
+    core.hooks.give_up()
     assert not engine.governed
     assert set(engine.unsupported) == {*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob}
 
@@ -166,7 +168,7 @@ async def test_the_gate_sees_nothing_of_a_core_that_gave_up(tmp_path: Path) -> N
     engine = an_engine(tmp_path, Cores(first, second))
     assert len(engine.loads() or ()) == 2
     # What it published last would stand for ever.
-    second.governor.give_up()
+    second.hooks.give_up()
     assert engine.loads() is None
 
 
@@ -177,7 +179,7 @@ async def test_a_core_that_is_not_seen_is_named_and_nothing_is_refused_because_o
     engine = an_engine(tmp_path, Cores(first, second))
     gate = Gate(engine.loads)
     gate.set_policy(a_policy(2.0), now=0.0)
-    first.governor.apply(a_policy(2.0))
+    first.hooks.apply(a_policy(2.0))
     first.add("runs", prompt=100, output=1000)
     first.step()
     assert gate.decide(Arrival(10**6), now=0.0).reason is Reason.UNOBSERVED
@@ -189,7 +191,7 @@ async def test_a_core_that_comes_later_is_seen_from_then_on(tmp_path: Path) -> N
     cores = Cores(first)
     engine = an_engine(tmp_path, cores)
     second = GovernedCore(tmp_path, engine=1)
-    cores.core_engines.append(SimpleNamespace(scheduler=SimpleNamespace(flyball=second.governor)))
+    cores.core_engines.append(SimpleNamespace(scheduler=SimpleNamespace(flyball=second.hooks)))
     assert engine.loads() is None
     assert [report.state.engine for report in engine.reports().cores] == [0, 1]
     assert engine.ungated is None
@@ -199,8 +201,8 @@ async def test_a_core_that_comes_later_is_seen_from_then_on(tmp_path: Path) -> N
 async def test_the_file_of_a_core_that_was_started_anew_is_opened_anew(tmp_path: Path) -> None:
     first = GovernedCore(tmp_path)
     engine = an_engine(tmp_path, Cores(first))
-    first.governor.apply(setpoint(7))
-    GovernedCore(tmp_path).governor.apply(setpoint(8))
+    first.hooks.apply(setpoint(7))
+    GovernedCore(tmp_path).hooks.apply(setpoint(8))
     applied = engine.reports().cores[0].state.applied
     assert applied is not None
     assert applied.generation == 8

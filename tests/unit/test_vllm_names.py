@@ -9,7 +9,7 @@ import pytest
 
 from flyball_engine import vllm
 from flyball_engine.contract import QueueKnob
-from flyball_engine.vllm.needs import EVERYTHING
+from flyball_engine.vllm.compat import EVERYTHING
 from support.vllm_names import Names, used_names
 
 PLUGIN = Path(vllm.__file__).parent
@@ -24,7 +24,7 @@ PUBLIC = {
     "serve.py": {"parse_args"},
 }  # fmt: skip
 #: Files that look at attributes by names of the contract's own, and at whatever they are told.
-BY_OTHER_NAMES = {"backstop.py", "wrapping.py"}
+BY_OTHER_NAMES = {"queue_limiter.py", "wrapping.py"}
 LISTED = {used.name: {*used.needed, *used.optional} for used in EVERYTHING}
 FOUND = used_names(PLUGIN)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TypeVar, cast
 
-from flyball_engine.batching.gate import Verdict
+from flyball_engine.batching.gate import Admitted
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Setpoint
 from flyball_engine.simulator.core import Core
@@ -54,7 +54,7 @@ class _Fleet:
         for core in self.cores:
             core.run(until)
 
-    def submit(self, requests: Sequence[Request]) -> Verdict | None:
+    def submit(self, requests: Sequence[Request]) -> Admitted | None:
         """To whom most is due, by its share."""
         due = [(given + 1) / share for given, share in zip(self._given, self._shares, strict=True)]
         turn = due.index(min(due))

@@ -119,7 +119,7 @@ def play(
     mixed: list[float] = []
     core = build(scene.preset, seed=seed, plant=partial(TimedPlant, mixed))
     if not biased:
-        core.governed.reflex.observe = _learn_nothing  # type: ignore[method-assign] # that is the question
+        core.governed.budgeter.observe = _learn_nothing  # type: ignore[method-assign] # that is the question
     requests = workload(scene.phases, Random(seed))
     run(core, requests, until=2 * scene.seconds, events=[retune(0.0, policy.setpoint(scene)), *events])
     return Played(mixed, [request for request in requests if request.arrival >= warm_up])

@@ -17,7 +17,7 @@ from vllm.v1.engine.core import EngineCoreProc
 from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm import core_methods
-from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.step_hooks import StepHooks
 from support.model_runner import output_of, request_of
 from support.story import Story
 from support.story_scheduler import BLOCK, make_config, make_scheduler
@@ -59,8 +59,8 @@ class Core:
         self.requests: dict[str, Any] = {}
         if governed:
             folder = Path(self._folder.name)
-            self.governor = Governor(self.scheduler, folder=folder, clock=lambda: self.now)
-            self.scheduler.flyball = self.governor
+            self.hooks = StepHooks(self.scheduler, folder=folder, clock=lambda: self.now)
+            self.scheduler.flyball = self.hooks
             self._reader = StateReader(find_state_files(folder)[0])
 
     def add(self, *, prompt: int = 8, output: int = 1000, tokens: list[int] | None = None, **fields: Any) -> str:
@@ -126,7 +126,7 @@ class Core:
 
     def force(self, setpoint: Setpoint) -> None:
         """A setpoint that no acceptance has seen."""
-        self.governor.apply(setpoint)
+        self.hooks.apply(setpoint)
 
     def lacking(self, knob: AnyKnob) -> dict[str, str] | None:
         """What is told of a hazard that this vLLM cannot meet, because this knob is refused; None if it is not."""

@@ -99,14 +99,14 @@ def a_change_in_the_middle_of_a_step(model: str) -> dict[str, Any]:
         _while_planning(core, meddle)
     ended = died(naive.schedule)
     ours.step()
-    during = ours.governor.applied
+    during = ours.hooks.applied
     process._process_input_queue()
     answer = process.output_queue.get_nowait()[1].utility_output
     return {
         "naive": {"died": ended},
         "ours": {
             "applied_in_the_step": during is not None,
-            "applied_after_it": ours.governor.applied is not None,
+            "applied_after_it": ours.hooks.applied is not None,
             "answered": answer.failure_message is None,
             "tokens": ours.scheduler.max_num_scheduled_tokens,
         },

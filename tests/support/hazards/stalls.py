@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flyball_engine.batching.limits import Wanted
-from flyball_engine.batching.strategies import Decision
+from flyball_engine.batching.limits import RequestedLimits
+from flyball_engine.batching.strategies import BatchDecision
 from flyball_engine.contract import BatchingKnob
 from flyball_engine.vllm import admission
 from support.hazards.core import Core
@@ -18,17 +18,17 @@ STEP = 0.05
 SELDOM = 200
 
 
-def force(core: Core, change: Callable[[Wanted], Wanted]) -> None:
+def force(core: Core, change: Callable[[RequestedLimits], RequestedLimits]) -> None:
     """Whatever is to be written, but for the start values, is changed at the last moment."""
-    surface = core.governor._surface
-    write = surface.write
+    adapter = core.hooks._adapter
+    write = adapter.write
 
-    def forced(limits: Wanted, *, step_threshold: int) -> None:
-        if limits != surface.start:
+    def forced(limits: RequestedLimits, *, step_threshold: int) -> None:
+        if limits != adapter.start:
             limits, step_threshold = change(limits), 0
         write(limits, step_threshold=step_threshold)
 
-    surface.write = forced  # type: ignore[method-assign] # this is what forces
+    adapter.write = forced  # type: ignore[method-assign] # this is what forces
 
 
 def decodes_that_get_nothing(model: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def a_strategy_that_never_lets_go(model: str) -> dict[str, Any]:
     if lacking := core.lacking(BatchingKnob.STATIC):
         return lacking
     decide = vars(admission)["decide"]
-    vars(admission)["decide"] = lambda *_: Decision(most=0, admit=(), held_until=None)
+    vars(admission)["decide"] = lambda *_: BatchDecision(most=0, admit=(), held_until=None)
     try:
         core.retune(batching={"strategy": {"type": "Static", "batch_size": 8}})
         for _ in range(4):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from flyball_engine.batching.cohorts import Cohort, Cohorts
-from flyball_engine.batching.step_statistics import Seats
+from flyball_engine.batching.step_statistics import Occupancy
 from flyball_engine.batching.waiting import Arrivals
 
 #: Upper edges of the batch sizes that are told apart; a larger one is in a bucket of its own.
@@ -169,10 +169,10 @@ class BatchMetrics:
         """So many requests lost their slots."""
         self.sums[_PREEMPTIONS] += requests
 
-    def stepped(self, seats: Seats, *, prefill: int, decode: int, seconds: float, steps: int = 1) -> None:
+    def stepped(self, occupancy: Occupancy, *, prefill: int, decode: int, seconds: float, steps: int = 1) -> None:
         """A step ended that processed so many tokens; or several `steps` alike, of `seconds` together."""
         sums = self.sums
-        requests, running, active, room = seats
+        requests, running, active, room = occupancy
         free = active - running if active > running else 0
         sums[_USED] += running * seconds
         sums[_FREE] += free * seconds

@@ -131,7 +131,7 @@ class CoreLoad(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Admitted:
     """What the gate says of a request: let in or refused, why, and the seconds predicted, None if none could be.
 
     `status`: the HTTP status of a refusal. `refusable`: let in, and may be refused before anything of it is answered.
@@ -190,7 +190,7 @@ class Gate:
         """Whether decisions are predictions now, so that it is worth looking what of a prompt is cached."""
         return isinstance(self._policy(now), Shed)
 
-    def decide(self, arrival: Arrival, *, now: float) -> Verdict:
+    def decide(self, arrival: Arrival, *, now: float) -> Admitted:
         """Whether a prompt may go to the engine; counts the decision."""
         verdict = self.judge(arrival, now)
         if verdict.admitted:
@@ -198,24 +198,24 @@ class Gate:
         self.counts[verdict.reason] += 1
         return verdict
 
-    def judge(self, arrival: Arrival, now: float) -> Verdict:
+    def judge(self, arrival: Arrival, now: float) -> Admitted:
         """Whether a prompt may go to the engine."""
         policy = self._policy(now)
         if isinstance(policy, Reason):
-            return Verdict(admitted=True, reason=policy)
+            return Admitted(admitted=True, reason=policy)
         seconds = None if self._setpoint is None else self._setpoint.refused_after(arrival.of_class)
         if seconds is None:
-            return Verdict(admitted=True, reason=Reason.NO_DEADLINE)
+            return Admitted(admitted=True, reason=Reason.NO_DEADLINE)
         loads = self._loads()
         if not loads:
-            return Verdict(admitted=True, reason=Reason.UNOBSERVED)
+            return Admitted(admitted=True, reason=Reason.UNOBSERVED)
         if any(load.rate is None for load in loads):
-            return Verdict(admitted=True, reason=Reason.NO_MODEL)
+            return Admitted(admitted=True, reason=Reason.NO_MODEL)
         works = self._works(arrival, len(loads))
         predicted = min(load.first_token(work) for load, work in zip(loads, works, strict=True))
         deadline = seconds
         reason = Reason.IN_TIME if predicted <= deadline else self._why_late(loads, now)
-        return Verdict(
+        return Admitted(
             admitted=reason not in REFUSALS,
             reason=reason,
             predicted=predicted,

@@ -40,7 +40,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RequestedLimits:
     """Limits to run with, before clamping: each knob has a value. `threshold` 0 is no cap; `depth` is draft tokens."""
 
     active: int

@@ -30,7 +30,7 @@ SUMS_LENGTH: Final = len(TOKEN_BUCKETS) * len(_KINDS) * _WIDTH
 _MOST_IN_FLIGHT: Final = 64
 
 
-class Seats(NamedTuple):
+class Occupancy(NamedTuple):
     """Who has a seat in a step: `requests` get tokens, `running` hold a slot, `active` may by the live limit.
 
     `room`: the tokens that the step may process; 0 where nothing limits them.
@@ -51,7 +51,7 @@ class Ended(NamedTuple):
 
 
 #: Where nobody asks.
-NOBODY: Final = Seats()
+NOBODY: Final = Occupancy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Step:
     decodes: int
     kv_tokens: float
     prefill_attention: float
-    seats: Seats = NOBODY
+    occupancy: Occupancy = NOBODY
 
 
 class StepStatistics:

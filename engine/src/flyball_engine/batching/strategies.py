@@ -54,7 +54,7 @@ class Scene:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class BatchDecision:
     """Who may join in the coming step.
 
     `most`: how many, resuming ones included. `admit`: which new ones, in this order; None is whoever stands first.
@@ -77,23 +77,23 @@ def in_order(batching: Batching) -> bool:
     )
 
 
-def decide(batching: Batching, called: Sequence[str], scene: Scene) -> Decision:
+def decide(batching: Batching, called: Sequence[str], scene: Scene) -> BatchDecision:
     """Decide on one step; `called` is that of the decision before it, empty at first and after a change of strategy."""
     room = max(0, scene.slots)
     if batching.max_concurrent_prefills is not None:
         room = min(room, max(0, batching.max_concurrent_prefills - scene.prefilling))
     if in_order(batching):
-        return Decision(most=room, admit=None)
+        return BatchDecision(most=room, admit=None)
     resumed = min(room, scene.resuming)
     if resumed == room:
         # Whoever is called now could not join: a long queue need not be read in every step of a full engine.
-        return Decision(most=resumed, admit=(), called=tuple(called))
+        return BatchDecision(most=resumed, admit=(), called=tuple(called))
     if not isinstance(batching.strategy, Batched) and not batching.admission_delay_seconds:
         members, held_until = list(islice(scene.queue, room - resumed)), None
     else:
         members, held_until = _members(batching, called, scene)
     joining = _fitting(batching, members, scene)[: room - resumed]
-    return Decision(
+    return BatchDecision(
         most=resumed + len(joining),
         admit=tuple(request.name for request in joining),
         called=tuple(request.name for request in members),

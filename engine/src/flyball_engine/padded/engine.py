@@ -18,10 +18,10 @@ from typing import Final, Protocol
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import Arrival, Gate
-from flyball_engine.batching.governed import Governed
-from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
+from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
-from flyball_engine.batching.step_statistics import Seats, StepStatistics
+from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
+from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
 from flyball_engine.contract import AnyKnob, Batching, Policy, Setpoint, StrategyType
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
@@ -98,8 +98,8 @@ class PaddedEngine:
             max_num_batched_tokens=config.max_num_seqs * runner.max_model_len,
             max_model_len=runner.max_model_len,
         )
-        start = Wanted(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
-        self._governed = Governed(sizes, start, fixed=UNSUPPORTED)
+        start = RequestedLimits(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
+        self._enforcer = SetpointEnforcer(sizes, start, fixed=UNSUPPORTED)
         self._ledger = RequestLedger()
         self._waiting: dict[Row, None] = {}
         self._arriving = 0
@@ -114,7 +114,7 @@ class PaddedEngine:
         self._state = StateWriter(folder, engine=0, unsupported=UNSUPPORTED)
         self._statistics = StepStatistics(self._state.sums)
         self._batches = BatchMetrics(config.max_num_seqs, self._state.batches)
-        self._state.describe(sizes, self._governed.started(), kv_cache_tokens=sizes.max_num_batched_tokens)
+        self._state.describe(sizes, self._enforcer.started(), kv_cache_tokens=sizes.max_num_batched_tokens)
         self._publish()
         self._reader = StateReader(folder / "core-0.state")
 
@@ -167,14 +167,14 @@ class PaddedEngine:
 
     async def apply(self, setpoint: Setpoint) -> None:
         """Put a setpoint in force: for the next batch, while the one that runs goes on as it began."""
-        if self._governed.apply(setpoint, self._clock()):
+        if self._enforcer.apply(setpoint, self._clock()):
             self._statistics.new_period()
         self._publish()
         self._changed.set()
 
     async def touch(self) -> None:
         """Look at the clock."""
-        self._governed.expire_if_due(self._clock())
+        self._enforcer.expire_if_due(self._clock())
         self._publish()
         self._changed.set()
 
@@ -237,8 +237,8 @@ class PaddedEngine:
                 while True:
                     self._changed.clear()
                     now = self._clock()
-                    self._governed.expire_if_due(now)
-                    active = self._governed.held(_NOTHING).limits.active
+                    self._enforcer.expire_if_due(now)
+                    active = self._enforcer.held(_NOTHING).limits.active
                     formed = form(self._waiting, self._batching(), most=active, now=now)
                     if formed.rows:
                         await self._run(worker, formed.rows)
@@ -295,9 +295,9 @@ class PaddedEngine:
         self.padding.count(batch, stepped)
         # A row that has ended is computed on, but nobody has its slot.
         going = len(stepped.news)
-        seats = Seats(requests=going, running=going, active=self._governed.held(_NOTHING).limits.active)
+        occupancy = Occupancy(requests=going, running=going, active=self._enforcer.held(_NOTHING).limits.active)
         prefill = step.prefill_tokens
-        self._batches.stepped(seats, prefill=prefill, decode=step.tokens - prefill, seconds=stepped.seconds)
+        self._batches.stepped(occupancy, prefill=prefill, decode=step.tokens - prefill, seconds=stepped.seconds)
         for news in stepped.news:
             row = news.row
             if row.is_open:
@@ -362,7 +362,7 @@ class PaddedEngine:
         return self._numbers
 
     def _batching(self) -> Batching:
-        return whole(self._governed.batching, self._config.start)
+        return whole(self._enforcer.batching, self._config.start)
 
     def _running(self) -> int:
         return sum(row.is_open for row in self._batch.rows) if self._batch is not None else 0
@@ -372,7 +372,7 @@ class PaddedEngine:
         tick.set()
 
     def _publish(self) -> None:
-        governed, numbers, load, batching = self._governed, self._state.numbers, self.load(), self._batching()
+        governed, numbers, load, batching = self._enforcer, self._state.numbers, self.load(), self._batching()
         self._state.set_generation(governed.applied)
         for knob, (requested, effective, reason) in governed.shown(_NOTHING).items():
             self._state.set_knob(knob, requested=requested, effective=effective, reason=reason)

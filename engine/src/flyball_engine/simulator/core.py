@@ -16,12 +16,12 @@ from random import Random
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import Arrival, CoreLoad, Gate, Reason, Verdict
-from flyball_engine.batching.governed import Governed
+from flyball_engine.batching.gate import Admitted, Arrival, CoreLoad, Gate, Reason
 from flyball_engine.batching.late import LetIn, Progress, but_one_alone
-from flyball_engine.batching.limits import Sizes, Wanted
+from flyball_engine.batching.limits import RequestedLimits, Sizes
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
+from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import DEFAULT_CLASS, Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
 from flyball_engine.simulator.plant import Plant, Stretch
@@ -47,7 +47,7 @@ class CoreConfig:
 
     sizes: Sizes
     kv_tokens: int
-    start: Wanted | None = None
+    start: RequestedLimits | None = None
     policy: Policy = Policy.FCFS
     speculation: Speculation | None = None
 
@@ -80,7 +80,7 @@ class Core:
         """Raises ValueError for sizes that vLLM refuses to start with."""
         drafts = config.speculation.drafts if config.speculation else 0
         sizes = replace(config.sizes, tokens_per_decode=1 + drafts)
-        whole = Wanted(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
+        whole = RequestedLimits(active=sizes.max_num_seqs, tokens=sizes.max_num_batched_tokens, threshold=0)
         self.now = 0.0
         self.plant = plant
         self.ledger = RequestLedger()
@@ -95,7 +95,7 @@ class Core:
         self.prompts = PromptOrder(
             self.scheduler, refusable=lambda request: not request.together and self.may_refuse((request,))
         )
-        self.governed = Governed(sizes, config.start or whole, fixed=FIXED)
+        self.governed = SetpointEnforcer(sizes, config.start or whole, fixed=FIXED)
         self._config = config
         self._random = random
         self._jumps = jumps
@@ -143,7 +143,7 @@ class Core:
             seconds = self.plant.step(plan.step, reread_tokens=plan.reread_tokens)
             self._flight = _Flight(plan, seconds, self.now + seconds)
 
-    def submit(self, requests: Sequence[Request]) -> Verdict | None:
+    def submit(self, requests: Sequence[Request]) -> Admitted | None:
         """The sequences of one HTTP request come in; the core has run up to their arrival.
 
         Returns what the gate says of it; None if it was refused for another reason.
@@ -212,7 +212,7 @@ class Core:
         scheduler, flight = self.scheduler, self._flight
         return CoreLoad(
             rate=self.prefill_rate() if self.governed.shed is not None else None,
-            in_flight_seconds=0.0 if flight is None else self.governed.reflex.expected(flight.plan.step) / 2,
+            in_flight_seconds=0.0 if flight is None else self.governed.budgeter.expected(flight.plan.step) / 2,
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             prefills=len(scheduler.batch().prefills),
@@ -234,7 +234,7 @@ class Core:
             if request.sequence is not None:
                 self.ledger.ended(request.sequence.request, End.FAILED, self.now)
         trips, expiries = self.governed.trips, self.governed.expiries
-        self.governed = Governed(self.governed.sizes, self.governed.start, fixed=FIXED)
+        self.governed = SetpointEnforcer(self.governed.sizes, self.governed.start, fixed=FIXED)
         self.governed.trips, self.governed.expiries = trips, expiries
         counts, self.gate = self.gate.counts, self._new_gate(self)
         self.gate.counts = counts
@@ -302,7 +302,7 @@ class Core:
         scheduler = self.scheduler
         batch = scheduler.batch()
         held = self.governed.held(batch).limits
-        return self.governed.reflex.prefill_rate(
+        return self.governed.budgeter.prefill_rate(
             decodes=batch.decodes,
             decode_tokens=batch.decodes * self.governed.sizes.tokens_per_decode,
             tokens=held.tokens,
@@ -349,14 +349,14 @@ class Core:
         self._flight = None
         self.now = flight.end
         self._count(step, 1, seconds, seconds * seconds, step.kv_tokens, seconds)
-        self.governed.reflex.observe(step, seconds)
+        self.governed.budgeter.observe(step, seconds)
         for objective in self._gaps:
             gaps = self._gaps_of(objective, step.decodes)
             met = gaps if seconds <= objective.threshold_seconds else 0
             self.ledger.gaps_passed(objective, met=met, violated=gaps - met)
         if flight.plan.chunks:
             self.governed.served({str(request.number) for request in flight.plan.chunks}, self.now)
-            self.prompts.served(flight.plan.chunks, most=step.seats.room - (step.tokens - step.prefill_tokens))
+            self.prompts.served(flight.plan.chunks, most=step.occupancy.room - (step.tokens - step.prefill_tokens))
         self._deliver(1, flight.plan.chunks)
         self._refuse_late()
 
@@ -388,10 +388,10 @@ class Core:
         return sum(name == objective.of_class for name in mine)
 
     def _observe(self, step: Step, made: Stretch) -> None:
-        """The reflex forgets by the step, so it hears of each, of its expected share of the stretch."""
+        """The budgeter forgets by the step, so it hears of each, of its expected share of the stretch."""
         middle = made.seconds / made.steps
         for number in range(made.steps):
-            self.governed.reflex.observe(step, middle + made.slope * (number - (made.steps - 1) / 2))
+            self.governed.budgeter.observe(step, middle + made.slope * (number - (made.steps - 1) / 2))
 
     def _next_leave(self) -> float:
         """When the next client gives up."""
@@ -405,7 +405,7 @@ class Core:
             step, steps=steps, seconds=seconds, seconds_squared=squared, kv_tokens=kv_tokens, longest=longest
         )
         decode = step.tokens - step.prefill_tokens
-        self.batches.stepped(step.seats, prefill=step.prefill_tokens, decode=decode, seconds=seconds, steps=steps)
+        self.batches.stepped(step.occupancy, prefill=step.prefill_tokens, decode=decode, seconds=seconds, steps=steps)
 
     def _deliver(self, steps: int, chunks: dict[Request, int]) -> None:
         """Tokens of the steps that ended are there."""

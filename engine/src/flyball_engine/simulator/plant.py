@@ -1,4 +1,4 @@
-"""The plant: how long a step takes, with what the governor's model lacks.
+"""The plant: how long a step takes, with what the tuner's model lacks.
 
     T = slow-down · (model + d·K + r·R) · scatter + stall + compilation
 

@@ -6,7 +6,7 @@ roofline of `sizing.devices` for the weights, and 1.23 and 1.28 times it for a t
 the roofline with 1.25 times for everything but the weights. Such a preset is derived, not fitted, and says so.
 
 What the profiles do not show is in all but the CPU's and `h100-8b-fit`, which is what they show and no more: 4 ms for a
-step with prefill, which the governor's model has a coefficient for and fits, and chunks that read their context anew,
+step with prefill, which the tuner's model has a coefficient for and fits, and chunks that read their context anew,
 which it has none for. Reaches no clock and no randomness.
 """
 

@@ -22,7 +22,7 @@ from flyball_engine.batching.on_time import (
     StepOrder,
     step_order,
 )
-from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
+from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
 from flyball_engine.contract import Classes, OnTime
 from flyball_engine.simulator.requests import Request
 from flyball_engine.simulator.scheduler import Scheduler, remaining

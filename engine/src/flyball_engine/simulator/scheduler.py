@@ -19,10 +19,10 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
+from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.on_time import StepOrder
-from flyball_engine.batching.reflex import LOOK_AHEAD, Prompt, Queue
-from flyball_engine.batching.step_statistics import Seats, Step
+from flyball_engine.batching.step_statistics import Occupancy, Step
+from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Prompt, Queue
 from flyball_engine.contract import Policy
 from flyball_engine.simulator.kv import BLOCK_TOKENS, PrefixCache, blocks
 from flyball_engine.simulator.queue import WaitingQueue
@@ -137,7 +137,7 @@ class Scheduler:
         """Blocks that running requests hold."""
         return self.prefixes.used + self._decode_blocks(0) + self._prefill_blocks({})
 
-    def plan(self, limits: Wanted, order: StepOrder[Request] | None = None) -> Plan:
+    def plan(self, limits: RequestedLimits, order: StepOrder[Request] | None = None) -> Plan:
         """What the next step processes; preempts and admits on the way. `order`: of those without a first token."""
         alone = len(self.running) + len(self.waiting) == 1
         cap = limits.threshold if limits.threshold and not alone else limits.tokens
@@ -211,7 +211,7 @@ class Scheduler:
     def _composed(
         self,
         chunks: dict[Request, int],
-        limits: Wanted,
+        limits: RequestedLimits,
         preempted: tuple[Request, ...],
         admitted: tuple[Request, ...],
     ) -> Plan:
@@ -221,14 +221,14 @@ class Scheduler:
             attention += tokens * (request.computed + tokens / 2)
             reread += request.computed
         tokens = (self._drafts + 1) * decodes
-        seats = Seats(decodes + len(chunks), len(self.running), limits.active, limits.tokens)
+        occupancy = Occupancy(decodes + len(chunks), len(self.running), limits.active, limits.tokens)
         step = Step(
             tokens=tokens + prefill,
             prefill_tokens=prefill,
             decodes=decodes,
             kv_tokens=self._context + tokens,
             prefill_attention=attention,
-            seats=seats,
+            occupancy=occupancy,
         )
         return Plan(step, chunks, reread, preempted, admitted)
 

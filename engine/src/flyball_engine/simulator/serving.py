@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from flyball_engine.batching.gate import Gate, Verdict
+from flyball_engine.batching.gate import Admitted, Gate
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
 from flyball_engine.control.engine import Reports
@@ -131,7 +131,7 @@ class SimulatedEngine:
         """The time on the core's clock."""
         return self._clock() - self._origin
 
-    def submit(self, requests: Sequence[Request]) -> Verdict | None:
+    def submit(self, requests: Sequence[Request]) -> Admitted | None:
         """The sequences of one HTTP request come in now; see `Core.submit`."""
         self._advance()
         for request in requests:
@@ -192,8 +192,8 @@ class SimulatedEngine:
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
         numbers[Slot.EXPIRIES] = governed.expiries
         numbers[Slot.LONGEST_STEP_SECONDS] = core.statistics.longest_seconds
-        numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
-        numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
+        numbers[Slot.STEP_BUDGET_SECONDS] = governed.budgeter.seconds
+        numbers[Slot.LOCAL_BIAS] = governed.budgeter.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = core.batches.oldest_seconds(core.now)
         self._state.set_load(core.load())
         self._state.publish()

@@ -14,7 +14,7 @@ from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
 from flyball_engine.batching.strategies import Scene, Waiting, decide, in_order
 from flyball_engine.contract import AnyKnob, Batching, BatchingKnob, Policy, StrategyType
 from flyball_engine.vllm.queue import WaitingQueues
-from flyball_engine.vllm.surface import Surface
+from flyball_engine.vllm.scheduler_adapter import SchedulerAdapter
 
 _OWN_WAY: Final = Batching()
 _ENDED_BY_ITSELF: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
@@ -26,13 +26,13 @@ class Admission:
     `queues`: what waits there.
     """
 
-    def __init__(self, scheduler: Any, surface: Surface, *, arrived: Callable[[str], float | None]) -> None:
+    def __init__(self, scheduler: Any, adapter: SchedulerAdapter, *, arrived: Callable[[str], float | None]) -> None:
         """`arrived`: when a request entered the queue, by its name."""
         self._arrived = arrived
-        self._surface = surface
+        self._adapter = adapter
         self.queues = WaitingQueues(scheduler)
         self.unsupported: dict[AnyKnob, str] = (
-            dict.fromkeys(BatchingKnob, reason) if (reason := surface.ungoverned) else self.queues.unsupported
+            dict.fromkeys(BatchingKnob, reason) if (reason := adapter.ungoverned) else self.queues.unsupported
         )
         self._batching = _OWN_WAY
         self._called: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Admission:
 
     def gate(self, *, active: int, prefilling: int, now: float) -> int:
         """The admission gate of the coming step, within the `active` limit; brings forward who may join."""
-        running, holding = len(self._surface.running), self.queues.holding_slots
+        running, holding = len(self._adapter.running), self.queues.holding_slots
         slots = active - running - holding
         if in_order(self._batching):
             scene = Scene(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
@@ -83,7 +83,7 @@ class Admission:
             slots=slots,
             resuming=len(first) + len(resuming),
             prefilling=prefilling,
-            kv_free=self._kv_free((*self._surface.running, *preempted, *first)),
+            kv_free=self._kv_free((*self._adapter.running, *preempted, *first)),
         )
         decision = decide(self._batching, self._called, scene)
         self._called, self._held_until = decision.called, decision.held_until
@@ -98,7 +98,7 @@ class Admission:
     def joined(self, requests: Iterable[Any]) -> None:
         """These were admitted in the step just planned."""
         if BatchingKnob.NO_EVICT not in self.unsupported:
-            longest = self._surface.sizes.max_model_len
+            longest = self._adapter.sizes.max_model_len
             for request in requests:
                 if request.num_prompt_tokens + request.max_tokens >= longest:
                     self._open_ended[request.request_id] = request
@@ -127,11 +127,11 @@ class Admission:
         if self._batching.no_evict is None:
             return 0
         # One block is never anyone's.
-        return self._surface.kv_cache_tokens - self._surface.block_tokens - sum(map(self._to_end, holding))
+        return self._adapter.kv_cache_tokens - self._adapter.block_tokens - sum(map(self._to_end, holding))
 
     def _to_end(self, request: Any) -> int:
         """KV tokens of a request at its end, in whole blocks, with the room of its last step's drafts."""
-        promise, sizes, block = self._batching.no_evict, self._surface.sizes, self._surface.block_tokens
+        promise, sizes, block = self._batching.no_evict, self._adapter.sizes, self._adapter.block_tokens
         tokens = tokens_to_end(
             prompt=request.num_prompt_tokens,
             produced=request.num_output_tokens,
@@ -144,4 +144,4 @@ class Admission:
     def _most(self, request: Any) -> int | None:
         """Output tokens the request named; None if none: vLLM then fills in what the model's length leaves."""
         named: int = request.max_tokens
-        return named if request.num_prompt_tokens + named < self._surface.sizes.max_model_len else None
+        return named if request.num_prompt_tokens + named < self._adapter.sizes.max_model_len else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from flyball_engine.vllm.needs import Used, lacking
+from flyball_engine.vllm.compat import Used, lacking
 
 
 def first_lack(classes: Sequence[Used]) -> str | None:

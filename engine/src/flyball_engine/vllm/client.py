@@ -23,9 +23,9 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
-from flyball_engine.vllm.backstop import Backstop
-from flyball_engine.vllm.needs import Lack, Way, way
+from flyball_engine.vllm.compat import Lack, Way, way
 from flyball_engine.vllm.prefixes import Prefixes, open_prefixes
+from flyball_engine.vllm.queue_limiter import QueueLimiter
 
 _log = logging.getLogger(__name__)
 #: How often is looked whether the engine died under a call, and whether the cores show what they were told.
@@ -47,7 +47,7 @@ class VllmEngine:
         version: str,
         folder: Path,
         failure: str | None,
-        backstop: Backstop,
+        queue_limiter: QueueLimiter,
         ungated: Callable[[], str | None] = lambda: None,
         unmarked: str | None = None,
         unasked: str | None = None,
@@ -67,7 +67,7 @@ class VllmEngine:
         self.prefixes: Prefixes | None = None
         self._open_new()
         self._failure = failure or (self._way.value if isinstance(self._way, Lack) else _UNGOVERNED)
-        self._backstop = backstop
+        self._queue_limiter = queue_limiter
         self._ungated = ungated
         partly: dict[AnyKnob, str | None] = {
             ShedKnob.WAITING: unmarked,
@@ -93,7 +93,7 @@ class VllmEngine:
         if not self.governed:
             return dict.fromkeys((*Knob, *BatchingKnob, *QueueKnob, *OrderKnob, *ShedKnob), self._failure)
         cores = {knob: reason for reader in self._readers.values() for knob, reason in reader.unsupported.items()}
-        return cores | self._backstop.unsupported | self._ungated_partly
+        return cores | self._queue_limiter.unsupported | self._ungated_partly
 
     @property
     def ungated(self) -> str | None:
@@ -103,7 +103,7 @@ class VllmEngine:
     @property
     def queue(self) -> QueueLimits | None:
         """The limits of the queue in force, of all API servers."""
-        return self._backstop.limits()
+        return self._queue_limiter.limits()
 
     @property
     def cores(self) -> int:

@@ -9,34 +9,34 @@ from __future__ import annotations
 from typing import Any
 
 from flyball_engine.contract import Setpoint
-from flyball_engine.vllm.governor import Governor
+from flyball_engine.vllm.step_hooks import StepHooks
 
 
 def flyball_apply(core: Any, setpoint: str) -> dict[str, int | None]:
-    """Apply a setpoint, given as JSON; answers with the generation that is applied now. Raises without a governor."""
-    governor = _governor(core)
-    governor.apply(Setpoint.model_validate_json(setpoint))
-    return _echo(governor)
+    """Apply a setpoint, given as JSON; answers with the generation that is applied now. Raises without hooks."""
+    hooks = _hooks(core)
+    hooks.apply(Setpoint.model_validate_json(setpoint))
+    return _echo(hooks)
 
 
 def flyball_read(core: Any) -> dict[str, int | None]:
-    """Look at the clock and publish; answers with the generation that is applied now. Raises without a governor."""
-    governor = _governor(core)
-    governor.touch()
-    return _echo(governor)
+    """Look at the clock and publish; answers with the generation that is applied now. Raises without hooks."""
+    hooks = _hooks(core)
+    hooks.touch()
+    return _echo(hooks)
 
 
-def _governor(core: Any) -> Governor:
-    governor: Governor | None = getattr(core.scheduler, "flyball", None)
-    if governor is None:
+def _hooks(core: Any) -> StepHooks:
+    hooks: StepHooks | None = getattr(core.scheduler, "flyball", None)
+    if hooks is None:
         raise RuntimeError("this engine core runs without Flyball's scheduler")
-    return governor
+    return hooks
 
 
-def _echo(governor: Governor) -> dict[str, int | None]:
-    applied = governor.applied
+def _echo(hooks: StepHooks) -> dict[str, int | None]:
+    applied = hooks.applied
     return {
-        "engine": governor.engine,
+        "engine": hooks.engine,
         "epoch": applied.epoch if applied else None,
         "generation": applied.generation if applied else None,
     }

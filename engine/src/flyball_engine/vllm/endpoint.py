@@ -28,11 +28,11 @@ from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.attributes import first_lack
-from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.client import VllmEngine
+from flyball_engine.vllm.compat import MARKING
 from flyball_engine.vllm.gate import GateKeeper, install_gate
 from flyball_engine.vllm.harmony import install_harmony, unread
-from flyball_engine.vllm.needs import MARKING
+from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.routes import unasked
 from flyball_engine.vllm.state_dir import ensure_state_dir
@@ -56,7 +56,7 @@ class FlyballControl:
             random.random,
             cores=lambda: 1 if self._engine is None else self._engine.cores,
         )
-        self._backstop: Backstop | None = None
+        self._queue_limiter: QueueLimiter | None = None
         self._servers: ApiServers | None = None
         self._ungated: str | None = None
         self._unmarked: str | None = None
@@ -95,13 +95,15 @@ class FlyballControl:
 
     def _open(self, engine_client: Any, number: int) -> VllmEngine:
         """The engine as this API server, one of so many, sees it; its limits of the queue are moved from now on."""
-        self._backstop = Backstop(engine_client, refused=self._keeper.overflowed, clock=time.monotonic, servers=number)
+        self._queue_limiter = QueueLimiter(
+            engine_client, refused=self._keeper.overflowed, clock=time.monotonic, servers=number
+        )
         engine = self._engine = VllmEngine(
             engine_client,
             version=_vllm_version(),
             folder=ensure_state_dir(),
             failure=plugin.failure(),
-            backstop=self._backstop,
+            queue_limiter=self._queue_limiter,
             ungated=self._why_ungated(engine_client),
             unmarked=self._unmarked,
             unasked=self._unasked,
@@ -157,8 +159,8 @@ class FlyballControl:
         self._ledger.set_objectives(setpoint.objectives)
         self._ledger.set_classes(setpoint.classes)
         self._gate.set_policy(setpoint, now=time.monotonic())
-        if self._backstop is not None:
-            self._backstop.follow(setpoint)
+        if self._queue_limiter is not None:
+            self._queue_limiter.follow(setpoint)
 
 
 def _place(engine_client: Any) -> tuple[int, int]:

@@ -24,9 +24,9 @@ from typing import Any, Final
 from flyball_engine.batching.gate import (
     QUEUE_FULL_SECONDS,
     REFUSAL_STATUS,
+    Admitted,
     Arrival,
     Gate,
-    Verdict,
     retry_after,
     spread,
 )
@@ -40,7 +40,7 @@ _METHOD: Final = "process_for_engine_async"
 _CHECK_MODEL: Final = "_check_model"
 
 
-class Passage:
+class AdmissionTicket:
     """One HTTP request on its way through the gate, of so many `prompts`.
 
     `of_class`: the class that it names.
@@ -76,7 +76,7 @@ class Passage:
         self.size = 0
 
 
-_passage: ContextVar[Passage | None] = ContextVar("flyball_passage", default=None)
+_ticket: ContextVar[AdmissionTicket | None] = ContextVar("flyball_ticket", default=None)
 
 
 class GateKeeper:
@@ -107,24 +107,24 @@ class GateKeeper:
         """Where to look from now on how much of a prompt is cached: asked at each prompt, cores come and go."""
         self._prefixes = prefixes
 
-    def opened(self, of_class: str = DEFAULT_CLASS) -> Passage:
+    def opened(self, of_class: str = DEFAULT_CLASS) -> AdmissionTicket:
         """An HTTP request for tokens begins; to be closed by `closed`, in the same task."""
-        passage = Passage(next(self._numbers), of_class)
-        _passage.set(passage)
-        return passage
+        ticket = AdmissionTicket(next(self._numbers), of_class)
+        _ticket.set(ticket)
+        return ticket
 
-    def closed(self, passage: Passage) -> None:
+    def closed(self, ticket: AdmissionTicket) -> None:
         """The exchange is over."""
-        _passage.set(None)
-        passage.refusable = False
+        _ticket.set(None)
+        ticket.refusable = False
 
     async def look(self, engine_input: Any) -> tuple[int, ...] | None:
         """Tokens of a prompt that each core holds; None if nobody needs to know, or that cannot be told."""
-        passage, prefixes = _passage.get(), self._prefixes()
-        if passage is None or prefixes is None or not self._gate.predicts(self._clock()):
+        ticket, prefixes = _ticket.get(), self._prefixes()
+        if ticket is None or prefixes is None or not self._gate.predicts(self._clock()):
             return None
         try:
-            return await prefixes.cached(engine_input, passage.adapter)
+            return await prefixes.cached(engine_input, ticket.adapter)
         except Exception:  # noqa: BLE001 – the gate can do without
             _log.debug("Flyball: a prompt could not be looked up", exc_info=True)
             return None
@@ -134,29 +134,29 @@ class GateKeeper:
 
         `cached`: tokens of it that each core holds, None if nobody knows.
         """
-        passage = _passage.get()
-        if passage is None:
+        ticket = _ticket.get()
+        if ticket is None:
             return
         try:
-            verdict = self._decide(passage, Arrival(_length(engine_input), cached, passage.of_class))
+            verdict = self._decide(ticket, Arrival(_length(engine_input), cached, ticket.of_class))
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
             _log.debug("Flyball: the gate failed", exc_info=True)
             return
         if verdict is not None and not verdict.admitted:
-            passage.retry_after, passage.status = verdict.retry_after(self._chance()), verdict.status
-            raise refusal(verdict, passage.retry_after)
+            ticket.retry_after, ticket.status = verdict.retry_after(self._chance()), verdict.status
+            raise refusal(verdict, ticket.retry_after)
 
     def name_adapter(self, adapter: Any) -> None:
         """The request at hand is for this LoRA adapter, None for the model itself."""
-        passage = _passage.get()
-        if passage is not None:
-            passage.adapter = adapter
+        ticket = _ticket.get()
+        if ticket is not None:
+            ticket.adapter = adapter
 
     def overflowed(self) -> None:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
-        passage = _passage.get()
-        if passage is not None and passage.retry_after is None:
-            passage.retry_after = spread(QUEUE_FULL_SECONDS, self._chance())
+        ticket = _ticket.get()
+        if ticket is not None and ticket.retry_after is None:
+            ticket.retry_after = spread(QUEUE_FULL_SECONDS, self._chance())
             self._gate.queue_full()
 
     def mark(self, *, siblings: int = 1) -> Mark | None:
@@ -164,42 +164,42 @@ class GateKeeper:
 
         `siblings`: sequences of its prompt.
         """
-        passage = _passage.get()
-        if passage is None or not passage.refusable:
+        ticket = _ticket.get()
+        if ticket is None or not ticket.refusable:
             return None
-        if not passage.size:
-            passage.size = passage.prompts * siblings
-        if passage.size > 1 and self._cores() > 1:
+        if not ticket.size:
+            ticket.size = ticket.prompts * siblings
+        if ticket.size > 1 and self._cores() > 1:
             # Its sequences go to several cores, and none knows whether another has begun with it.
-            passage.refusable = False
+            ticket.refusable = False
             return None
-        return Mark(passage.number, passage.size)
+        return Mark(ticket.number, ticket.size)
 
     @staticmethod
-    def passage() -> Passage | None:
-        """The passage of the request at hand."""
-        return _passage.get()
+    def ticket() -> AdmissionTicket | None:
+        """The ticket of the request at hand."""
+        return _ticket.get()
 
-    def expired(self, passage: Passage, *, waited: float) -> None:
+    def expired(self, ticket: AdmissionTicket, *, waited: float) -> None:
         """The core refused a request that had waited so many seconds. Told of each of its sequences, counted once."""
-        if passage.expired or not passage.refusable:
+        if ticket.expired or not ticket.refusable:
             return
-        passage.expired, passage.refusable = True, False
-        passage.status = self._gate.expired()
+        ticket.expired, ticket.refusable = True, False
+        ticket.status = self._gate.expired()
         # Those ahead of it took longer than it waited, so it is not too long to wait as long again.
-        passage.retry_after = retry_after(waited, self._chance())
+        ticket.retry_after = retry_after(waited, self._chance())
 
     def finished(self, *, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence came to its end."""
         self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
-    def _decide(self, passage: Passage, arrival: Arrival) -> Verdict | None:
+    def _decide(self, ticket: AdmissionTicket, arrival: Arrival) -> Admitted | None:
         """What the gate says of the first prompt; None of all others."""
-        passage.prompts += 1
-        if passage.prompts > 1:
+        ticket.prompts += 1
+        if ticket.prompts > 1:
             return None
         verdict = self._gate.decide(arrival, now=self._clock())
-        passage.refusable = self.marks and verdict.refusable
+        ticket.refusable = self.marks and verdict.refusable
         return verdict
 
 
@@ -244,7 +244,7 @@ def _listen_for_adapters(keeper: GateKeeper) -> None:
     wrap(BaseServing, _CHECK_MODEL, _check_model)
 
 
-def refusal(verdict: Verdict, seconds: int) -> Exception:
+def refusal(verdict: Admitted, seconds: int) -> Exception:
     """The exception that vLLM answers with the verdict's status and an error body of OpenAI's form.
 
     `seconds`: until it may be tried again.

@@ -20,12 +20,12 @@ from typing import Any, Final
 from flyball_engine.batching.classes import prefill_shares, terms
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
-from flyball_engine.batching.reflex import Prompt, Queue
+from flyball_engine.batching.step_token_budgeter import Prompt, Queue
 from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, Policy
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.refusal import class_of
-from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
 
 #: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
 _LOOKED_AT: Final = 64
@@ -49,7 +49,7 @@ class PromptOrder:
     def __init__(
         self,
         scheduler: Any,
-        surface: Surface,
+        adapter: SchedulerAdapter,
         queues: WaitingQueues,
         *,
         cached: Callable[[], CachedTokens | None],
@@ -61,12 +61,12 @@ class PromptOrder:
         `refusable`: whether a request may be refused yet.
         """
         self._scheduler = scheduler
-        self._surface = surface
+        self._adapter = adapter
         self._queues = queues
         self._cached = cached
         self._refusable = refusable
         self._wall = wall
-        reason = surface.ungoverned or _unsupported(scheduler, queues)
+        reason = adapter.ungoverned or _unsupported(scheduler, queues)
         self.unsupported: dict[AnyKnob, str] = {} if reason is None else {OrderKnob.ON_TIME: reason}
         self.first: Any = None
         self.parks = False
@@ -117,7 +117,7 @@ class PromptOrder:
             self._order.redate(lambda pending: _due(pending, on_time, classes))
             return
         self._looked = now
-        for request in (*self._surface.prefilling(len(self._surface.running)), *self._scheduler.waiting):
+        for request in (*self._adapter.prefilling(len(self._adapter.running)), *self._scheduler.waiting):
             self.received(request, now)
 
     def received(self, request: Any, now: float) -> None:
@@ -179,9 +179,9 @@ class PromptOrder:
         `active`, `tokens`: its limits. `rate`: of prompts beside the decodes, which read `kv_tokens` of the KV cache.
         `refuses`: whether requests are refused that may be.
         """
-        order, sizes = self._order, self._surface.sizes
+        order, sizes = self._order, self._adapter.sizes
         order.refuses = refuses
-        self._slots = active - len(self._surface.running) - self._queues.holding_slots
+        self._slots = active - len(self._adapter.running) - self._queues.holding_slots
         self._note_preempted()
         resumed, begun = [], []
         for request in prefilling:
@@ -208,7 +208,7 @@ class PromptOrder:
             tokens_per_decode=sizes.tokens_per_decode,
             waiting=[_prompt(one) for one in self._next],
             # What is not to join may join all the same, where it stands next.
-            more=self._surface.waiting() > 0,
+            more=self._adapter.waiting() > 0,
             indivisible=sizes.indivisible,
             kv_tokens=kv_tokens,
         )
@@ -218,9 +218,9 @@ class PromptOrder:
 
         Returns the slots to be withheld from admission, and the cap on the tokens of one prompt, 0 for none.
         """
-        surface, sizes = self._surface, self._surface.sizes
+        adapter, sizes = self._adapter, self._adapter.sizes
         # A cap below what cannot be split would stop it.
-        caps = Knob.LONG_PREFILL_TOKEN_THRESHOLD not in surface.unsupported and not sizes.indivisible
+        caps = Knob.LONG_PREFILL_TOKEN_THRESHOLD not in adapter.unsupported and not sizes.indivisible
         plan = step_order(
             self._next,
             [one.request for one in self._begun],
@@ -339,8 +339,8 @@ class PromptOrder:
 
     def _candidates(self, tokens: int, decode_tokens: int) -> Iterator[Pending[Any]]:
         """Those that have begun and those that may join, in order, until the prompt `tokens` are spoken for."""
-        surface, order, begun, looked = self._surface, self._order, self._resumed, 0
-        free = (1.0 - surface.kv_cache_usage) * surface.kv_cache_tokens - decode_tokens
+        adapter, order, begun, looked = self._adapter, self._order, self._resumed, 0
+        free = (1.0 - adapter.kv_cache_usage) * adapter.kv_cache_tokens - decode_tokens
         resuming, free, slots = self._that_resume(free)
         for one in (*self._begun[:begun], *resuming):
             tokens -= int(one.tokens)
@@ -355,7 +355,7 @@ class PromptOrder:
                 if not self._may_join(one.request):
                     continue
                 self._look_up(one.request)
-                free -= (need := one.tokens + surface.block_tokens)
+                free -= (need := one.tokens + adapter.block_tokens)
                 if free < 0:
                     free, self._full = free + need, True
                     # Where it was passed over often enough, what comes free is its.
@@ -377,7 +377,7 @@ class PromptOrder:
             if not self._may_join(request, passed_over=True):
                 continue
             one = self._as_pending(request)
-            free -= one.tokens + self._surface.block_tokens
+            free -= one.tokens + self._adapter.block_tokens
             if free < 0 or slots <= 0 or self._is_passed_over(request):
                 self._full, slots = True, 0
                 break
@@ -404,9 +404,9 @@ class PromptOrder:
 
     def _may_park(self, plan: StepOrder[Any], *, decodes: int) -> bool:
         """Whether prompts that have begun may wait: not where the step could come to nothing for it."""
-        surface = self._surface
+        adapter = self._adapter
         # Ranks that wait for each other, a pause and what cannot be split keep others from joining than room does.
-        if surface.defers_prefills or surface.paused or surface.sizes.indivisible:
+        if adapter.defers_prefills or adapter.paused or adapter.sizes.indivisible:
             return False
         return bool(decodes or plan.running) or _is_simple(plan.joining[0])
 
@@ -424,7 +424,7 @@ class PromptOrder:
         there = set(joined)
         missing = next((request for request in self._joining if request not in there), None)
         # A pause and ranks that wait for each other keep back whoever it is.
-        kept = self._surface.paused or self._surface.defers_prefills
+        kept = self._adapter.paused or self._adapter.defers_prefills
         if missing is not None and not kept and missing.request_id in self._scheduler.requests:
             self._passed_over[missing] = self._step + _PASSED_OVER
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.attributes import first_lack
-from flyball_engine.vllm.needs import STEP
+from flyball_engine.vllm.compat import STEP
 from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.state_dir import ensure_state_dir
-from flyball_engine.vllm.surface import UngovernableError
 
 _log = logging.getLogger(__name__)
 _MARK: Final = "_flyball_wrapped"
@@ -55,7 +55,7 @@ def _log_with_vllm() -> None:
 
 
 def _expect_readable_steps() -> None:
-    """Raises UngovernableError if the governor could not read a request or a step: no scheduler has one yet."""
+    """Raises UngovernableError if the step hooks could not read a request or a step: no scheduler has one yet."""
     if (lack := first_lack(STEP)) is not None:
         raise UngovernableError(lack)
 

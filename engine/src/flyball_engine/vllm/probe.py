@@ -11,7 +11,7 @@ import os
 from flyball_engine.contract import OWNED_ARGUMENTS
 from flyball_engine.vllm.arguments import Arguments, build_parser
 from flyball_engine.vllm.attributes import look
-from flyball_engine.vllm.needs import EVERYTHING
+from flyball_engine.vllm.compat import EVERYTHING
 from flyball_engine.vllm.support import Support, support
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
-from flyball_engine.vllm.needs import REFUSING
+from flyball_engine.vllm.compat import REFUSING
 
 #: In a request's `extra_args`: see `Mark`.
 _KEY: Final = "flyball_refusable"

@@ -27,8 +27,8 @@ from typing import Any, Final
 from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
 from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
-from flyball_engine.vllm.gate import GateKeeper, Passage
-from flyball_engine.vllm.needs import COUNTING
+from flyball_engine.vllm.compat import COUNTING
+from flyball_engine.vllm.gate import AdmissionTicket, GateKeeper
 from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark, unmark
 from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
@@ -48,8 +48,8 @@ _SURFACE: Final = {
 }
 #: The attribute of vLLM's per-sequence state that holds our own.
 _MARK: Final = "flyball_sequence"
-#: That of the passage of a request that the core may refuse.
-_PASSAGE: Final = "flyball_passage"
+#: That of the ticket of a request that the core may refuse.
+_TICKET: Final = "flyball_ticket"
 
 _current: ContextVar[OpenRequest | None] = ContextVar("flyball_request", default=None)
 
@@ -113,7 +113,7 @@ class _Feed:
         parent = getattr(state, "parent_req", None)
         mark = self._keeper.mark(siblings=1 if parent is None else parent.sampling_params.n)
         if mark is not None:
-            setattr(state, _PASSAGE, self._keeper.passage())
+            setattr(state, _TICKET, self._keeper.ticket())
             set_mark(request, mark._replace(waited=self._clock() - current.arrival, sent_at=time.time()))
 
     def update(self, state: Any, output: Any, at: float | None) -> None:
@@ -122,16 +122,16 @@ class _Feed:
         if sequence is not None:
             now = self._clock()
             tokens = len(output.new_token_ids)
-            if not sequence.tokens and (passage := getattr(state, _PASSAGE, None)) is not None:
-                self._first(passage, sequence.request, output, now)
+            if not sequence.tokens and (ticket := getattr(state, _TICKET, None)) is not None:
+                self._first(ticket, sequence.request, output, now)
             self._ledger.received(sequence, tokens=tokens, at=now if at is None else at, now=now)
 
-    def _first(self, passage: Passage, request: OpenRequest, output: Any, now: float) -> None:
+    def _first(self, ticket: AdmissionTicket, request: OpenRequest, output: Any, now: float) -> None:
         """The first that the core says of a sequence that it might refuse."""
         if is_refusal(output):
-            self._keeper.expired(passage, waited=now - request.arrival)
+            self._keeper.expired(ticket, waited=now - request.arrival)
         else:
-            passage.refusable = False
+            ticket.refusable = False
 
     def finished(self, state: Any, reason: Any) -> None:
         """A sequence came to its end."""
@@ -144,7 +144,7 @@ class _Feed:
                 now=self._clock(),
                 failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
             )
-            if (passage := getattr(state, _PASSAGE, None)) is not None and passage.expired:
+            if (ticket := getattr(state, _TICKET, None)) is not None and ticket.expired:
                 return
             self._keeper.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
 
@@ -226,16 +226,16 @@ class RequestMiddleware:
         path = _route(scope)
         generates = path in GENERATING_PATHS
         of_class = self._ledger.class_book.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
-        passage = self._keeper.opened(of_class) if generates else None
-        exchange = _Exchange(receive, send, passage, path)
+        ticket = self._keeper.opened(of_class) if generates else None
+        exchange = _Exchange(receive, send, ticket, path)
         request = self._ledger.opened(self._clock(), of_class)
         token = _current.set(request)
         try:
             await exchange.run(self._app, scope)
         finally:
             _current.reset(token)
-            if passage is not None:
-                self._keeper.closed(passage)
+            if ticket is not None:
+                self._keeper.closed(ticket)
             try:
                 self._end(request, exchange, path)
             except Exception:  # noqa: BLE001  see the module's docstring
@@ -276,17 +276,17 @@ class _Exchange:
         "_complete",
         "_held",
         "_left",
-        "_passage",
         "_path",
         "_receive",
         "_refused",
         "_send",
+        "_ticket",
         "returned",
         "status",
     )
 
-    def __init__(self, receive: Receive, send: Send, passage: Passage | None, path: str) -> None:
-        self._passage = passage
+    def __init__(self, receive: Receive, send: Send, ticket: AdmissionTicket | None, path: str) -> None:
+        self._ticket = ticket
         self._path = path
         self._receive = receive
         self._send = send
@@ -303,10 +303,10 @@ class _Exchange:
             await app(scope, self.receive, self.send)
             self.returned = True
         except Exception:
-            if self._passage is None or not self._passage.expired:
+            if self._ticket is None or not self._ticket.expired:
                 raise
-        if self._passage is not None and self._passage.expired:
-            await self._refuse(self._passage)
+        if self._ticket is not None and self._ticket.expired:
+            await self._refuse(self._ticket)
         await self._release()
 
     async def receive(self) -> Message:
@@ -318,14 +318,14 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         """A message to the client."""
-        passage = self._passage
-        if passage is not None and passage.expired:
-            await self._refuse(passage)
+        ticket = self._ticket
+        if ticket is not None and ticket.expired:
+            await self._refuse(ticket)
             return
-        if passage is not None and passage.refusable and self._waits(message):
+        if ticket is not None and ticket.refusable and self._waits(message):
             self._held.append(message)
             return
-        if self._held or (passage is not None and passage.refusable):
+        if self._held or (ticket is not None and ticket.refusable):
             await self._release()
         await self._forward(message)
 
@@ -345,34 +345,34 @@ class _Exchange:
 
     async def _release(self) -> None:
         """Send what was held back; from here on the request is served, however late."""
-        if self._passage is not None:
-            self._passage.refusable = False
+        if self._ticket is not None:
+            self._ticket.refusable = False
         held, self._held = self._held, []
         for message in held:
             await self._forward(message)
 
     async def _forward(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            if self._passage is not None and self._passage.retry_after is not None:
-                message = _as_refusal(message, self._passage.status, self._passage.retry_after)
+            if self._ticket is not None and self._ticket.retry_after is not None:
+                message = _as_refusal(message, self._ticket.status, self._ticket.retry_after)
             self.status = message["status"]
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
         await self._send(message)
 
-    async def _refuse(self, passage: Passage) -> None:
+    async def _refuse(self, ticket: AdmissionTicket) -> None:
         """Answer with the refusal, once, in place of all that was held back and all that comes."""
         self._held = []
         if self._refused or self.status:
             return
-        self._refused, self.status = True, passage.status
-        body = _refusal_body(self._path, passage.status, passage.retry_after or 0)
+        self._refused, self.status = True, ticket.status
+        body = _refusal_body(self._path, ticket.status, ticket.retry_after or 0)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
-            (b"retry-after", str(passage.retry_after).encode()),
+            (b"retry-after", str(ticket.retry_after).encode()),
         ]
-        await self._send({"type": "http.response.start", "status": passage.status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": ticket.status, "headers": headers})
         self._complete = True
         await self._send({"type": "http.response.body", "body": body})
 

@@ -1,4 +1,4 @@
-"""The governed scheduler: whatever scheduler vLLM chose, with a governor looking on before and after each step.
+"""The governed scheduler: whatever scheduler vLLM chose, with our hooks before and after each step.
 
 A subclass is made of the class vLLM returns, so sync and async scheduling stay what they were. The methods only frame
 those of the base class: what a step does is vLLM's.
@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.state_dir import ensure_state_dir
+from flyball_engine.vllm.step_hooks import StepHooks
 
 _log = logging.getLogger(__name__)
 
 
 @functools.cache
 def governed_class(base: type[Any]) -> type[Any]:
-    """A subclass of vLLM's scheduler class `base` that a governor looks after; raises TypeError if it is no class."""
+    """A subclass of vLLM's scheduler class `base` with our hooks; raises TypeError if it is no class."""
     if not isinstance(base, type):
         raise TypeError(f"the scheduler {base!r} is no class")
 
@@ -28,16 +28,16 @@ def governed_class(base: type[Any]) -> type[Any]:
         self.flyball = _attach(self)
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
-        governor = self.flyball
-        if governor is None:
+        hooks = self.flyball
+        if hooks is None:
             return base.schedule(self, *args, **kwargs)
-        governor.before_schedule()
+        hooks.before_schedule()
         try:
             output = base.schedule(self, *args, **kwargs)
         except BaseException:
-            governor.abandoned()
+            hooks.abandoned()
             raise
-        governor.after_schedule(output)
+        hooks.after_schedule(output)
         return output
 
     methods = {
@@ -45,20 +45,20 @@ def governed_class(base: type[Any]) -> type[Any]:
         "flyball": None,
         "__init__": __init__,
         "schedule": schedule,
-        "add_request": _followed(base.add_request, lambda governor, request, _: governor.received(request)),
+        "add_request": _followed(base.add_request, lambda hooks, request, _: hooks.received(request)),
         "update_from_output": _followed(base.update_from_output, _updated),
-        "finish_requests": _followed(base.finish_requests, lambda governor, *_: governor.after_finish()),
+        "finish_requests": _followed(base.finish_requests, lambda hooks, *_: hooks.after_finish()),
     }
     return type(f"Governed{base.__name__}", (base,), methods)
 
 
-def _updated(governor: Governor, output: Any, outputs: Any) -> None:
-    governor.after_update(output)
-    governor.refuse_late(outputs)
+def _updated(hooks: StepHooks, output: Any, outputs: Any) -> None:
+    hooks.after_update(output)
+    hooks.refuse_late(outputs)
 
 
-def _followed(method: Any, after: Callable[[Governor, Any, Any], None]) -> Any:
-    """The scheduler's method, and then what the governor does with its first argument and its result."""
+def _followed(method: Any, after: Callable[[StepHooks, Any, Any], None]) -> Any:
+    """The scheduler's method, and then what our hooks do with its first argument and its result."""
 
     @functools.wraps(method)
     def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,11 +70,11 @@ def _followed(method: Any, after: Callable[[Governor, Any, Any], None]) -> Any:
     return followed
 
 
-def _attach(scheduler: Any) -> Governor | None:
+def _attach(scheduler: Any) -> StepHooks | None:
     try:
-        governor = Governor(scheduler, folder=ensure_state_dir())
+        hooks = StepHooks(scheduler, folder=ensure_state_dir())
     except Exception:  # noqa: BLE001 – plain vLLM is better than none
         _log.exception("Flyball: running as plain vLLM, the scheduler cannot be governed")
         return None
-    _log.info("Flyball: governing the %s of engine core %d", type(scheduler).__name__, governor.engine)
-    return governor
+    _log.info("Flyball: governing the %s of engine core %d", type(scheduler).__name__, hooks.engine)
+    return hooks

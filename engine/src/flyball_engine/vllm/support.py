@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from flyball_engine.contract import Frozen, Knob
-from flyball_engine.vllm.needs import (
+from flyball_engine.vllm.compat import (
     CLIENT,
     COUNTING,
     EVERYTHING,
@@ -37,7 +37,7 @@ Names = Collection[str] | None
 _NOT_SEEN: Final = "could not be looked at: {}"
 
 
-class Verdict(Frozen):
+class Capability(Frozen):
     """Whether something works, and by what means or why not. `works` is None where that could not be seen."""
 
     works: bool | None
@@ -56,13 +56,13 @@ class Support(Frozen):
     """
 
     vllm: str
-    knobs: dict[Knob, Verdict]
-    setpoints: Verdict
-    counting: Verdict
-    gate: Verdict
-    refusing: Verdict
-    prefixes: Verdict
-    queue: Verdict
+    knobs: dict[Knob, Capability]
+    setpoints: Capability
+    counting: Capability
+    gate: Capability
+    refusing: Capability
+    prefixes: Capability
+    queue: Capability
     dropped: Annotated[tuple[str, ...], Field(strict=False)]
     names: dict[str, dict[str, bool | None]]
 
@@ -73,50 +73,51 @@ def support(vllm: str, seen: Mapping[str, Names], dropped: Collection[str]) -> S
         vllm=vllm,
         knobs=_knobs(seen),
         setpoints=_setpoints(seen[CLIENT.name]),
-        counting=_all_there(COUNTING, seen) or Verdict(works=True, how="hooks in OutputProcessor, and a middleware"),
-        gate=_all_there((*COUNTING, GATE[0]), seen) or Verdict(works=True, how="BaseRenderer.process_for_engine_async"),
+        counting=_all_there(COUNTING, seen) or Capability(works=True, how="hooks in OutputProcessor, and a middleware"),
+        gate=_all_there((*COUNTING, GATE[0]), seen)
+        or Capability(works=True, how="BaseRenderer.process_for_engine_async"),
         refusing=_all_there((*COUNTING, GATE[0], *REFUSING, *MARKING), seen)
-        or Verdict(works=True, how="an output of the engine core that ends the request, a start that is held back"),
-        prefixes=_all_there(PREFIXES, seen) or Verdict(works=True, how="the hashes in BlockHashToBlockMap"),
+        or Capability(works=True, how="an output of the engine core that ends the request, a start that is held back"),
+        prefixes=_all_there(PREFIXES, seen) or Capability(works=True, how="the hashes in BlockHashToBlockMap"),
         queue=_queue(seen),
         dropped=tuple(sorted(dropped)),
         names={used.name: _present(used, seen[used.name]) for used in EVERYTHING},
     )
 
 
-def _knobs(seen: Mapping[str, Names]) -> dict[Knob, Verdict]:
+def _knobs(seen: Mapping[str, Names]) -> dict[Knob, Capability]:
     lack = _all_there(GOVERNING, seen)
     if lack is not None:
         return dict.fromkeys(Knob, lack)
     scheduler, config = (seen[used.name] or () for used in (SCHEDULER, SCHEDULER_CONFIG))
     found = means(scheduler.__contains__, config.__contains__)
-    return {knob: Verdict(works=isinstance(mean, Means), how=mean.value) for knob, mean in found.items()}
+    return {knob: Capability(works=isinstance(mean, Means), how=mean.value) for knob, mean in found.items()}
 
 
-def _queue(seen: Mapping[str, Names]) -> Verdict:
+def _queue(seen: Mapping[str, Names]) -> Capability:
     client, config = seen[QUEUE.name], seen[SCHEDULER_CONFIG.name]
     if client is None or config is None:
         unseen = [used.name for used in (QUEUE, SCHEDULER_CONFIG) if seen[used.name] is None]
-        return Verdict(works=None, how=_NOT_SEEN.format(", ".join(unseen)))
+        return Capability(works=None, how=_NOT_SEEN.format(", ".join(unseen)))
     lacks = queue_lacks(client.__contains__, config.__contains__)
-    return Verdict(works=not lacks, how=next(iter(lacks.values()), QUEUE_MEANS))
+    return Capability(works=not lacks, how=next(iter(lacks.values()), QUEUE_MEANS))
 
 
-def _setpoints(client: Names) -> Verdict:
+def _setpoints(client: Names) -> Capability:
     if client is None:
-        return Verdict(works=None, how=_NOT_SEEN.format(CLIENT.name))
+        return Capability(works=None, how=_NOT_SEEN.format(CLIENT.name))
     found: Way | Lack = way(client.__contains__)
-    return Verdict(works=isinstance(found, Way), how=found.value)
+    return Capability(works=isinstance(found, Way), how=found.value)
 
 
-def _all_there(classes: Collection[Used], seen: Mapping[str, Names]) -> Verdict | None:
+def _all_there(classes: Collection[Used], seen: Mapping[str, Names]) -> Capability | None:
     """Why these classes cannot be used, or cannot be judged; None if they have all that is needed."""
     for used in classes:
         names = seen[used.name]
         if names is not None and (lack := lacking(used, names.__contains__)) is not None:
-            return Verdict(works=False, how=lack)
+            return Capability(works=False, how=lack)
     unseen = [used.name for used in classes if seen[used.name] is None]
-    return Verdict(works=None, how=_NOT_SEEN.format(", ".join(unseen))) if unseen else None
+    return Capability(works=None, how=_NOT_SEEN.format(", ".join(unseen))) if unseen else None
 
 
 def _present(used: Used, names: Names) -> dict[str, bool | None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from flyball_engine.batching.gate import REFUSALS, Arrival, CoreLoad, Gate, Reason, Verdict, Work, prompt_work
+from flyball_engine.batching.gate import REFUSALS, Admitted, Arrival, CoreLoad, Gate, Reason, Work, prompt_work
 from flyball_engine.contract import Knob
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.scheduler import Scheduler
@@ -27,7 +27,7 @@ class GateAtArrival(Gate):
         super().__init__(lambda: [core.load()])
         self._core = core
 
-    def judge(self, arrival: Arrival, now: float) -> Verdict:
+    def judge(self, arrival: Arrival, now: float) -> Admitted:
         """Whether a prompt may go to the engine; whoever may is served."""
         alone = super().judge(arrival, now)
         if alone.predicted is None or alone.deadline is None:

@@ -8,10 +8,10 @@ from bench.fleet import cores_of
 from bench.plays import quantile
 from bench.rivals import ppas
 from bench.rivals.rival import WINDOW_SECONDS, Rival, Window
-from flyball_engine.batching.limits import RunningBatch, Wanted
+from flyball_engine.batching.limits import RequestedLimits, RunningBatch
 from flyball_engine.batching.outcomes import MET
-from flyball_engine.batching.reflex import Queue
 from flyball_engine.batching.step_statistics import step_sums
+from flyball_engine.batching.step_token_budgeter import Queue
 from flyball_engine.contract import Limits, Setpoint
 from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.kv import BLOCK_TOKENS
@@ -107,10 +107,10 @@ def pressed(core: Core) -> None:
     governed, scheduler = core.governed, core.scheduler
     held = governed.limits
 
-    def limits(batch: RunningBatch, queue: Callable[[], Queue]) -> Wanted:
+    def limits(batch: RunningBatch, queue: Callable[[], Queue]) -> RequestedLimits:
         most = held(batch, queue)
         prefills = batch.size - batch.decodes + len(scheduler.waiting)
         least = min(most.tokens, ppas.tokens(prefills=prefills, decodes=batch.decodes))
-        return Wanted(active=most.active, tokens=least, threshold=most.threshold, depth=most.depth)
+        return RequestedLimits(active=most.active, tokens=least, threshold=most.threshold, depth=most.depth)
 
     governed.limits = limits  # type: ignore[method-assign] # the rule is the scheduler's own

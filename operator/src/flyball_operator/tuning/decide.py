@@ -1,4 +1,4 @@
-"""The governor: signals in, a policy out, one decision per tick; the same inputs give the same decision.
+"""One tick: signals in, a policy out, one decision per tick; the same inputs give the same decision.
 
 It always decides, in every mode: in Recommend and Disabled, and while tuning is paused, the decision is a shadow that
 is published or kept, so that switching to Auto starts from what the law would have by now, not from the top. Nothing is

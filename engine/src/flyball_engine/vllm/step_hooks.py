@@ -16,12 +16,12 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.batching.governed import Governed, Held
 from flyball_engine.batching.late import LetIn, Progress, but_one_alone
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.batching.reflex import LOOK_AHEAD, Queue
-from flyball_engine.batching.step_statistics import Seats, Step, StepStatistics
+from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, SetpointEnforcer
+from flyball_engine.batching.step_statistics import Occupancy, Step, StepStatistics
+from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import Batching, Generation, Setpoint, ShedKnob, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
@@ -29,7 +29,7 @@ from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
 from flyball_engine.vllm.order import PromptOrder
 from flyball_engine.vllm.refusal import Refuser, class_of, mark_of
-from flyball_engine.vllm.surface import CachedTokens, Surface, computed_tokens
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -37,10 +37,10 @@ _STARTED: Final = Progress(started=True)
 _GONE: Final = Progress(gone=True)
 
 
-def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Concatenate[Governor, _P], None]:
+def _contained(method: Callable[Concatenate[StepHooks, _P], None]) -> Callable[Concatenate[StepHooks, _P], None]:
     """Let no fault of ours reach vLLM's step: give up governing instead."""
 
-    def contained(self: Governor, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    def contained(self: StepHooks, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         if not self.governing:
             return
         try:
@@ -53,7 +53,7 @@ def _contained(method: Callable[Concatenate[Governor, _P], None]) -> Callable[Co
     return contained
 
 
-class Governor:
+class StepHooks:
     """Governs one scheduler. `cached` follows its prefix cache, if that can be followed."""
 
     def __init__(
@@ -69,47 +69,47 @@ class Governor:
 
         `wall_clock`: the one that API servers tell by when they sent a request.
         """
-        self._surface = surface = Surface(scheduler)
+        self._adapter = adapter = SchedulerAdapter(scheduler)
         # When each came that has not ended, and its outputs. Not the request: who lets go of it last pays for its end.
         self._open: dict[str, tuple[float, Sized]] = {}
-        self._admission = Admission(scheduler, surface, arrived=self._arrived)
-        self._governed = Governed(
-            surface.sizes,
-            surface.start,
-            fixed=surface.unsupported,
-            watchdog=watchdog or Watchdog(seconds=surface.patience_seconds),
+        self._admission = Admission(scheduler, adapter, arrived=self._arrived)
+        self._enforcer = SetpointEnforcer(
+            adapter.sizes,
+            adapter.start,
+            fixed=adapter.unsupported,
+            watchdog=watchdog or Watchdog(seconds=adapter.patience_seconds),
         )
         self._clock = clock
         self._wall_clock = wall_clock
-        self.engine = surface.engine
+        self.engine = adapter.engine
         self.governing = True
         self._shown: Generation | None = None
-        self._held: Held | None = None
+        self._held: EffectiveLimits | None = None
         self._had_prompts = False
         self._gate: int | None = None
         self._let_in: LetIn[Any] = LetIn()
         self._refuser = Refuser(scheduler)
         self._deaf_since = 0.0
-        self.cached = cached_blocks(scheduler, folder=folder, engine=surface.engine)
+        self.cached = cached_blocks(scheduler, folder=folder, engine=adapter.engine)
         self._began = 0.0
         self._planned_seconds = 0.0
         self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
-        self._active, self._room = surface.start.active, surface.start.tokens
+        self._active, self._room = adapter.start.active, adapter.start.tokens
         self._order = PromptOrder(
-            scheduler, surface, self._admission.queues, cached=self._cached_tokens, refusable=self._may_refuse
+            scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._may_refuse
         )
         self._prefilling: list[Any] = []
         self._left = 0
-        unsupported = {**surface.unsupported, **self._admission.unsupported, **self._order.unsupported}
+        unsupported = {**adapter.unsupported, **self._admission.unsupported, **self._order.unsupported}
         if self._refuser.lack is not None:
             unsupported[ShedKnob.WAITING] = self._refuser.lack
         self._state = StateWriter(folder, engine=self.engine, unsupported=unsupported)
-        self._statistics = StepStatistics(self._state.sums, stages=surface.stages)
-        self._batches = BatchMetrics(surface.sizes.max_num_seqs, self._state.batches)
-        self._state.describe(surface.sizes, self._governed.started(), kv_cache_tokens=surface.kv_cache_tokens)
-        self._state.numbers[Slot.PIPELINE_DEPTH] = surface.pipeline_depth
+        self._statistics = StepStatistics(self._state.sums, stages=adapter.stages)
+        self._batches = BatchMetrics(adapter.sizes.max_num_seqs, self._state.batches)
+        self._state.describe(adapter.sizes, self._enforcer.started(), kv_cache_tokens=adapter.kv_cache_tokens)
+        self._state.numbers[Slot.PIPELINE_DEPTH] = adapter.pipeline_depth
         self._state.set_admission(self._admission.strategy, self._admission.policy)
         self._hold_limits()
         self._publish()
@@ -117,7 +117,7 @@ class Governor:
     @property
     def applied(self) -> Generation | None:
         """The generation in force, None before the first and after an expiry."""
-        return self._governed.applied if self.governing else None
+        return self._enforcer.applied if self.governing else None
 
     @property
     def parks(self) -> bool:
@@ -128,7 +128,7 @@ class Governor:
         """Put a setpoint in force from the next step on, unless a newer one is; the same again renews its expiry."""
         if not self.governing:
             raise RuntimeError("this engine core is no longer governed, see its log")
-        if self._governed.apply(setpoint, self._clock()):
+        if self._enforcer.apply(setpoint, self._clock()):
             self._statistics.new_period()
         self._follow_setpoint()
         self.touch()
@@ -148,7 +148,7 @@ class Governor:
         if self.cached is not None:
             self.cached.follow()
         self._hold_limits(planning=True)
-        self._joining = len(self._surface.running)
+        self._joining = len(self._adapter.running)
 
     @_contained
     def abandoned(self) -> None:
@@ -158,13 +158,13 @@ class Governor:
     @_contained
     def after_schedule(self, output: Any) -> None:
         """Note what the step processes, watch for a stall, publish."""
-        running = self._surface.running
+        running = self._adapter.running
         self._joined, lost = running[self._joining :], self._joining - len(running)
         self._order.restore()
         if self._order.holds:
             self._order.planned(output, self._prefilling, self._joined, room=self._room, lost=lost, now=self._began)
         step = self._composition(output)
-        self._planned_seconds = self._governed.reflex.expected(step)
+        self._planned_seconds = self._enforcer.budgeter.expected(step)
         self._statistics.scheduled(id(output), step, now=self._began)
         self._left = self._most_left()
         self._admission.joined(self._joined)
@@ -178,15 +178,15 @@ class Governor:
         now = self._clock()
         ended = self._statistics.finished(id(output), now=now)
         if ended is not None:
-            step, seats, prefill = ended.step, ended.step.seats, ended.step.prefill_tokens
-            self._governed.reflex.observe(step, ended.counted)
-            self._batches.stepped(seats, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
-            served_all = seats.requests == seats.running
-            self._governed.served(output.num_scheduled_tokens, now, all_running=served_all)
+            step, occupancy, prefill = ended.step, ended.step.occupancy, ended.step.prefill_tokens
+            self._enforcer.budgeter.observe(step, ended.counted)
+            self._batches.stepped(occupancy, prefill=prefill, decode=step.tokens - prefill, seconds=ended.seconds)
+            served_all = occupancy.requests == occupancy.running
+            self._enforcer.served(output.num_scheduled_tokens, now, all_running=served_all)
         self._order.ended(output, now)
-        self._admission.ended(self._surface.finished())
+        self._admission.ended(self._adapter.finished())
         # While something runs, the next step is planned at once, and that publishes.
-        if not self._surface.running:
+        if not self._adapter.running:
             self._publish()
 
     @_contained
@@ -194,14 +194,14 @@ class Governor:
         """Refuse what was let in and cannot be in time any more; the `outputs` of the step that ended say so."""
         if not self._let_in:
             return
-        surface, now, shed = self._surface, self._clock(), self._governed.shed
+        adapter, now, shed = self._adapter, self._clock(), self._enforcer.shed
         late = self._let_in.late(
             self._progress,
-            deadlines=self._governed.refusal_deadlines,
+            deadlines=self._enforcer.refusal_deadlines,
             rate=None if shed is None else self._rate_of_now(),
             now=now,
         )
-        refused, kept = but_one_alone(late, present=len(surface.running) + surface.waiting())
+        refused, kept = but_one_alone(late, present=len(adapter.running) + adapter.waiting())
         for request in kept:
             self._order.stays(request)
         if refused:
@@ -221,7 +221,7 @@ class Governor:
     @_contained
     def after_finish(self) -> None:
         """Publish that requests left."""
-        self._admission.ended(self._surface.finished())
+        self._admission.ended(self._adapter.finished())
         self._publish()
 
     def give_up(self) -> None:
@@ -231,10 +231,10 @@ class Governor:
         self._state.set_generation(None)
         self._state.numbers[Slot.GOVERNED] = 0
         self._state.numbers[Slot.STEP_BUDGET_SECONDS] = 0
-        start = self._surface.start
+        start = self._adapter.start
         try:
-            self._surface.write(start, step_threshold=start.threshold)
-            for knob, value in self._governed.started().items():
+            self._adapter.write(start, step_threshold=start.threshold)
+            for knob, value in self._enforcer.started().items():
                 self._state.set_knob(knob, requested=value, effective=value, reason=None)
             self._admit_by(Batching())
             self._order.use(None, 0.0)
@@ -248,7 +248,7 @@ class Governor:
         It waited in its API server, and at our door for the end of a step: there for no longer than that step, whatever
         the clock of another machine says.
         """
-        if len(self._surface.running) + self._surface.waiting() <= 1:
+        if len(self._adapter.running) + self._adapter.waiting() <= 1:
             # The core was idle, and hears at once.
             self._deaf_since = now
         if self._refuser.lack is not None or (mark := mark_of(request)) is None:
@@ -267,7 +267,7 @@ class Governor:
         """How far a request is that may be refused."""
         if request.num_output_tokens:
             return _STARTED
-        if not self._surface.has(request):
+        if not self._adapter.has(request):
             return _GONE
         computed = computed_tokens(request, self._cached_tokens())
         left = max(0, request.num_prompt_tokens - computed)
@@ -275,8 +275,8 @@ class Governor:
 
     def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
         """How fast prompts are processed beside so many decodes that read `kv_tokens`, in steps of at most `tokens`."""
-        sizes = self._surface.sizes
-        return self._governed.reflex.prefill_rate(
+        sizes = self._adapter.sizes
+        return self._enforcer.budgeter.prefill_rate(
             decodes=decodes,
             decode_tokens=decodes * sizes.tokens_per_decode,
             tokens=tokens,
@@ -286,13 +286,13 @@ class Governor:
 
     def _kv_tokens(self, prefilling: Sequence[Any], decodes: int) -> float:
         """Tokens of the KV cache that so many decodes read, 0 where a step's time does not hang on it."""
-        return self._surface.decode_context(prefilling, decodes) if self._governed.reflex.reads_kv else 0.0
+        return self._adapter.decode_context(prefilling, decodes) if self._enforcer.budgeter.reads_kv else 0.0
 
     def _rate_of_now(self) -> PrefillRate | None:
         """How fast prompts are processed beside the decodes that run, under the limits that hold."""
         prefilling = self._begun()
-        decodes = len(self._surface.running) - len(prefilling)
-        limits = self._surface.start if self._held is None else self._held.limits
+        decodes = len(self._adapter.running) - len(prefilling)
+        limits = self._adapter.start if self._held is None else self._held.limits
         return self._prefill_rate(decodes, kv_tokens=self._kv_tokens(prefilling, decodes), tokens=limits.tokens)
 
     def _hold_limits(self, *, planning: bool = False) -> None:
@@ -300,11 +300,11 @@ class Governor:
         self._prefilling = self._begun()
         if planning:
             self._order.decodes_first(self._prefilling)
-        batch = self._surface.batch(self._prefilling, elsewhere=self._statistics.decodes_elsewhere)
-        held, stood = self._governed.held(batch), self._held
+        batch = self._adapter.batch(self._prefilling, elsewhere=self._statistics.decodes_elsewhere)
+        held, stood = self._enforcer.held(batch), self._held
         if held is not stood:
             self._held, self._active = held, held.limits.active
-            for knob, shown in self._governed.shown(batch).items():
+            for knob, shown in self._enforcer.shown(batch).items():
                 self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
         before, self._gate = self._gate, None
         if planning and self._admission.holds:
@@ -312,15 +312,15 @@ class Governor:
             self._gate = self._admission.gate(active=held.limits.active, prefilling=prefilling, now=self._began)
         had, self._had_prompts = self._had_prompts, bool(batch.prefills)
         # What is written depends on the batch by its prompts alone, and on nothing else that changes by itself.
-        by_batch = had or self._had_prompts or self._surface.drains_by_slots or self._governed.reflex.holds
+        by_batch = had or self._had_prompts or self._adapter.drains_by_slots or self._enforcer.budgeter.holds
         if held is not stood or self._gate != before or by_batch:
             self._write(held, batch, planning=planning)
 
-    def _write(self, held: Held, batch: RunningBatch, *, planning: bool) -> None:
+    def _write(self, held: EffectiveLimits, batch: RunningBatch, *, planning: bool) -> None:
         limits, active = held.limits, held.limits.active if self._gate is None else self._gate
         self._planned_rate = None
         if not (planning and self._order.holds):
-            step = self._governed.limits(batch, lambda: self._queue(batch))
+            step = self._enforcer.limits(batch, lambda: self._queue(batch))
             threshold = step.threshold
         else:
             kv_tokens = self._kv_tokens(self._prefilling, batch.decodes)
@@ -332,46 +332,46 @@ class Governor:
                 tokens=limits.tokens,
                 rate=rate,
                 kv_tokens=kv_tokens,
-                refuses=self._governed.shed is not None,
+                refuses=self._enforcer.shed is not None,
                 now=self._began,
             )
-            step = self._governed.limits(batch, lambda: queue)
+            step = self._enforcer.limits(batch, lambda: queue)
             withheld, cap = self._order.arrange(tokens=step.tokens - queue.decode_tokens, decodes=batch.decodes)
             active -= withheld
             threshold = min(step.threshold or cap, cap or step.threshold)
         self._room = step.tokens
-        self._surface.write(replace(limits, active=active, tokens=step.tokens), step_threshold=threshold)
+        self._adapter.write(replace(limits, active=active, tokens=step.tokens), step_threshold=threshold)
 
     def _begun(self) -> list[Any]:
         """The running requests whose prompt is not yet processed. Only a step leaves such, so most need no look."""
-        return self._surface.prefilling(self._left)
+        return self._adapter.prefilling(self._left)
 
     def _most_left(self) -> int:
         """How many prompts the step left unfinished, of those in it, or more where it made others lose their places."""
-        if self._surface.sets_back:
-            return len(self._surface.running)
+        if self._adapter.sets_back:
+            return len(self._adapter.running)
         return sum([request.is_prefill_chunk for request in (*self._prefilling, *self._joined)])
 
     def _queue(self, batch: RunningBatch) -> Queue:
         """What the next step may serve, as far as its time depends on it."""
-        surface = self._surface
+        adapter = self._adapter
         # Behind the gate nobody joins, however short the prompt.
-        joining = LOOK_AHEAD if self._gate is None else self._gate - len(surface.running)
-        head = surface.queue_head(max(0, min(LOOK_AHEAD, joining)))
+        joining = LOOK_AHEAD if self._gate is None else self._gate - len(adapter.running)
+        head = adapter.queue_head(max(0, min(LOOK_AHEAD, joining)))
         return Queue(
             decodes=batch.decodes,
-            tokens_per_decode=surface.sizes.tokens_per_decode,
-            prefilling=surface.prompts(self._prefilling),
-            waiting=surface.prompts(head, self._cached_tokens()),
+            tokens_per_decode=adapter.sizes.tokens_per_decode,
+            prefilling=adapter.prompts(self._prefilling),
+            waiting=adapter.prompts(head, self._cached_tokens()),
             more=len(head) == LOOK_AHEAD,
-            indivisible=surface.sizes.indivisible,
+            indivisible=adapter.sizes.indivisible,
             kv_tokens=self._kv_tokens(self._prefilling, batch.decodes),
         )
 
     def _composition(self, output: Any) -> Step:
         """What the step processes. Who joins in a step does so with its prompt."""
         scheduled = output.num_scheduled_tokens
-        decodes, kv_tokens = len(scheduled), self._surface.context(output)
+        decodes, kv_tokens = len(scheduled), self._adapter.context(output)
         self._state.numbers[Slot.RUNNING_KV_TOKENS] = kv_tokens
         prefill_tokens, attention = 0, 0.0
         for request in (*self._prefilling, *self._joined):
@@ -387,11 +387,11 @@ class Governor:
             decodes=decodes,
             kv_tokens=kv_tokens,
             prefill_attention=attention,
-            seats=self._seats(scheduled),
+            occupancy=self._occupancy(scheduled),
         )
 
-    def _seats(self, scheduled: Any) -> Seats:
-        return Seats(len(scheduled), len(self._surface.running), self._active, self._room)
+    def _occupancy(self, scheduled: Any) -> Occupancy:
+        return Occupancy(len(scheduled), len(self._adapter.running), self._active, self._room)
 
     def _count_requests(self, output: Any, *, lost: int) -> None:
         """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""
@@ -404,7 +404,7 @@ class Governor:
         if self._joined:
             joined = [(request.request_id, request.num_prompt_tokens) for request in self._joined]
             whole = self._admission.strategy is not StrategyType.CONTINUOUS
-            batches.admitted(joined, running=len(self._surface.running), whole=whole, now=now)
+            batches.admitted(joined, running=len(self._adapter.running), whole=whole, now=now)
         elif lost > 0:
             # vLLM admits nobody in a step that preempts.
             batches.preempted(lost)
@@ -417,15 +417,15 @@ class Governor:
         """
         prefilling = self._begun()
         first = self._order.first if self._order.holds else next(iter(prefilling), None)
-        waiting = {id(one) for one in prefilling if one is not first or self._surface.defers_prefills}
-        return [request.request_id for request in self._surface.running if id(request) not in waiting]
+        waiting = {id(one) for one in prefilling if one is not first or self._adapter.defers_prefills}
+        return [request.request_id for request in self._adapter.running if id(request) not in waiting]
 
     def _watch(self, output: Any) -> None:
-        if self._surface.paused:
-            self._governed.paused()
+        if self._adapter.paused:
+            self._enforcer.paused()
             return
-        stall = self._governed.watch(
-            running=len(self._surface.running),
+        stall = self._enforcer.watch(
+            running=len(self._adapter.running),
             waiting=0 if output.total_num_scheduled_tokens else self._kept_waiting(),
             tokens=output.total_num_scheduled_tokens,
             names=self._due,
@@ -441,17 +441,17 @@ class Governor:
 
     def _kept_waiting(self) -> int:
         """Requests that should join. A batch that gathers stands still by intent."""
-        return 0 if self._admission.gathers(self._began) else self._surface.waiting_for_capacity()
+        return 0 if self._admission.gathers(self._began) else self._adapter.waiting_for_capacity()
 
     def _expire_if_due(self, now: float) -> None:
-        if self._governed.expire_if_due(now):
+        if self._enforcer.expire_if_due(now):
             _log.warning("Flyball: the setpoint expired; start values hold until the next one")
             self._follow_setpoint()
 
     def _follow_setpoint(self) -> None:
         """Admit and order as the setpoint in force says."""
-        self._admit_by(self._governed.batching)
-        self._order.use(self._governed.on_time, self._clock(), self._governed.classes)
+        self._admit_by(self._enforcer.batching)
+        self._order.use(self._enforcer.on_time, self._clock(), self._enforcer.classes)
 
     def _admit_by(self, batching: Batching) -> None:
         self._admission.use(batching)
@@ -459,31 +459,31 @@ class Governor:
 
     def _publish(self, rate: PrefillRate | None = None) -> None:
         """Show what there is. `rate`: of prompts in the step just planned, None where it is to be found anew."""
-        numbers, governed, now = self._state.numbers, self._governed, self._clock()
+        numbers, governed, now = self._state.numbers, self._enforcer, self._clock()
         if governed.applied is not self._shown:
             self._shown = governed.applied
             self._state.set_generation(governed.applied)
         numbers[Slot.WATCHDOG_TRIPS] = governed.trips
         numbers[Slot.EXPIRIES] = governed.expiries
         self._state.set_load(self._load(rate))
-        numbers[Slot.KV_CACHE_USAGE] = self._surface.kv_cache_usage
+        numbers[Slot.KV_CACHE_USAGE] = self._adapter.kv_cache_usage
         numbers[Slot.LONGEST_STEP_SECONDS] = self._statistics.longest_seconds
-        numbers[Slot.STEP_BUDGET_SECONDS] = governed.reflex.seconds
-        numbers[Slot.LOCAL_BIAS] = governed.reflex.bias
+        numbers[Slot.STEP_BUDGET_SECONDS] = governed.budgeter.seconds
+        numbers[Slot.LOCAL_BIAS] = governed.budgeter.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = self._batches.oldest_seconds(now)
         self._order.tell(numbers, now)
         self._state.publish()
 
     def _load(self, rate: PrefillRate | None) -> CoreLoad:
         """What the gate decides by; its rate only where a deadline is to be kept."""
-        surface, sheds = self._surface, self._governed.shed is not None
-        running = len(surface.running)
+        adapter, sheds = self._adapter, self._enforcer.shed is not None
+        running = len(adapter.running)
         return CoreLoad(
             rate=(rate or self._rate_of_now()) if sheds else None,
             # Of the steps in flight the oldest is half done, in the mean.
-            in_flight_seconds=(surface.pipeline_depth - 0.5) * self._planned_seconds if running else 0.0,
+            in_flight_seconds=(adapter.pipeline_depth - 0.5) * self._planned_seconds if running else 0.0,
             running=running,
-            waiting=surface.waiting(),
+            waiting=adapter.waiting(),
             prefills=len(self._begun()),
         )
 

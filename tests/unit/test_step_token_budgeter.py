@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.batching.reflex import BIAS_RANGE, Prompt, Queue, Reflex
 from flyball_engine.batching.step_statistics import Step
+from flyball_engine.batching.step_token_budgeter import BIAS_RANGE, Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
@@ -19,26 +19,26 @@ LEAST = 16
 DECODES = Step(tokens=8, prefill_tokens=0, decodes=8, kv_tokens=0, prefill_attention=0.0)
 
 
-def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = MODEL) -> Reflex:
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, model, trusted=trusted))
-    return reflex
+def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = MODEL) -> StepTokenBudgeter:
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model, trusted=trusted))
+    return budgeter
 
 
-def room(reflex: Reflex, queue: Queue, *, most: int = LIMIT) -> int:
-    return reflex.room(queue, least_chunk=16, most=most)
+def room(budgeter: StepTokenBudgeter, queue: Queue, *, most: int = LIMIT) -> int:
+    return budgeter.room(queue, least_chunk=16, most=most)
 
 
 def test_without_a_budget_the_limits_alone_hold() -> None:
-    assert room(Reflex(), Queue(decodes=8, more=True)) == LIMIT
+    assert room(StepTokenBudgeter(), Queue(decodes=8, more=True)) == LIMIT
 
 
 def test_a_model_nobody_trusts_bounds_nothing_but_is_compared() -> None:
-    reflex = a_reflex(trusted=False)
-    assert room(reflex, Queue(decodes=8, more=True)) == LIMIT
-    assert reflex.seconds == 0.0
-    reflex.observe(DECODES, 0.05)
-    assert reflex.bias > 1
+    budgeter = a_reflex(trusted=False)
+    assert room(budgeter, Queue(decodes=8, more=True)) == LIMIT
+    assert budgeter.seconds == 0.0
+    budgeter.observe(DECODES, 0.05)
+    assert budgeter.bias > 1
 
 
 def test_a_long_prompt_gets_what_time_the_decodes_leave() -> None:
@@ -67,11 +67,11 @@ def test_long_contexts_of_the_decodes_leave_a_prompt_less(begun: int) -> None:
 
 
 def test_a_bias_is_no_matter_of_context() -> None:
-    reflex = a_reflex(model=replace(MODEL, d=5e-8))
+    budgeter = a_reflex(model=replace(MODEL, d=5e-8))
     for context in (1_000, 100_000):
         step = replace(DECODES, kv_tokens=8 * context)
-        reflex.observe(step, seconds(replace(MODEL, d=5e-8), step))
-    assert reflex.bias == pytest.approx(1.0)
+        budgeter.observe(step, seconds(replace(MODEL, d=5e-8), step))
+    assert budgeter.bias == pytest.approx(1.0)
 
 
 def test_short_prompts_are_taken_whole_one_after_the_other() -> None:
@@ -130,67 +130,67 @@ def test_prompts_of_a_hybrid_model_advance_by_whole_blocks(budget: float, decode
 
 @pytest.mark.parametrize("slowdown", [0.7, 1.0, 1.4])
 def test_the_bias_finds_how_slow_this_pod_is(slowdown: float) -> None:
-    reflex = a_reflex()
+    budgeter = a_reflex()
     queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
     for _ in range(100):
-        step, _, _ = served(queue, room(reflex, queue))
-        reflex.observe(step, slowdown * seconds(MODEL, step))
-    assert reflex.bias == pytest.approx(slowdown, rel=0.02)
-    step, _, _ = served(queue, room(reflex, queue))
+        step, _, _ = served(queue, room(budgeter, queue))
+        budgeter.observe(step, slowdown * seconds(MODEL, step))
+    assert budgeter.bias == pytest.approx(slowdown, rel=0.02)
+    step, _, _ = served(queue, room(budgeter, queue))
     assert slowdown * seconds(MODEL, step) == pytest.approx(0.030, rel=0.03)
 
 
 def test_steps_with_a_prompt_have_a_bias_of_their_own() -> None:
-    reflex = a_reflex()
+    budgeter = a_reflex()
     queue = Queue(decodes=64, prefilling=[Prompt(remaining=100_000, context=0)])
     for _ in range(40):
         for _ in range(10):
-            reflex.observe(DECODES, 0.7 * seconds(MODEL, DECODES))
-        step, _, _ = served(queue, room(reflex, queue))
-        reflex.observe(step, 1.3 * seconds(MODEL, step))
-    assert reflex.bias == pytest.approx(1.3, rel=0.02)
+            budgeter.observe(DECODES, 0.7 * seconds(MODEL, DECODES))
+        step, _, _ = served(queue, room(budgeter, queue))
+        budgeter.observe(step, 1.3 * seconds(MODEL, step))
+    assert budgeter.bias == pytest.approx(1.3, rel=0.02)
 
 
 def test_before_the_first_prompt_the_bias_is_that_of_decodes() -> None:
-    reflex = a_reflex()
+    budgeter = a_reflex()
     for _ in range(100):
-        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
-    assert reflex.bias == pytest.approx(2.0, rel=0.02)
+        budgeter.observe(DECODES, 2 * seconds(MODEL, DECODES))
+    assert budgeter.bias == pytest.approx(2.0, rel=0.02)
 
 
 def test_the_bias_is_found_within_a_few_steps() -> None:
-    reflex = a_reflex()
+    budgeter = a_reflex()
     for _ in range(9):
-        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
-    assert reflex.bias == pytest.approx(1.9, rel=0.01)
+        budgeter.observe(DECODES, 2 * seconds(MODEL, DECODES))
+    assert budgeter.bias == pytest.approx(1.9, rel=0.01)
 
 
 def test_one_stall_moves_the_bias_by_little() -> None:
-    reflex = a_reflex()
+    budgeter = a_reflex()
     for _ in range(50):
-        reflex.observe(DECODES, seconds(MODEL, DECODES))
-    reflex.observe(DECODES, 60.0)
-    assert reflex.bias < 1.1
+        budgeter.observe(DECODES, seconds(MODEL, DECODES))
+    budgeter.observe(DECODES, 60.0)
+    assert budgeter.bias < 1.1
     for _ in range(500):
-        reflex.observe(DECODES, 60.0)
-    assert reflex.bias <= BIAS_RANGE[1]
+        budgeter.observe(DECODES, 60.0)
+    assert budgeter.bias <= BIAS_RANGE[1]
 
 
 def test_the_bias_outlives_a_new_setpoint() -> None:
-    reflex = a_reflex()
-    assert math.isnan(reflex.bias)
+    budgeter = a_reflex()
+    assert math.isnan(budgeter.bias)
     for _ in range(100):
-        reflex.observe(DECODES, 2 * seconds(MODEL, DECODES))
-    before = reflex.bias
-    reflex.set_budget(None)
-    reflex.set_budget(a_budget(0.020, MODEL))
-    assert reflex.bias == before
+        budgeter.observe(DECODES, 2 * seconds(MODEL, DECODES))
+    before = budgeter.bias
+    budgeter.set_budget(None)
+    budgeter.set_budget(a_budget(0.020, MODEL))
+    assert budgeter.bias == before
 
 
 def test_a_model_that_says_nothing_teaches_nothing() -> None:
     nothing = StepModel(t0=0.0, h=0.0, c1=0.0, c2=0.0, beta=0.0, g=0.0, kappa=1)
-    reflex = a_reflex(model=nothing)
-    reflex.observe(DECODES, 0.05)
-    assert math.isnan(reflex.bias)
+    budgeter = a_reflex(model=nothing)
+    budgeter.observe(DECODES, 0.05)
+    assert math.isnan(budgeter.bias)
     queue = Queue(decodes=10, prefilling=[Prompt(remaining=30_000, context=0)])
-    assert room(reflex, queue) == LIMIT
+    assert room(budgeter, queue) == LIMIT

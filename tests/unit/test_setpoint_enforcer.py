@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.batching.governed import Governed, Shown
-from flyball_engine.batching.limits import RunningBatch, Sizes, Wanted
-from flyball_engine.batching.reflex import Queue
+from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
+from flyball_engine.batching.setpoint_enforcer import ReportedLimit, SetpointEnforcer
+from flyball_engine.batching.step_token_budgeter import Queue
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import Batching, ClampReason, Generation, Knob
 from flyball_engine.knobs import Static
@@ -15,22 +15,22 @@ from support.engine import setpoint
 from support.reflexes import a_budget
 
 SIZES = Sizes(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=4096)
-START = Wanted(active=16, tokens=256, threshold=0)
+START = RequestedLimits(active=16, tokens=256, threshold=0)
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 IDLE = RunningBatch(decodes=0)
 #: A long prompt beside eight decodes.
 CROWDED = RunningBatch(decodes=8, prefills=(1000,))
 
 
-def a_governed(*, fixed: tuple[Knob, ...] = ()) -> Governed:
-    return Governed(SIZES, START, fixed=fixed, watchdog=Watchdog(seconds=5, steps=1))
+def a_governed(*, fixed: tuple[Knob, ...] = ()) -> SetpointEnforcer:
+    return SetpointEnforcer(SIZES, START, fixed=fixed, watchdog=Watchdog(seconds=5, steps=1))
 
 
 def no_queue() -> Queue:
     raise AssertionError("nobody fits steps into a time")
 
 
-def stands_still(governed: Governed, *, until: float, since: float = 0.0) -> bool:
+def stands_still(governed: SetpointEnforcer, *, until: float, since: float = 0.0) -> bool:
     """A queue that nobody serves, looked at every second; whether that threw the setpoint out."""
     seconds = range(int(since), int(until) + 1)
     stalls = [governed.watch(running=0, waiting=3, tokens=0, names=list, now=float(now)) for now in seconds]
@@ -40,9 +40,9 @@ def stands_still(governed: Governed, *, until: float, since: float = 0.0) -> boo
 def test_what_a_setpoint_leaves_out_is_as_at_the_start() -> None:
     governed = a_governed()
     governed.apply(setpoint(1, limits={"max_num_active_seqs": 4}), 0.0)
-    assert governed.limits(IDLE, no_queue) == Wanted(active=4, tokens=256, threshold=0)
+    assert governed.limits(IDLE, no_queue) == RequestedLimits(active=4, tokens=256, threshold=0)
     governed.apply(setpoint(2, limits={"max_num_scheduled_tokens": 100}), 0.0)
-    assert governed.limits(IDLE, no_queue) == Wanted(active=16, tokens=100, threshold=0)
+    assert governed.limits(IDLE, no_queue) == RequestedLimits(active=16, tokens=100, threshold=0)
 
 
 def test_only_a_newer_setpoint_is_a_new_one() -> None:
@@ -82,10 +82,10 @@ def test_a_knob_that_cannot_be_moved_is_not_shown() -> None:
 def test_an_expired_setpoint_is_asked_for_no_more() -> None:
     governed = a_governed()
     governed.apply(setpoint(1, limits={"max_num_active_seqs": 99}, expires_seconds=60.0), 0.0)
-    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == Shown(99, 16, ClampReason.CEILING)
+    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == ReportedLimit(99, 16, ClampReason.CEILING)
     assert not governed.expire_if_due(59.9)
     assert governed.expire_if_due(60.0)
-    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == Shown(16, 16, None)
+    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == ReportedLimit(16, 16, None)
     assert (governed.applied, governed.expiries) == (None, 1)
     assert not governed.expire_if_due(61.0), "once"
 
@@ -101,9 +101,9 @@ def test_a_stall_throws_everything_out_until_a_newer_setpoint() -> None:
     governed.apply(moved, 0.0)
     assert stands_still(governed, until=7)
     governed.apply(moved, 8.0)
-    assert not governed.reflex.holds
+    assert not governed.budgeter.holds
     assert governed.batching == Batching()
-    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == Shown(2, 16, ClampReason.WATCHDOG)
+    assert governed.shown(IDLE)[Knob.MAX_NUM_ACTIVE_SEQS] == ReportedLimit(2, 16, ClampReason.WATCHDOG)
     governed.apply(setpoint(2, limits={"max_num_active_seqs": 2}), 9.0)
     assert governed.limits(IDLE, no_queue).active == 2
     assert governed.trips == 1

@@ -36,7 +36,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule(epoch=st.integers(0, 3), generation=st.integers(0, 20), limits=LIMITS)
     def setpoint(self, epoch: int, generation: int, limits: dict[str, int]) -> None:
-        self.core.governor.apply(setpoint(generation, epoch=epoch, limits=limits, expires_seconds=60.0))
+        self.core.hooks.apply(setpoint(generation, epoch=epoch, limits=limits, expires_seconds=60.0))
         self.newest = max(self.newest, (epoch, generation))
 
     @rule(prompt=st.integers(1, 600), output=st.integers(1, 20))
@@ -53,7 +53,7 @@ class AnySequence(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.core.now += 61
-        self.core.governor.touch()
+        self.core.hooks.touch()
 
     @precondition(lambda self: self.core.scheduler.requests)
     @rule()

@@ -13,11 +13,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flyball_engine.batching.limits import LEAST_CHUNK, RunningBatch, Sizes, Wanted
-from flyball_engine.batching.reflex import Prompt
+from flyball_engine.batching.limits import LEAST_CHUNK, RequestedLimits, RunningBatch, Sizes
+from flyball_engine.batching.step_token_budgeter import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
 from flyball_engine.contract import AnyKnob, Knob
-from flyball_engine.vllm.needs import (
+from flyball_engine.vllm.compat import (
     CACHE_CONFIG,
     CACHE_MANAGER,
     SCHEDULER,
@@ -37,7 +37,7 @@ class UngovernableError(Exception):
     """The scheduler lacks something Flyball needs; the message names it."""
 
 
-class Surface:
+class SchedulerAdapter:
     """vLLM's scheduler as Flyball sees it. All writes to it go through here, between steps, on its own thread."""
 
     def __init__(self, scheduler: Any) -> None:
@@ -52,7 +52,7 @@ class Surface:
         self._adaptive = bool(getattr(scheduler, "adaptive_long_prefill_threshold", False))
         self._depths_by_batch = list(getattr(scheduler, "dynamic_sd_lookup", None) or ())
         self.sizes = _sizes(scheduler)
-        self.start = Wanted(
+        self.start = RequestedLimits(
             active=scheduler.max_num_running_reqs if self._ratchet else scheduler.max_num_active_reqs,
             tokens=scheduler.max_num_scheduled_tokens,
             threshold=getattr(self._config, "long_prefill_token_threshold", 0),
@@ -235,7 +235,7 @@ class Surface:
         held -= sum([request.num_computed_tokens for request in prefilling])
         return held * decodes / total
 
-    def write(self, limits: Wanted, *, step_threshold: int) -> None:
+    def write(self, limits: RequestedLimits, *, step_threshold: int) -> None:
         """Set the limits of the next step. A step threshold that differs from the limit is exact, never adapted."""
         if Knob.MAX_NUM_ACTIVE_SEQS not in self.unsupported:
             self._write_active(limits.active)

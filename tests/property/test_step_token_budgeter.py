@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.batching.reflex import Prompt, Queue, Reflex
+from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
@@ -41,9 +41,9 @@ QUEUES = st.builds(
 
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0))
 def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: StepModel, budget: float) -> None:
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, model))
-    given_room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED)
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model))
+    given_room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED)
     step, chunks, fed = served(queue, given_room)
     assert fed == queue.decodes
     prompts = [*queue.prefilling, *queue.waiting]
@@ -55,9 +55,9 @@ def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: St
 
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0))
 def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget: float) -> None:
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, model))
-    given_room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED)
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model))
+    given_room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED)
     step, chunks, _ = served(queue, given_room)
     prompts = [*queue.prefilling, *queue.waiting]
     cut = [prompt for chunk, prompt in zip(chunks, prompts, strict=True) if 0 < chunk < prompt.remaining]
@@ -80,9 +80,9 @@ def test_the_first_prompt_of_a_hybrid_model_always_gets_a_block(
     drawn: Queue, model: StepModel, budget: float, block: int
 ) -> None:
     queue = replace(drawn, indivisible=block)
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, model))
-    step, chunks, fed = served(queue, reflex.room(queue, least_chunk=LEAST, most=UNLIMITED))
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model))
+    step, chunks, fed = served(queue, budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED))
     assert fed == queue.decodes
     prompts = [*queue.prefilling, *queue.waiting]
     if not prompts:
@@ -95,9 +95,9 @@ def test_the_first_prompt_of_a_hybrid_model_always_gets_a_block(
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0))
 def test_a_step_that_is_cut_has_a_size_that_suits_the_engine(queue: Queue, model: StepModel, budget: float) -> None:
     graphs = (1, 2, 4, *range(8, 513, 8))
-    reflex = Reflex()
-    reflex.set_budget(a_budget(budget, model))
-    room = reflex.room(queue, least_chunk=LEAST, most=UNLIMITED, graphs=graphs)
+    budgeter = StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model))
+    room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED, graphs=graphs)
     step, chunks, fed = served(queue, room)
     assert fed == queue.decodes
     least = step.prefill_tokens <= LEAST

@@ -11,8 +11,8 @@ import pytest
 from flyball_engine.batching.gate import Reason
 from flyball_engine.contract import QueueKnob, QueueLimits, Refusal, Setpoint
 from flyball_engine.control.acceptance import Refused, judge
-from flyball_engine.vllm.backstop import Backstop
 from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.queue_limiter import QueueLimiter
 from support.engine import SERVICE, setpoint
 from support.gates import GatedCores
 
@@ -46,13 +46,13 @@ class Held:
         self.now = 0.0
         self.server = server
         self.refused = 0
-        self.backstop = Backstop(server, refused=self._refused, clock=lambda: self.now, servers=servers)
+        self.queue_limiter = QueueLimiter(server, refused=self._refused, clock=lambda: self.now, servers=servers)
 
     def _refused(self) -> None:
         self.refused += 1
 
     def told(self, generation: int, **limits: int) -> None:
-        self.backstop.follow(a_setpoint(generation, **limits))
+        self.queue_limiter.follow(a_setpoint(generation, **limits))
 
     def lets_in(self, n: int = 1) -> bool:
         try:
@@ -68,12 +68,12 @@ def a_setpoint(generation: int, **limits: int) -> Setpoint:
 
 def test_a_limit_holds_from_the_next_request_on_and_is_read_back() -> None:
     held = Held(a_server())
-    assert held.backstop.limits() == QueueLimits()
+    assert held.queue_limiter.limits() == QueueLimits()
     held.told(1, max_num_queued_reqs=4)
     assert held.lets_in()
     assert not held.lets_in(n=2)
     assert held.refused == 1
-    assert held.backstop.limits() == QueueLimits(max_num_queued_reqs=4)
+    assert held.queue_limiter.limits() == QueueLimits(max_num_queued_reqs=4)
 
 
 def test_what_a_setpoint_leaves_out_has_the_value_the_server_started_with() -> None:
@@ -81,7 +81,7 @@ def test_what_a_setpoint_leaves_out_has_the_value_the_server_started_with() -> N
     assert not held.lets_in()
     held.told(1, max_num_queued_reqs=10)
     assert held.lets_in()
-    assert held.backstop.limits() == QueueLimits(max_num_queued_reqs=10, max_num_queued_tokens=900)
+    assert held.queue_limiter.limits() == QueueLimits(max_num_queued_reqs=10, max_num_queued_tokens=900)
     held.told(2)
     assert not held.lets_in()
 
@@ -92,7 +92,7 @@ def test_an_expired_setpoint_holds_for_nobody() -> None:
     assert not held.lets_in()
     held.now = 100.0
     assert held.lets_in()
-    assert held.backstop.limits() == QueueLimits()
+    assert held.queue_limiter.limits() == QueueLimits()
 
 
 def test_each_of_several_servers_holds_its_part_of_a_limit() -> None:
@@ -100,7 +100,7 @@ def test_each_of_several_servers_holds_its_part_of_a_limit() -> None:
     held.told(1, max_num_queued_reqs=14)
     assert held.lets_in(), "the fourth of four"
     assert not held.lets_in(n=2)
-    assert held.backstop.limits() == QueueLimits(max_num_queued_reqs=14, max_num_queued_tokens=3600)
+    assert held.queue_limiter.limits() == QueueLimits(max_num_queued_reqs=14, max_num_queued_tokens=3600)
 
 
 def test_the_configuration_that_others_share_stays_as_it_is() -> None:
@@ -123,9 +123,9 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
     for owner in (server.scheduler_config, server, type(server)):
         if lacking in vars(owner):
             delattr(owner, lacking)
-    backstop = Backstop(server, refused=lambda: None, clock=lambda: 0.0)
-    backstop.follow(setpoint(1))
-    offer = functools.partial(judge, held=None, service=SERVICE, unsupported=backstop.unsupported)
+    queue_limiter = QueueLimiter(server, refused=lambda: None, clock=lambda: 0.0)
+    queue_limiter.follow(setpoint(1))
+    offer = functools.partial(judge, held=None, service=SERVICE, unsupported=queue_limiter.unsupported)
     with pytest.raises(Refused, match=r"queue\.max_num_queued_reqs: this vLLM has no such limit") as refused:
         offer(offered=a_setpoint(1, max_num_queued_reqs=4))
     assert refused.value.refusal is Refusal.UNSUPPORTED
@@ -133,17 +133,17 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
     if lacking == "max_num_queued_reqs":
         offer(offered=a_setpoint(1, max_num_queued_tokens=4))
     else:
-        assert set(backstop.unsupported) == set(QueueKnob)
-        assert backstop.limits() is None
+        assert set(queue_limiter.unsupported) == set(QueueKnob)
+        assert queue_limiter.limits() is None
 
 
 def test_what_vllm_refuses_is_counted_once_and_told_to_come_back() -> None:
     cores = GatedCores()
     keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5)
     keeper.overflowed()  # outside of a request for tokens nobody was refused
-    passage = keeper.opened()
+    ticket = keeper.opened()
     keeper.overflowed()
     keeper.overflowed()
-    keeper.closed(passage)
-    assert passage.retry_after == 8, "spread, as those that the gate refuses"
+    keeper.closed(ticket)
+    assert ticket.retry_after == 8, "spread, as those that the gate refuses"
     assert {reason: count for reason, count in cores.gate.counts.items() if count} == {Reason.QUEUE_FULL: 1}

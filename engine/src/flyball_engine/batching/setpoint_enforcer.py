@@ -16,23 +16,23 @@ from typing import Final, NamedTuple
 
 from flyball_engine.batching.limits import (
     Limited,
+    RequestedLimits,
     RunningBatch,
     Sizes,
-    Wanted,
     active_limit,
     batch_floor,
     depth_limit,
     threshold_limit,
     token_limit,
 )
-from flyball_engine.batching.reflex import Queue, Reflex
+from flyball_engine.batching.step_token_budgeter import Queue, StepTokenBudgeter
 from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import AnyKnob, Batching, ClampReason, Classes, Generation, Knob, OnTime, Setpoint, Shed
 
 _OWN_WAY: Final = Batching()
 
 
-class Shown(NamedTuple):
+class ReportedLimit(NamedTuple):
     """What was asked of a knob, what it is, and why these differ (None: they do not)."""
 
     requested: int
@@ -41,14 +41,14 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class EffectiveLimits:
     """The `limits` that are safe for a batch; `limited` has the reason for each that is not what was wanted.
 
     `batch`: the one they were found for, None where they are safe for every batch whose floor is no higher than them.
     """
 
     batch: RunningBatch | None
-    limits: Wanted
+    limits: RequestedLimits
     limited: Mapping[Knob, Limited]
 
     def hold_for(self, batch: RunningBatch, sizes: Sizes) -> bool:
@@ -56,7 +56,7 @@ class Held:
         return self.batch == batch if self.batch is not None else batch_floor(batch, sizes) <= self.limits.tokens
 
 
-class Governed:
+class SetpointEnforcer:
     """Holds the setpoint of one engine core, between its steps.
 
     `applied`: the generation in force, None before the first and after an expiry. `batching`: how it admits. `expires`:
@@ -66,7 +66,7 @@ class Governed:
     def __init__(
         self,
         sizes: Sizes,
-        start: Wanted,
+        start: RequestedLimits,
         *,
         fixed: Container[AnyKnob] = (),
         watchdog: Watchdog | None = None,
@@ -74,7 +74,7 @@ class Governed:
         """`start`: the limits it starts with and returns to. `fixed`: knobs that cannot be moved, and are not shown."""
         self.sizes = sizes
         self.start = start
-        self.reflex = Reflex()
+        self.budgeter = StepTokenBudgeter()
         self.applied: Generation | None = None
         self.batching = _OWN_WAY
         self.expires = math.inf
@@ -87,7 +87,7 @@ class Governed:
         self._asked = start
         self._wanted = start
         self._tripped = False
-        self._held: Held | None = None
+        self._held: EffectiveLimits | None = None
 
     def apply(self, setpoint: Setpoint, now: float) -> bool:
         """Put a setpoint in force unless a newer one is; the same again renews its expiry. Whether it is a new one."""
@@ -108,7 +108,7 @@ class Governed:
             self._return_to_start()
             return new
         self._wanted = self._asked
-        self.reflex.set_budget(setpoint.step)
+        self.budgeter.set_budget(setpoint.step)
         self.batching = setpoint.batching
         self._held = None
         return new
@@ -116,12 +116,12 @@ class Governed:
     @property
     def on_time(self) -> OnTime | None:
         """The order of prompts, None for the engine's own: who can be on time is told by a trusted model alone."""
-        return self._newest.on_time if self._newest is not None and self.reflex.holds else None
+        return self._newest.on_time if self._newest is not None and self.budgeter.holds else None
 
     @property
     def shed(self) -> Shed | None:
         """The deadline that requests are refused by; None, too, without a trusted model, and at the start values."""
-        return self._newest.shed if self._newest is not None and self.reflex.holds else None
+        return self._newest.shed if self._newest is not None and self.budgeter.holds else None
 
     @property
     def classes(self) -> Classes | None:
@@ -144,20 +144,20 @@ class Governed:
         self.expiries += 1
         return True
 
-    def held(self, batch: RunningBatch) -> Held:
+    def held(self, batch: RunningBatch) -> EffectiveLimits:
         """The limits for a batch; the same object as long as neither the setpoint nor what is safe is another."""
         held = self._held
         if held is None or not held.hold_for(batch, self.sizes):
             held = self._held = _hold(self._wanted, batch, self.sizes)
         return held
 
-    def limits(self, batch: RunningBatch, queue: Callable[[], Queue]) -> Wanted:
+    def limits(self, batch: RunningBatch, queue: Callable[[], Queue]) -> RequestedLimits:
         """What the next step may take. `queue` is asked for where steps are fitted into a budget."""
         held = self.held(batch).limits
-        if not self.reflex.holds:
+        if not self.budgeter.holds:
             return held
         sizes = self.sizes
-        tokens = self.reflex.room(queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs)
+        tokens = self.budgeter.room(queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs)
         return held if tokens == held.tokens else replace(held, tokens=tokens)
 
     def watch(
@@ -188,7 +188,7 @@ class Governed:
         """The engine itself holds its requests back: that is no stall."""
         self._watchdog.reset()
 
-    def shown(self, batch: RunningBatch) -> dict[Knob, Shown]:
+    def shown(self, batch: RunningBatch) -> dict[Knob, ReportedLimit]:
         """What is to be said of each knob that can be moved."""
         limited, asked = self.held(batch).limited, by_knob(self._asked)
         found = {}
@@ -196,7 +196,7 @@ class Governed:
             value, reason = limited[knob].value, limited[knob].reason
             if self._tripped and reason is None and value != asked[knob]:
                 reason = ClampReason.WATCHDOG
-            found[knob] = Shown(asked[knob], value, reason)
+            found[knob] = ReportedLimit(asked[knob], value, reason)
         return found
 
     def started(self) -> dict[Knob, int]:
@@ -206,16 +206,16 @@ class Governed:
 
     @property
     def _moved(self) -> bool:
-        return self._wanted != self.start or self.reflex.holds or self.batching != _OWN_WAY
+        return self._wanted != self.start or self.budgeter.holds or self.batching != _OWN_WAY
 
     def _return_to_start(self) -> None:
         self._wanted = self.start
-        self.reflex.set_budget(None)
+        self.budgeter.set_budget(None)
         self.batching = _OWN_WAY
         self._held = None
 
 
-def by_knob(limits: Wanted) -> dict[Knob, int]:
+def by_knob(limits: RequestedLimits) -> dict[Knob, int]:
     """The limits by the names of their knobs."""
     return {
         Knob.MAX_NUM_ACTIVE_SEQS: limits.active,
@@ -225,10 +225,10 @@ def by_knob(limits: Wanted) -> dict[Knob, int]:
     }
 
 
-def _complete(setpoint: Setpoint, start: Wanted) -> Wanted:
+def _complete(setpoint: Setpoint, start: RequestedLimits) -> RequestedLimits:
     """The limits of a setpoint; those it leaves out have their start values."""
     given = by_knob(start) | setpoint.limits.given()
-    return Wanted(
+    return RequestedLimits(
         active=given[Knob.MAX_NUM_ACTIVE_SEQS],
         tokens=given[Knob.MAX_NUM_SCHEDULED_TOKENS],
         threshold=given[Knob.LONG_PREFILL_TOKEN_THRESHOLD],
@@ -236,15 +236,15 @@ def _complete(setpoint: Setpoint, start: Wanted) -> Wanted:
     )
 
 
-def _hold(wanted: Wanted, batch: RunningBatch, sizes: Sizes) -> Held:
+def _hold(wanted: RequestedLimits, batch: RunningBatch, sizes: Sizes) -> EffectiveLimits:
     """What is wanted, as far as it is safe for the running batch."""
     active = active_limit(wanted.active, sizes)
     tokens = token_limit(wanted.tokens, active=active.value, batch=batch, sizes=sizes)
     threshold = threshold_limit(wanted.threshold, sizes)
     depth = depth_limit(wanted.depth, sizes)
-    return Held(
+    return EffectiveLimits(
         batch if tokens.reason is ClampReason.DECODES else None,
-        Wanted(active=active.value, tokens=tokens.value, threshold=threshold.value, depth=depth.value),
+        RequestedLimits(active=active.value, tokens=tokens.value, threshold=threshold.value, depth=depth.value),
         {
             Knob.MAX_NUM_ACTIVE_SEQS: active,
             Knob.MAX_NUM_SCHEDULED_TOKENS: tokens,

@@ -87,7 +87,7 @@ SCHEDULER_CONFIG: Final = Used(
 )
 _BLIND: Final = "of prompts the share is taken to be cached that was lately"
 _NOT_HARMONY: Final = "no model's prompts are taken to be in the Harmony format"
-#: What the governor reads once, of the scheduler's own objects.
+#: What the step hooks read once, of the scheduler's own objects.
 CACHE_CONFIG: Final = Used(
     module="vllm.config.cache",
     name="CacheConfig",
@@ -152,7 +152,7 @@ STEP_SIZES: Final = (
 )
 _AT_ARRIVAL: Final = "requests are refused at arrival alone, not what became late while it waited"
 _STEP_OUTPUT: Final = "vllm.v1.core.sched.output"
-#: What the governor reads of each request and of each step's output, and of the core that it answers to. Looked at when
+#: What the step hooks read of each request, of each step's output, and of the core that it answers to. Looked at when
 #: the plugin registers, before there is a request; the scheduler is asked itself, when it is made.
 STEP: Final = (
     Used(
@@ -310,7 +310,7 @@ ELSEWHERE: Final = (
     Used(module="vllm", name="exceptions", optional={"GracefulHTTPError": "what is refused is an HTTPException"}),
     Used(module="vllm", name="version", needed=("__version__",)),
 )
-#: All that the governor needs, and all there is.
+#: All that Flyball needs, and all there is.
 GOVERNING: Final = (SCHEDULER, SCHEDULER_CONFIG, CACHE_CONFIG, CACHE_MANAGER, PARALLEL_CONFIG, *STEP)
 EVERYTHING: Final = (*GOVERNING, *STEP_SIZES, *COUNTING, *TELLING, *GATE, *PREFIXES, QUEUE, CLIENT, *ELSEWHERE)
 

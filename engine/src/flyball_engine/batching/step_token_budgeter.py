@@ -1,4 +1,4 @@
-"""The reflex: before each step, the most prefill tokens whose predicted time fits into the step budget.
+"""The step-token budgeter, Flyball's reflex: the most prefill tokens whose predicted time fits into a step's budget.
 
 The tuner pushes a budget and a step-time model every few seconds; the running batch changes every few milliseconds. So
 the engine itself fits each step into the budget: running decodes come first, what time they leave goes to prompts, in
@@ -92,7 +92,7 @@ class _Ratio:
         return self._steps > 0
 
 
-class Reflex:
+class StepTokenBudgeter:
     """Fits steps into a budget. Its bias outlives the budget and the model: the pod is what it was."""
 
     def __init__(self) -> None:

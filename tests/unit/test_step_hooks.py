@@ -11,9 +11,9 @@ import pytest
 
 from flyball_engine.contract import Clamp, ClampReason, Generation, Knob
 from flyball_engine.control.state_file import StateReader, find_state_files
-from flyball_engine.vllm.governor import Governor
 from flyball_engine.vllm.scheduler import governed_class
-from flyball_engine.vllm.surface import UngovernableError
+from flyball_engine.vllm.scheduler_adapter import UngovernableError
+from flyball_engine.vllm.step_hooks import StepHooks
 from support.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 
@@ -38,7 +38,7 @@ def test_before_the_first_setpoint_start_values_hold(core: GovernedCore) -> None
 
 def test_a_setpoint_holds_from_the_next_step_on(core: GovernedCore) -> None:
     fill(core, 10)
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3, "max_num_scheduled_tokens": 20}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 3, "max_num_scheduled_tokens": 20}))
     assert core.report().state.applied == Generation(epoch=1, generation=1)
     assert core.step().total_num_scheduled_tokens == 20
     assert core.report().state.running == 3
@@ -47,7 +47,7 @@ def test_a_setpoint_holds_from_the_next_step_on(core: GovernedCore) -> None:
 def test_lowering_drains_and_never_preempts(core: GovernedCore) -> None:
     fill(core, 12, output=6)
     core.step()
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
     fill(core, 8, output=6)
     seen = []
     while core.scheduler.requests:
@@ -63,8 +63,8 @@ def test_the_token_limit_follows_the_drain_down(core: GovernedCore) -> None:
     for number in range(12):
         core.scheduler.add(f"r{number}", prompt=4, output=2 + number)
     core.step()
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 16}))
-    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 16}))
+    core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 1}))
     limits = []
     while core.scheduler.requests:
         limits.append(core.report().state.effective.max_num_scheduled_tokens)
@@ -78,34 +78,34 @@ def test_a_retune_below_the_running_decodes_is_clamped_and_says_so(core: Governe
     core.__post_init__()
     fill(core, 40)
     core.step()
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 4, "max_num_scheduled_tokens": 5}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 4, "max_num_scheduled_tokens": 5}))
     assert core.report().state.clamped == (
         Clamp(knob=Knob.MAX_NUM_SCHEDULED_TOKENS, requested=5, effective=40, reason="decodes"),
     )
 
 
 def test_limits_left_out_return_to_their_start_values(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
-    core.governor.apply(setpoint(2, limits={"max_num_scheduled_tokens": 100}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.hooks.apply(setpoint(2, limits={"max_num_scheduled_tokens": 100}))
     effective = core.report().state.effective
     assert (effective.max_num_active_seqs, effective.max_num_scheduled_tokens) == (16, 100)
 
 
 def test_an_older_setpoint_changes_nothing(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(5, epoch=2, limits={"max_num_active_seqs": 3}))
-    core.governor.apply(setpoint(9, epoch=1, limits={"max_num_active_seqs": 9}))
+    core.hooks.apply(setpoint(5, epoch=2, limits={"max_num_active_seqs": 3}))
+    core.hooks.apply(setpoint(9, epoch=1, limits={"max_num_active_seqs": 9}))
     state = core.report().state
     assert state.applied == Generation(epoch=2, generation=5)
     assert state.effective.max_num_active_seqs == 3
 
 
 def test_a_prefill_before_decodes_does_not_starve_them(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64}))
+    core.hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 64}))
     core.scheduler.add("long", prompt=3000, output=5)
     fill(core, 8)
     for _ in range(3):
         core.step()
-    core.governor.apply(setpoint(2, limits={"max_num_scheduled_tokens": 24, "long_prefill_token_threshold": 64}))
+    core.hooks.apply(setpoint(2, limits={"max_num_scheduled_tokens": 24, "long_prefill_token_threshold": 64}))
     for _ in range(10):
         scheduled = core.step().num_scheduled_tokens
         assert scheduled["long"] == 16
@@ -114,33 +114,33 @@ def test_a_prefill_before_decodes_does_not_starve_them(core: GovernedCore) -> No
 
 def test_a_setpoint_that_nobody_renews_expires(core: GovernedCore) -> None:
     wanted = setpoint(1, limits={"max_num_active_seqs": 3}, expires_seconds=60.0)
-    core.governor.apply(wanted)
+    core.hooks.apply(wanted)
     core.now += 50
-    core.governor.apply(wanted)
+    core.hooks.apply(wanted)
     core.now += 50
-    core.governor.touch()
+    core.hooks.touch()
     assert core.report().state.effective.max_num_active_seqs == 3
     core.now += 11
-    core.governor.touch()
+    core.hooks.touch()
     report = core.report()
     assert (report.state.applied, report.expiries) == (None, 1)
     assert report.state.effective == report.state.start
-    core.governor.apply(wanted)
+    core.hooks.apply(wanted)
     assert core.report().state.effective.max_num_active_seqs == 3
 
 
 def test_the_order_holds_beyond_an_expiry(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(5, expires_seconds=60.0))
+    core.hooks.apply(setpoint(5, expires_seconds=60.0))
     core.now += 61
-    core.governor.touch()
-    core.governor.apply(setpoint(4))
+    core.hooks.touch()
+    core.hooks.apply(setpoint(4))
     assert core.report().state.applied is None
 
 
 def hang(core: GovernedCore) -> None:
     """A hang under a setpoint, of a kind that no floor knows."""
     fill(core, 3)
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     core.step()
     core.scheduler.frozen = True
     while core.report().state.watchdog_trips == 0:
@@ -156,9 +156,9 @@ def test_a_hang_returns_to_start_values(core: GovernedCore) -> None:
 
 def test_the_setpoint_that_hung_is_not_taken_up_again(core: GovernedCore) -> None:
     hang(core)
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     assert core.report().state.effective == core.report().state.start
-    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 2}))
+    core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 2}))
     assert core.report().state.effective.max_num_active_seqs == 2
 
 
@@ -172,7 +172,7 @@ def test_a_hang_at_start_values_is_not_of_our_making(core: GovernedCore) -> None
 
 
 def test_a_fault_of_ours_leaves_plain_scheduling(core: GovernedCore, caplog: pytest.LogCaptureFixture) -> None:
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     fill(core, 12, output=3)
     core.step()
     core.scheduler.kv_cache_manager = None  # type: ignore[assignment] # as if vLLM had changed under us
@@ -183,7 +183,7 @@ def test_a_fault_of_ours_leaves_plain_scheduling(core: GovernedCore, caplog: pyt
         core.step()
     assert not core.scheduler.requests
     with pytest.raises(RuntimeError, match="no longer governed"):
-        core.governor.apply(setpoint(2))
+        core.hooks.apply(setpoint(2))
 
 
 def test_a_fault_in_what_restores_the_start_values_ends_no_step_either(
@@ -193,8 +193,8 @@ def test_a_fault_in_what_restores_the_start_values_ends_no_step_either(
         raise AttributeError("max_num_scheduled_tokens")
 
     fill(core, 3, output=3)
-    monkeypatch.setattr(core.governor._surface, "write", unable)
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
+    monkeypatch.setattr(core.hooks._adapter, "write", unable)
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2}))
     while core.scheduler.requests:
         core.step()
     assert "could not be restored" in caplog.text
@@ -219,7 +219,7 @@ def test_without_the_admission_gate_the_slot_count_is_a_ratchet(core: GovernedCo
     core.__post_init__()
     fill(core, 10, output=5)
     core.step()
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
     fill(core, 10, output=5)
     seen = []
     while core.scheduler.requests:
@@ -227,7 +227,7 @@ def test_without_the_admission_gate_the_slot_count_is_a_ratchet(core: GovernedCo
         seen.append(core.report().state.running)
     assert max(seen) == 10
     assert 3 in seen
-    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 900}))
+    core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 900}))
     core.step()
     assert core.scheduler.max_num_running_reqs == 16
 
@@ -238,7 +238,7 @@ def test_a_drafter_keeps_the_slots_that_its_engine_left_for_it(tmp_path: Path) -
     scheduler.vllm_config = SimpleNamespace(speculative_config=SimpleNamespace(max_num_new_slots_for_drafting=1))
     scheduler.max_num_scheduled_tokens = 240
     core = GovernedCore(tmp_path, scheduler)
-    core.governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 256}))
+    core.hooks.apply(setpoint(1, limits={"max_num_scheduled_tokens": 256}))
     assert scheduler.max_num_scheduled_tokens == 240
     (clamp,) = core.report().state.clamped
     assert (clamp.effective, clamp.reason) == (240, ClampReason.CEILING)
@@ -246,13 +246,13 @@ def test_a_drafter_keeps_the_slots_that_its_engine_left_for_it(tmp_path: Path) -
 
 def test_chunked_prefill_off_makes_one_knob_unsupported(tmp_path: Path) -> None:
     scheduler = PlainScheduler(PlainConfig(max_num_batched_tokens=4096, enable_chunked_prefill=False))
-    governor = Governor(scheduler, folder=tmp_path)
+    hooks = StepHooks(scheduler, folder=tmp_path)
     reader = StateReader(find_state_files(tmp_path)[0])
     assert reader.unsupported == {
         Knob.LONG_PREFILL_TOKEN_THRESHOLD: "chunked prefill is off",
         Knob.NUM_SPECULATIVE_TOKENS: "the engine was started without speculative decoding",
     }
-    governor.apply(setpoint(1, limits={"max_num_scheduled_tokens": 32}))
+    hooks.apply(setpoint(1, limits={"max_num_scheduled_tokens": 32}))
     # A prompt of the model's length goes into one step or into none.
     assert scheduler.max_num_scheduled_tokens == 4096
 
@@ -260,8 +260,8 @@ def test_chunked_prefill_off_makes_one_knob_unsupported(tmp_path: Path) -> None:
 def test_the_external_launcher_is_left_alone(tmp_path: Path) -> None:
     scheduler = PlainScheduler()
     scheduler.parallel_config.distributed_executor_backend = "external_launcher"
-    governor = Governor(scheduler, folder=tmp_path)
-    governor.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 32}))
+    hooks = StepHooks(scheduler, folder=tmp_path)
+    hooks.apply(setpoint(1, limits={"max_num_active_seqs": 2, "max_num_scheduled_tokens": 32}))
     assert (scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens) == (16, 256)
     report = StateReader(find_state_files(tmp_path)[0]).read()
     assert report is not None
@@ -270,26 +270,26 @@ def test_the_external_launcher_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_scheduler_of_another_kind_is_not_governed(tmp_path: Path) -> None:
     with pytest.raises(UngovernableError, match="running, waiting"):
-        Governor(object(), folder=tmp_path)
+        StepHooks(object(), folder=tmp_path)
     with pytest.raises(TypeError, match="no class"):
         governed_class("a factory")
 
 
 def test_the_worker_s_configuration_is_never_touched(tmp_path: Path) -> None:
     config = PlainConfig()
-    governor = Governor(PlainScheduler(config), folder=tmp_path)
-    governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 64, "max_num_scheduled_tokens": 100}))
+    hooks = StepHooks(PlainScheduler(config), folder=tmp_path)
+    hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 64, "max_num_scheduled_tokens": 100}))
     assert config == PlainConfig()
 
 
 def test_prompts_that_wait_their_turn_are_no_stall(core: GovernedCore) -> None:
-    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    core.hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
     for number in range(10):
         core.scheduler.add(f"r{number}", prompt=3000)
     core.step()
     assert len(core.scheduler.running) == 10
     # From now on the first takes each step whole, until it is done.
-    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
+    core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
     while core.scheduler.requests:
         core.step(seconds=3)
     assert core.report().state.watchdog_trips == 0
@@ -321,7 +321,7 @@ def test_prompts_that_wait_for_their_step_are_no_stall(
     if alone is not None:
         setattr(scheduler, "local_prefill_interval", alone)  # noqa: B010 – since 0.33
     core = GovernedCore(tmp_path, scheduler, watchdog=None)
-    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    core.hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
     fill(core, 3)
     core.step()
     core.scheduler.add("long", prompt=40)
@@ -331,18 +331,18 @@ def test_prompts_that_wait_for_their_step_are_no_stall(
 
 
 def test_a_prompt_that_nobody_serves_beside_decodes_is_one(core: GovernedCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    core.governor.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
+    core.hooks.apply(setpoint(1, limits={"long_prefill_token_threshold": 16}))
     fill(core, 3)
     core.step()
     core.scheduler.add("long", prompt=3000)
     core.step()
-    write = core.governor._surface.write
+    write = core.hooks._adapter.write
     monkeypatch.setattr(
-        core.governor._surface,
+        core.hooks._adapter,
         "write",
         lambda limits, step_threshold: write(replace(limits, tokens=3), step_threshold=0),
     )
-    core.governor.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
+    core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
     for _ in range(30):
         assert "long" not in core.step(seconds=1).num_scheduled_tokens
     assert core.report().state.watchdog_trips >= 1
@@ -355,7 +355,7 @@ def test_an_engine_that_waits_for_the_caches_of_others_has_more_patience(
     scheduler = PlainScheduler()
     setattr(scheduler, "connector", connector)  # noqa: B010 – vLLM's has it, the plain one need not
     core = GovernedCore(tmp_path, scheduler, watchdog=None)
-    core.governor.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
+    core.hooks.apply(setpoint(1, limits={"max_num_active_seqs": 3}))
     core.add("r0", prompt=8, output=1000)
     core.step()
     scheduler.frozen = True

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from flyball_engine.contract import LARGEST_LIMIT, AnyKnob, QueueKnob, QueueLimits, Setpoint
-from flyball_engine.vllm.needs import queue_lacks
+from flyball_engine.vllm.compat import queue_lacks
 from flyball_engine.vllm.wrapping import original, wrap
 
 _CHECK: Final = "check_admission"
 
 
-class Backstop:
+class QueueLimiter:
     """The limits of the queue, at one of its API servers. Runs in the server's event loop alone.
 
     `unsupported`: the limits that this vLLM lacks. `refused` is called with each request that vLLM refuses by them.
@@ -78,13 +78,13 @@ class Backstop:
         return {name: value for name, value in wanted if value is not None and name in self._start}
 
 
-def _listen(server: Any, backstop: Backstop, refused: Callable[[], None]) -> None:
+def _listen(server: Any, queue_limiter: QueueLimiter, refused: Callable[[], None]) -> None:
     """Have the limits in place whenever vLLM asks for them, and hear of those it refuses."""
     check = original(getattr(server, _CHECK))
 
     @functools.wraps(check)
     def check_admission(self: Any, *args: Any, **kwargs: Any) -> Any:
-        backstop.hold()
+        queue_limiter.hold()
         try:
             return check(self, *args, **kwargs)
         except Exception:
