@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.plays import model_spec
+from bench.plays import STEP_MARGIN, model_spec
 from bench.policies import AFTERWARDS, PPAS, Outcome, outcome
 from bench.rivals.gate_at_arrival import GateAtArrival
 from bench.rivals.loop import pressed
@@ -108,7 +108,7 @@ class Rule:
     at_arrival: bool = False
     speed: float = 1.0
     seqs: int = 256
-    budget: float = 0.92
+    budget: float = STEP_MARGIN
     margin: float = 0.95
     late_share: float = 0.1
 
@@ -185,4 +185,4 @@ def gates(*, quick: bool) -> tuple[Rule, ...]:
 
 
 def _grid(*, quick: bool) -> list[tuple[int, float]]:
-    return [(seqs, budget) for seqs in ((256,) if quick else (64, 128, 256)) for budget in (0.92, 1.0)]
+    return [(seqs, budget) for seqs in ((256,) if quick else (64, 128, 256)) for budget in (STEP_MARGIN, 1.0)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from random import Random
+from typing import Final
 
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import Limits, ModelSpec, OnTime, Setpoint, Shed, StepBudget
@@ -15,9 +16,10 @@ from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
 from flyball_engine.simulator.workload import Phase, workload
+from flyball_operator.tuning.estimate.margins import MARGINS
 
-#: The share of the token objective that a step may take: what noise and stalls need.
-STEP_MARGIN = 0.92
+#: The share of the token objective that a step may take: the law's own margin.
+STEP_MARGIN: Final = MARGINS.token
 #: Seconds that a setpoint holds: longer than any run.
 NEVER_EXPIRES = 7 * 86_400.0
 

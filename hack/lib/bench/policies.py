@@ -10,6 +10,7 @@ from typing import Final
 from bench.closed_loop import ClosedLoop, Constant
 from bench.fleet import cores_of
 from bench.measures import good_each, most_within, recovery, seconds_below
+from bench.plays import STEP_MARGIN
 from bench.rivals.aimd import Aimd
 from bench.rivals.binary_search import BinarySearch
 from bench.rivals.gate_at_arrival import GateAtArrival
@@ -33,12 +34,12 @@ SEQS: Final = (8, 16, 32, 64, 128, 192, 256)
 TOKENS: Final = (256, 512, 1024, 2048, 4096, 8192)
 #: Behind a gate fixed limits may have what the law has, too: a budget for each step, as shares of a token's objective,
 #: and another margin of the gate. C is then at its most; the budget takes its place.
-BUDGETS: Final = (0.92, 1.0, 1.5, 2.5)
+BUDGETS: Final = (STEP_MARGIN, 1.0, 1.5, 2.5)
 BUDGETED_SEQS: Final = (16, 64, 128, 256)
 GATE_MARGINS: Final = (0.7, GATE_MARGIN, 0.95)
 #: A grid for the impatient; limits by hand are in it.
 COARSE: Final = ((32, 256), (512, 2048, 8192))
-COARSE_BUDGETS: Final = ((0.92, 2.5), (64, 256), (GATE_MARGIN,))
+COARSE_BUDGETS: Final = ((STEP_MARGIN, 2.5), (64, 256), (GATE_MARGIN,))
 #: vLLM's defaults, by version and front end, and the small C of a person's hand.
 BY_HAND: Final = ((256, 2048), (256, 8192), (256, 512))
 TICKS: Final = (1.0, 5.0, 15.0)

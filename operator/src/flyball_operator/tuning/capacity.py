@@ -19,7 +19,7 @@ from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.predict import largest, predict, steady, use
 from flyball_operator.tuning.spec import Objective, TuningSpec
 
-#: Of a queue by chance, one request in a hundred meets so many times the mean.
+#: Of a queue by chance, one request in twenty waits longer than so many times the mean (e⁻³): that is the headroom.
 TAIL: Final = 3.0
 #: Thresholds that cannot be kept are doubled so often at most.
 DOUBLINGS: Final = 20.0
