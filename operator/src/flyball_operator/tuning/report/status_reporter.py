@@ -1,0 +1,164 @@
+"""What status, events and metrics say of one service's tuning, after each decision."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flyball_engine.contract import Limits
+from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, TuningStatus
+from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
+from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.actuate.stall_fallback import StallFallback
+from flyball_operator.tuning.estimate import doubts
+from flyball_operator.tuning.observe.signal_history import SignalHistory
+from flyball_operator.tuning.observe.signals import Observation, Signals, blind_spot
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.report import conditions, status_codec
+from flyball_operator.tuning.report.capacity_report import CapacityReport
+from flyball_operator.tuning.report.conditions import Progress
+from flyball_operator.tuning.report.decision_history import DecisionHistory
+from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
+from flyball_operator.tuning.report.liveness import Liveness
+from flyball_operator.tuning.service_context import ServiceContext
+from flyball_operator.tuning.state import STALE_SECONDS, Decision
+
+_WINDOW: Final = "5m"
+
+
+class StatusReporter:
+    """The memory of what was said of one service. `history`: the last decisions, as status keeps them."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        signals: SignalHistory,
+        engine_pods: EnginePods,
+        canary: CanaryRollout,
+        stall: StallFallback,
+        events: EventRecorder,
+    ) -> None:
+        self._context = context
+        self._signals = signals
+        self._engine_pods = engine_pods
+        self._canary = canary
+        self._stall = stall
+        self._events = events
+        service = context.service
+        self._capacity = CapacityReport(service, context.dependencies.clock)
+        self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
+        self.history = DecisionHistory(service.status.tuning.decisions)
+        helpless = events.reason(ConditionType.TUNED) == conditions.Reason.NOT_DECIDING
+        self.liveness = Liveness(context.dependencies, context.labels, helpless=helpless)
+
+    def asked_otherwise(self) -> None:
+        """Other objectives or bounds: what was found of the old ones is told no more."""
+        self._capacity.edited()
+
+    def observed(self) -> None:
+        """Take in what a tick has seen."""
+        self._order = conditions.order_status(self._order, self._signals.order, window=_WINDOW)
+
+    def decided(self, decision: Decision, observation: Observation) -> None:
+        """Take in what a tick has decided, and what came of the last decision one window after it."""
+        context, metrics, labels = self._context, self._context.metrics, self._context.labels
+        metrics.slow_pods(*labels, self._stall.compare_pods(self._events))
+        metrics.decided(*labels, decision, context.state.step_time.fit)
+        self._capacity.note(context.state)
+        metrics.capacity(*labels, self._capacity.balance(context.state))
+        self.liveness.decided(decision, context.state, observation, self._engine_pods)
+        if decision.output is not None:
+            self._binding = decision.output.binding
+        if isinstance(observation, Signals) and blind_spot(observation, STALE_SECONDS) is None:
+            self.history = self.history.observed(observation, context.spec, context.dependencies.wall())
+
+    async def say(self) -> None:
+        """Post what is news, and write how things are."""
+        states = self.states()
+        await self._events.announce(states, self._context.state.step_time.fit)
+        await self.write(states)
+
+    async def say_late(self) -> None:
+        """Say that no tick is completed any more."""
+        states = self.states(late=True)
+        # First what lasts: what keeps the tick from its end may be the event.
+        await self.write(states)
+        await self._events.announce(states, self._context.state.step_time.fit)
+
+    def ended(self) -> None:
+        """Nobody weighs the load any more."""
+        self._capacity.ended()
+
+    async def say_ended(self) -> None:
+        """Say that nobody tunes the service any more."""
+        await self.write(conditions.ended())
+
+    def states(self, *, late: bool = False) -> ConditionStates:
+        """Our conditions. `late`: no tick is completed any more."""
+        context, pods, live = self._context, self._engine_pods, self._context.setpoint
+        spec, state = context.spec, context.state
+        progress = Progress(
+            mode=spec.mode,
+            ready_pods=pods.ready,
+            applied_pods=pods.applied(live) if live is not None else 0,
+            trusted=context.trusted,
+            limits=conditions.shown(Policy.of(live)) if live is not None else "start values",
+            problems=conditions.FENCED if context.fenced else pods.problems(sheds=spec.refuses),
+            paused=spec.paused,
+            canary=self._canary.pod,
+            stalled=self.liveness.stall if late else None,
+            helpless=self.liveness.helpless if spec.live else None,
+            unordered=pods.unordered() if spec.orders else None,
+            unclassed=pods.unclassed() if spec.classes is not None else None,
+            learning=f"start values until the step-time model is trusted: {doubts.said(state.step_time.fit)}",
+        )
+        _, _, met = conditions.objectives_status(spec.objectives, self._signals.outcomes, window=_WINDOW)
+        lost = self._events.said(ConditionType.METRICS_AVAILABLE) == "False"
+        metrics = self._signals.verdict(ready_pods=pods.ready, lost=lost)
+        return {
+            ConditionType.METRICS_AVAILABLE: metrics,
+            ConditionType.TUNED: conditions.tuned_verdict(progress),
+            ConditionType.OBJECTIVES_MET: met,
+            ConditionType.CAPACITY_SUFFICIENT: conditions.capacity_verdict(
+                self._capacity.balance(state),
+                objectives=spec.objectives,
+                metrics=metrics,
+                known=self._capacity.known,
+                lengths=state.workload.lengths,
+            ),
+        }
+
+    async def write(self, states: ConditionStates) -> None:
+        """Hand the whole of our part to the writer, which knows what can wait."""
+        context, dependencies = self._context, self._context.dependencies
+        if not dependencies.leadership.may_act():
+            return
+        rows, met, _ = conditions.objectives_status(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
+        generation = context.service.metadata.generation
+        found: list[Condition] = [state.condition(kind, generation) for kind, state in states.items()]
+        await dependencies.writer.write(
+            context.service,
+            tuning=self._tuning(),
+            objectives=rows,
+            objectives_met=met,
+            desired_replicas=self._capacity.replicas(context.state, states[ConditionType.CAPACITY_SUFFICIENT]),
+            conditions=found,
+        )
+
+    def _tuning(self) -> TuningStatus:
+        context, pods, live = self._context, self._engine_pods, self._context.setpoint
+        mode, state = context.spec.mode, context.state
+        shadow = mode is Mode.RECOMMEND or (mode is Mode.AUTO and not context.spec.live)
+        return TuningStatus(
+            mode=mode,
+            epoch=context.generations.written_epoch,
+            generation=context.generations.generation,
+            setpoint=status_codec.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits())),
+            applied_pods=f"{pods.applied(live) if live is not None else 0}/{pods.ready}",
+            model=status_codec.model_status(state.step_time),
+            binding_objective=self._binding[:63],
+            capacity=self._capacity.capacity,
+            order=self._order if live is not None and live.on_time is not None else None,
+            recommended=status_codec.setpoint_status(state.policy) if shadow else None,
+            slow_pods=status_codec.slow_pods_status(self._stall.slow_pods),
+            decisions=self.history.decisions,
+        )
