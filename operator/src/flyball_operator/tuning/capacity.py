@@ -1,8 +1,8 @@
 """Capacity: what engines carry at the objectives, and how many of them the load needs.
 
 One core carries the arrivals of the largest batch at which the law's own prediction keeps every objective, with the
-lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with the wait that one request
-in a hundred meets. That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
+lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with `TAIL` times that on top.
+That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
 
 The number of replicas is advice: nothing here scales. Pure; seconds, tokens, requests per second, Unix seconds.
 """
@@ -19,7 +19,8 @@ from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.predict import largest, predict, steady, use
 from flyball_operator.tuning.spec import Objective, TuningSpec
 
-#: Of a queue by chance, one request in twenty waits longer than so many times the mean (e⁻³): that is the headroom.
+#: Mean waits that are added to the predicted one, as headroom: few wait longer than four times the mean (e⁻⁴, where
+#: waits are exponential).
 TAIL: Final = 3.0
 #: Thresholds that cannot be kept are doubled so often at most.
 DOUBLINGS: Final = 20.0
