@@ -23,8 +23,9 @@ from flyball_engine.bench.requests import Request
 from flyball_engine.bench.series import series_of
 from flyball_engine.bench.svg import decades, steps
 from flyball_engine.bench.table import ABSENT, figure, table
-from flyball_engine.contract import Limits, Setpoint, StrategyType
+from flyball_engine.contract import Limits, OnTime, Setpoint, Shed, StepBudget, StrategyType
 from support.exercises import MIXED, UNIFORM, a_measurement, a_point, a_sweep
+from support.story import a_model
 from support.wrong_inputs import command_lines
 
 WHEN = "2026-11-21T12:00:00+00:00"
@@ -82,6 +83,18 @@ class TestThePoints:
         assert (
             setpoint_of(Setting(batch_size=8), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 8
         )
+
+    def test_a_strategy_is_set_where_the_operator_orders_prompts_and_refuses(self) -> None:
+        tuned = Setpoint(
+            service="s",
+            epoch=1,
+            generation=7,
+            step=StepBudget(seconds=0.05, model=a_model(0.003, 0.0001)),
+            shed=Shed(ttft_deadline_seconds=2.0),
+            on_time=OnTime(first_token_deadline_seconds=2.0),
+        )
+        static = setpoint_of(Setting(strategy=STATIC), concurrency=16, ceiling=64, prior=tuned)
+        assert Setpoint.model_validate_json(static.model_dump_json()) == static, "engines accept it"
 
 
 class TestWhatCameOfAPoint:

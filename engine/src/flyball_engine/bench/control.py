@@ -129,7 +129,7 @@ class Switch:
 def setpoint_of(setting: Setting, *, concurrency: int, ceiling: int, prior: Setpoint) -> Setpoint:
     """`prior` with this setting: so many requests run together at most under every strategy, as far as the engine can.
 
-    The gate is off: it predicts first tokens as if requests joined in vLLM's own way, and would refuse by that.
+    Gate and on-time order are off: they go by first tokens of requests that join in vLLM's own way.
     """
     size = min(setting.batch_size or concurrency, ceiling)
     strategies: dict[StrategyType, Strategy] = {
@@ -141,7 +141,13 @@ def setpoint_of(setting: Setting, *, concurrency: int, ceiling: int, prior: Setp
     batching = Batching(strategy=strategies[setting.strategy] if setting.strategy else None)
     limits = prior.limits.model_copy(update={"max_num_active_seqs": size})
     return prior.model_copy(
-        update={"batching": batching, "limits": limits, "shed": None, "expires_seconds": 4 * 3_600.0}
+        update={
+            "batching": batching,
+            "limits": limits,
+            "shed": None,
+            "on_time": None,
+            "expires_seconds": 4 * 3_600.0,
+        }
     )
 
 
