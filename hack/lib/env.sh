@@ -117,6 +117,12 @@ dev_venv() {
   _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
+# docs_venv: the environment that builds the documentation site; prints its Python.
+docs_venv() {
+  local requirements="$FLYBALL_ROOT/requirements/docs.txt"
+  _venv docs "$(hash_of "$requirements")" "" "$requirements"
+}
+
 # vllm_requirements [VERSION]: prints the compiled requirements of that vLLM, given as 0.29, 0.29.0 or newest; without one, of the
 # version that the images and a run of all tests have. Accepted is what there are requirements of.
 vllm_requirements() {

@@ -1,4 +1,4 @@
-"""Writes what is generated: the CRD, the chart's copy, the page on vLLM's versions. Run by hack/gen and hack/check.
+"""Writes what is generated: the CRD, the chart's copy, pages of docs/. Run by hack/gen and hack/check.
 
 An argument names another root to write under, so that what is committed can be compared with it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import reference
 import versions
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
@@ -45,6 +46,9 @@ def main(root: Path) -> None:
         f"crds/{names.CRD_NAME}.yaml": crd,
         f"charts/flyball/templates/crd-{names.PLURAL}.yaml": chart_crd,
         "docs/versions.md": versions_page,
+        "docs/reference/api.md": reference.api_page,
+        "docs/reference/cli.md": reference.cli_page,
+        "docs/reference/tunables.md": reference.tunables_page,
     }
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the chart renders to, for four sets of values, and that the generated copies of the CRD are current."""
+"""What the chart renders to, for four sets of values, and that generated files are current."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ def test_the_chart_renders_as_committed(value_set: str, rewrite: bool) -> None:
         f"crds/{names.CRD_NAME}.yaml",
         f"charts/flyball/templates/crd-{names.PLURAL}.yaml",
         "docs/versions.md",
+        "docs/reference/api.md",
+        "docs/reference/cli.md",
+        "docs/reference/tunables.md",
     ],
 )
 def test_the_generated_files_are_current(path: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options, unknown = _parser().parse_known_args(arguments)
+    options, unknown = parser().parse_known_args(arguments)
     if unknown:
         # argparse would show the usage of `flyball` alone, which has none of the options that the command takes.
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -27,19 +27,20 @@ def _run(arguments: Sequence[str] | None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The parser; each command has its function in `run`."""
+    top = argparse.ArgumentParser(
         prog="flyball", description="Flyball: InferenceServices that keep their batching tuned."
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = top.add_subparsers(required=True, metavar="command")
     show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
     show.set_defaults(run=_crd, parser=show)
     explain.add_to(commands)
     replay.add_to(commands)
     size.add_to(commands)
-    return parser
+    return top
 
 
 def _crd(options: argparse.Namespace) -> int:
