@@ -19,8 +19,8 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.virtual import run
 from flyball_operator.api import names
 from flyball_operator.api.quantities import format_duration
-from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
 from flyball_operator.tuning.observe.signals import Missing, Observation, Outcome, Signals, Unobserved
+from flyball_operator.tuning.tunables import TUNABLES
 from support.manifests import Object
 from support.recordings import FOLDER, Recording, tick
 from support.service_tuners import AWAY, WITH_DEADLINE
@@ -180,7 +180,14 @@ _CLASSES: Final = ({"name": "interactive", "weight": 4}, {"name": "batch", "pref
 STORIES: Final[dict[str, Callable[[str], Recording]]] = {
     "canary-passes": story(_WORKING, dark(5), seen(150), pods=3),
     "canary-trips": story(
-        _WORKING, dark(5), seen(30), {"trip": "pod-1"}, {"trip": "pod-2"}, seen(30 + ROLLBACK_HOLD), seen(60), pods=3
+        _WORKING,
+        dark(5),
+        seen(30),
+        {"trip": "pod-1"},
+        {"trip": "pod-2"},
+        seen(30 + TUNABLES.rollback_hold),
+        seen(60),
+        pods=3,
     ),
     "canary-makes-no-step": story(engines(running=1), dark(5), seen(180), pods=3),
     "canary-of-a-new-model": story(_WORKING, seen(120), seen(120, slower=2.5), seen(60), pods=3),

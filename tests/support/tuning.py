@@ -8,7 +8,7 @@ from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
 from flyball_operator.tuning.control_input import ControlInput, Workload
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from support.plant import CPU
@@ -43,7 +43,7 @@ def inputs(
     **load: float,
 ) -> ControlInput:
     """What the law decides on."""
-    return ControlInput(model, workload(**load), objectives, MARGINS, envelope)
+    return ControlInput(model, workload(**load), objectives, margins(), envelope)
 
 
 def tuning(

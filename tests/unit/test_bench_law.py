@@ -16,7 +16,7 @@ from flyball_engine.simulator.core import Core
 from flyball_engine.simulator.presets import PRESETS
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import RequestLoad
 from flyball_operator.tuning.spec import Objective
 
@@ -87,7 +87,7 @@ def test_without_a_gate_the_law_sends_limits_and_the_time_of_a_step() -> None:
     assert len(said) > 1
     assert all(setpoint.shed is None for setpoint in said)
     assert said[-1].step is not None
-    assert said[-1].step.seconds == pytest.approx(MARGINS.token * CALM.tpot)
+    assert said[-1].step.seconds == pytest.approx(margins().token * CALM.tpot)
     assert said[-1].limits.given().keys() == {Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS}
 
 
@@ -97,7 +97,7 @@ def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget(
     last = said[-1]
     assert last.step is not None
     assert last.shed is not None
-    assert last.step.seconds == pytest.approx(MARGINS.token * CALM.tpot)
+    assert last.step.seconds == pytest.approx(margins().token * CALM.tpot)
     assert last.shed.ttft_deadline_seconds == CALM.ttft
     assert (last.limits.max_num_scheduled_tokens or 0) < CALM.tuning.envelope.tokens.most
 
@@ -170,7 +170,7 @@ def test_of_the_constant_setpoint_the_model_alone_is_learnt() -> None:
     learnt = [setpoint for setpoint in said if setpoint.step is not None]
     assert {setpoint.limits.max_num_active_seqs for setpoint in learnt} == {CALM.tuning.envelope.seqs.most}
     assert [setpoint.step.seconds for setpoint in learnt if setpoint.step] == pytest.approx(
-        [MARGINS.token * CALM.tpot] * len(learnt)
+        [margins().token * CALM.tpot] * len(learnt)
     )
 
 

@@ -12,11 +12,10 @@ from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
-from flyball_operator.tuning.filters.canary import PATIENCE_SECONDS, WINDOW_SECONDS, Canary, Ended, Showing, is_due
-from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
-from flyball_operator.tuning.first_policy import FIRST_TOKENS
+from flyball_operator.tuning.filters.canary import Canary, Ended, Showing, is_due
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.tunables import TUNABLES
 from support.service_tuners import AWAY, Engines, Harness
 from support.tuning import limits, signals, step_window
 from support.virtual_time import in_virtual_time, now
@@ -42,7 +41,7 @@ def working(number: int) -> Showing:
 
 
 def test_a_window_of_steps_under_it_is_enough() -> None:
-    windows = int(WINDOW_SECONDS / 5)
+    windows = int(TUNABLES.canary_window / 5)
     assert outcome(*(working(n) for n in range(windows))) is None
     assert outcome(*(working(n) for n in range(windows + 1))) == ""
 
@@ -60,7 +59,7 @@ def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: Showing, why: str) -> N
 
 
 def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
-    patience = int(PATIENCE_SECONDS / 5)
+    patience = int(TUNABLES.canary_patience / 5)
     silent, still = Showing(ready=True), Showing(ready=True, confirmed=True, busy=True, steps=100)
     for showing, why in ((silent, "did not confirm it"), (still, "made no step under it")):
         assert outcome(*[showing] * patience) is None
@@ -69,7 +68,7 @@ def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
 
 def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
     idle = Showing(ready=True, confirmed=True, steps=100)
-    assert outcome(*[idle] * (int(PATIENCE_SECONDS / 5) + 1)) == ""
+    assert outcome(*[idle] * (int(TUNABLES.canary_patience / 5) + 1)) == ""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
     assert f"in {first} alone" in story.message(TUNED)
     assert story.service.status.tuning.applied_pods == "1/3"
-    await seconds(story, tuner, WINDOW_SECONDS + 10)
+    await seconds(story, tuner, TUNABLES.canary_window + 10)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     assert story.service.status.tuning.applied_pods == "3/3"
     await seconds(story, tuner, 60, slower=2.0)
@@ -145,7 +144,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     canary_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
     await engine_pods.push(tried)
-    for _ in range(int(WINDOW_SECONDS / 5) + 2):
+    for _ in range(int(TUNABLES.canary_window / 5) + 2):
         canary_rollout.check(tried, trusted=True)
         await asyncio.sleep(5)
         await engine_pods.survey()
@@ -166,7 +165,7 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
     newest = story.service.status.tuning.decisions[0]
     assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 120 s"
     assert story.events.count("CanaryFailed") == 1
-    await seconds(story, tuner, ROLLBACK_HOLD - 40)
+    await seconds(story, tuner, TUNABLES.rollback_hold - 40)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     (again,) = await until_one_has_it(story, tuner)
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst"), again
@@ -214,7 +213,7 @@ async def test_what_pods_are_to_begin_with_all_have_at_once() -> None:
     story.sheds()
     tuner = story.tuner()
     await story.tick(tuner, AWAY)
-    assert {story.engines.limits(uid) for uid in story.engines.held} == {(128, FIRST_TOKENS)}
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {(128, TUNABLES.first_tokens)}
     assert story.condition(TUNED)[1] != "OnePodFirst"
 
 
@@ -223,7 +222,7 @@ async def test_a_pod_that_makes_no_step_under_it_keeps_it_from_the_others() -> N
     story = harness(works=False)
     tuner = story.tuner()
     await until_one_has_it(story, tuner)
-    await seconds(story, tuner, PATIENCE_SECONDS + 20)
+    await seconds(story, tuner, TUNABLES.canary_patience + 20)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert "made no step under it" in story.service.status.tuning.decisions[0].trigger
 

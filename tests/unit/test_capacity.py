@@ -9,16 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
-from flyball_operator.tuning.capacity import (
-    FEWER_SECONDS,
-    MEMORY_SECONDS,
-    MOST_GROWTH,
-    WEIGHED_SECONDS,
-    Balance,
-    Carried,
-    carried,
-    weighed,
-)
+from flyball_operator.tuning.capacity import Balance, Carried, carried, weighed
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
@@ -26,6 +17,7 @@ from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.conditions import ConditionState, Reason
 from flyball_operator.tuning.spec import Objective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 
@@ -116,7 +108,7 @@ def test_a_looser_objective_never_lets_less_be_carried(
 # The load against it.
 
 
-def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = WEIGHED_SECONDS) -> Balance:
+def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = TUNABLES.weighed_seconds) -> Balance:
     """What is known after so many windows of arrivals."""
     found, now = None, 1000.0
     for arrivals in loads:
@@ -137,7 +129,7 @@ def then(
 ) -> Balance:
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
-    at = now if now is not None else (before.at if before is not None else 0.0) + WEIGHED_SECONDS
+    at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.weighed_seconds
     return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at, unseen=unseen)
 
 
@@ -179,8 +171,8 @@ def test_an_overload_does_not_end_at_its_edge() -> None:
 def test_fewer_are_advised_only_after_minutes_with_room() -> None:
     calm = balance(*[4.0] * 5, pods=3)
     assert calm.advised == 3
-    assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS - 6, 4.0, pods=3).advised == 3
-    assert windows(calm, FEWER_SECONDS / WEIGHED_SECONDS + 1, 4.0, pods=3).advised == 1
+    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.weighed_seconds - 6, 4.0, pods=3).advised == 3
+    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.weighed_seconds + 1, 4.0, pods=3).advised == 1
     tight = windows(balance(*[9.5] * 5, pods=3), 100, 9.5, pods=3)
     assert tight.advised == 3, "two would carry it, but with too little to spare"
 
@@ -202,7 +194,7 @@ def test_what_the_busiest_of_those_minutes_needed_is_still_advised() -> None:
 
 def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
     calm = balance(*[4.0] * 10)
-    minute = MEMORY_SECONDS / WEIGHED_SECONDS
+    minute = TUNABLES.memory_seconds / TUNABLES.weighed_seconds
     chance = windows(calm, minute, 4.0, rate=0.0)
     assert verdict(chance).reason == Reason.SUFFICIENT
     lasting = windows(calm, minute + 1, 4.0, rate=0.0)
@@ -219,7 +211,7 @@ def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
 def test_while_some_pods_are_not_scraped_no_fewer_are_advised_and_that_is_said() -> None:
     whole = windows(balance(*[18.0] * 10, pods=4), 12, 18.0, pods=4)
     assert whole.advised == 4
-    half, minutes = whole, int(2 * FEWER_SECONDS / WEIGHED_SECONDS)
+    half, minutes = whole, int(2 * TUNABLES.fewer_seconds / TUNABLES.weighed_seconds)
     for _ in range(minutes):
         half = then(half, 9.0, pods=2, unseen=2)
     assert half.advised == 4
@@ -234,7 +226,7 @@ def test_while_some_pods_are_not_scraped_no_fewer_are_advised_and_that_is_said()
 
 def test_hardly_any_capacity_asks_for_no_thousand_pods_and_says_so() -> None:
     over = windows(balance(*[4.0] * 10, rate=0.01), 12, 4.0, rate=0.01)
-    assert over.advised == 2 * MOST_GROWTH
+    assert over.advised == 2 * TUNABLES.most_growth
     assert verdict(over).message.endswith("8 pods would not do, more than 4 times what runs is not advised")
     scaled = windows(over, 12, 4.0, rate=5.0, pods=8)
     assert verdict(scaled).status == "True"

@@ -23,7 +23,8 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState, start
+from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
 AUTO = tuning(TTFT, TPOT, GAP)
@@ -92,7 +93,7 @@ def test_what_was_not_observed_is_not_acted_on(reason: Missing) -> None:
 @pytest.mark.parametrize(("age", "fresh"), [(100.0, True), (130.0, False)])
 def test_samples_of_a_prometheus_that_scrapes_once_a_minute_are_fresh_for_two(age: float, fresh: bool) -> None:
     seldom = replace(signals(1000.0, age=age), window_seconds=180.0)
-    assert (blind_spot(seldom, STALE_SECONDS) is None) is fresh
+    assert (blind_spot(seldom, TUNABLES.stale_seconds) is None) is fresh
 
 
 def test_stale_samples_are_not_acted_on() -> None:

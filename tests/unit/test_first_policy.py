@@ -9,12 +9,12 @@ import pytest
 from flyball_engine.contract import LARGEST_LIMIT, Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.first_policy import FIRST_TOKENS
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 from support.service_tuners import AWAY, Harness
 from support.tuning import E2E, ENVELOPE, TPOT, TTFT, signals, tuning
 from support.virtual_time import in_virtual_time
@@ -24,8 +24,8 @@ SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
 
 def test_before_a_gate_so_many_prompt_tokens_wait_as_first_steps_serve_in_time() -> None:
     first = start(SHED).policy
-    assert first.limits.max_num_scheduled_tokens == FIRST_TOKENS
-    assert first.queued_tokens == int(FIRST_TOKENS * TTFT.seconds / TPOT.seconds)
+    assert first.limits.max_num_scheduled_tokens == TUNABLES.first_tokens
+    assert first.queued_tokens == int(TUNABLES.first_tokens * TTFT.seconds / TPOT.seconds)
     assert policy_of(setpoint_status(first)) == first, "the next leader goes on with it"
     _, decision = decide(start(SHED), signals(100.0), SHED, 100.0)
     assert decision.policy.shed is not None

@@ -9,14 +9,14 @@ import pytest
 from bench.plays import known_model
 from flyball_engine.simulator.presets import PRESETS
 from flyball_operator.tuning.control_input import ControlInput
-from flyball_operator.tuning.estimate.margins import MARGINS
-from flyball_operator.tuning.long_steps import LONGER
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
+from flyball_operator.tuning.tunables import TUNABLES
 from support.tuning import E2E, GAP, TPOT, TTFT, inputs
 
 FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
-MEAN = MARGINS.token * TOKEN.seconds
+MEAN = margins().token * TOKEN.seconds
 
 
 def documents(*objectives: Objective, **load: float) -> ControlInput:
@@ -25,12 +25,12 @@ def documents(*objectives: Objective, **load: float) -> ControlInput:
     held = {"decodes": 5.0, "kv_tokens": 430_000.0}
     here = inputs(*(objectives or (FIRST, TOKEN)), model=known_model(PRESETS["h100-8b"], 6700))
     envelope, asked = Envelope(Span(4, 256), Span(128, 8192)), replace(here.workload, **base | held | load)
-    return replace(here, workload=asked, envelope=envelope, margins=MARGINS)
+    return replace(here, workload=asked, envelope=envelope, margins=margins())
 
 
 def test_long_prompts_at_light_load_take_longer_steps_than_a_token_in_the_mean() -> None:
     output = choose(documents())
-    assert output.budget == pytest.approx(LONGER[0] * MEAN)
+    assert output.budget == pytest.approx(TUNABLES.longer[0] * MEAN)
     assert output.predicted.tpot <= TOKEN.seconds
 
 
@@ -41,9 +41,9 @@ def test_at_full_load_each_step_is_held_to_the_mean() -> None:
 def test_a_load_that_grows_ends_longer_steps_later_than_one_that_is_new_begins_them() -> None:
     budgets = [choose(documents(arrivals=rate / 10)).budget or 0.0 for rate in range(5, 60)]
     assert budgets == sorted(budgets, reverse=True)
-    rate = next(rate / 10 for rate, budget in enumerate(budgets, 5) if budget < LONGER[0] * MEAN)
-    there = replace(documents(arrivals=rate), budget=LONGER[0] * MEAN)
-    assert choose(there).budget == pytest.approx(LONGER[0] * MEAN)
+    rate = next(rate / 10 for rate, budget in enumerate(budgets, 5) if budget < TUNABLES.longer[0] * MEAN)
+    there = replace(documents(arrivals=rate), budget=TUNABLES.longer[0] * MEAN)
+    assert choose(there).budget == pytest.approx(TUNABLES.longer[0] * MEAN)
 
 
 def test_short_answers_and_short_prompts_have_no_longer_steps() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import LEAST_TOKEN_MARGIN, MARGINS, scattered
+from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.state import start
+from flyball_operator.tuning.tunables import TUNABLES
 from support.tuning import E2E, GAP, TPOT, TTFT, outcome, signals, tuning, workload
 
 
@@ -29,12 +30,12 @@ def test_answers_that_can_never_be_in_time_move_neither_margin_nor_budget() -> N
     assert policies_after(met=60, violated=40) == policies_after(met=100, violated=0)
     shed = policies_after(met=60, violated=40)[-1].shed
     assert shed is not None
-    assert shed.margin == MARGINS.first_token
+    assert shed.margin == margins().first_token
 
 
 def test_short_answers_need_more_room_with_speculation() -> None:
     short, long = (
-        scattered(MARGINS, (TPOT,), workload(output=output, drafted=4.0, made=2.0)).token for output in (32.0, 4000.0)
+        scattered(margins(), (TPOT,), workload(output=output, drafted=4.0, made=2.0)).token for output in (32.0, 4000.0)
     )
     assert short == pytest.approx(1 / (1 + 2.326 * 0.5**0.5 / 4), abs=1e-3), "99 of 100 by the normal distribution"
     assert long == 0.92, "the other margin is the narrower one"
@@ -42,7 +43,7 @@ def test_short_answers_need_more_room_with_speculation() -> None:
 
 def test_tokens_of_a_step_scatter_with_speculation() -> None:
     def margin(made: float) -> float:
-        return scattered(MARGINS, (TPOT,), workload(drafted=4.0, made=made)).token
+        return scattered(margins(), (TPOT,), workload(drafted=4.0, made=made)).token
 
     assert margin(2.5) < 0.92
     assert margin(1.0) == margin(4.0) == 0.92, "where none or all are accepted nothing is left to chance"
@@ -50,5 +51,5 @@ def test_tokens_of_a_step_scatter_with_speculation() -> None:
 
 def test_scatter_narrows_a_margin_so_far_and_that_of_gaps_not_at_all() -> None:
     noisy = workload(output=1.0, drafted=33.0, made=16.0)
-    assert scattered(MARGINS, (TPOT,), noisy).token == LEAST_TOKEN_MARGIN
-    assert scattered(MARGINS, (TTFT, GAP), noisy) == MARGINS
+    assert scattered(margins(), (TPOT,), noisy).token == TUNABLES.least_token_margin
+    assert scattered(margins(), (TTFT, GAP), noisy) == margins()

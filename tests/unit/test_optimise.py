@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.tuning.control_input import GAP_SHARE, Margins
-from flyball_operator.tuning.estimate.margins import LEAST_TOKEN_MARGIN, MARGINS
-from flyball_operator.tuning.optimise import LEAST_CHUNK, LEAST_FIRST_SHARE, choose
+from flyball_operator.tuning.control_input import Margins
+from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
+from flyball_operator.tuning.tunables import TUNABLES
 from support.plant import A100, H100
 from support.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 
@@ -25,7 +26,7 @@ NARROW = Margins(token=0.9, first_token=0.8)
 def test_the_batch_is_what_keeps_tokens_beside_a_least_chunk() -> None:
     here = inputs(TPOT)
     output, budget = choose(here), TPOT.seconds * here.margins.token
-    assert here.step(output.seqs, LEAST_CHUNK) <= budget < here.step(output.seqs + 1, LEAST_CHUNK)
+    assert here.step(output.seqs, TUNABLES.least_chunk) <= budget < here.step(output.seqs + 1, TUNABLES.least_chunk)
     assert output.binding == "tpot"
 
 
@@ -88,8 +89,8 @@ def test_equal_bounds_pin_a_limit() -> None:
     [
         ((TTFT, TPOT), 0.9 * TPOT.seconds),
         ((TPOT,), 0.9 * TPOT.seconds),
-        ((TTFT, GAP), 0.9 * GAP_SHARE * GAP.seconds),
-        ((TTFT, GAP, replace(TPOT, seconds=0.5)), 0.9 * GAP_SHARE * GAP.seconds),
+        ((TTFT, GAP), 0.9 * TUNABLES.gap_share * GAP.seconds),
+        ((TTFT, GAP, replace(TPOT, seconds=0.5)), 0.9 * TUNABLES.gap_share * GAP.seconds),
         ((TTFT,), None),
         ((E2E,), None),
         ((E2E, TPOT), 0.9 * TPOT.seconds),
@@ -115,7 +116,7 @@ def test_the_token_limit_is_the_step_that_the_budget_allows_beside_the_mean_batc
 @pytest.mark.parametrize("drafted", [1.0, 5.0])
 def test_a_step_has_room_for_the_whole_batch_and_a_chunk(drafted: float) -> None:
     output = choose(inputs(TTFT, TPOT, drafted=drafted, made=min(2.0, drafted), decodes=60.0))
-    assert output.tokens >= min(2048, int(drafted * output.seqs + LEAST_CHUNK))
+    assert output.tokens >= min(2048, int(drafted * output.seqs + TUNABLES.least_chunk))
 
 
 def test_one_law_fits_devices_that_differ_tenfold() -> None:
@@ -135,9 +136,9 @@ def test_a_token_objective_that_leaves_prompts_no_room_bounds_no_step() -> None:
 
 def test_scatter_does_not_narrow_a_budget_until_its_objective_is_given_up() -> None:
     tight = inputs(TTFT, replace(TPOT, seconds=0.01))
-    narrowed = choose(replace(tight, margins=replace(MARGINS, token=LEAST_TOKEN_MARGIN)))
+    narrowed = choose(replace(tight, margins=replace(margins(), token=TUNABLES.least_token_margin)))
     assert narrowed.given_up == ()
-    assert narrowed.budget == choose(replace(tight, margins=MARGINS)).budget
+    assert narrowed.budget == choose(replace(tight, margins=margins())).budget
 
 
 # The deadline.
@@ -154,5 +155,5 @@ def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_t
     short, long = (choose(inputs(E2E, output=output, ratio=120 / output)) for output in (10.0, 300.0))
     assert short.deadline is not None
     assert long.deadline is not None
-    assert E2E.seconds > short.deadline > long.deadline >= LEAST_FIRST_SHARE * E2E.seconds
+    assert E2E.seconds > short.deadline > long.deadline >= TUNABLES.least_first_share * E2E.seconds
     assert choose(inputs(E2E, TTFT)).deadline == TTFT.seconds

@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.contract import OnTime, Shed
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
@@ -40,7 +40,7 @@ def after_an_edit(state: TuningState, **changed: object) -> tuple[TuningState, s
 
 def test_with_a_model_prompts_are_ordered_by_the_first_token_objective() -> None:
     policy = at_rest().policy
-    assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=MARGINS.first_token)
+    assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=margins().first_token)
     assert policy.shed is None
     assert policy.step is not None, "the order needs the model"
     assert policy.step.model.trusted
@@ -59,7 +59,7 @@ def test_who_refuses_and_who_lets_wait_gets_the_same_limits_and_budget() -> None
 
 
 def test_behind_a_gate_both_have_the_same_deadline() -> None:
-    policy, margin = at_rest(SHED).policy, MARGINS.first_token
+    policy, margin = at_rest(SHED).policy, margins().first_token
     assert policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=margin)
     assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=margin)
 

@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob, RequestClass, Shed
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import asked_deadlines
 from flyball_operator.tuning.report.conditions import shown
@@ -41,15 +41,15 @@ def at_rest(spec: TuningSpec) -> TuningState:
 
 def test_each_class_with_a_first_token_objective_has_its_deadline() -> None:
     policy = at_rest(MIXED).policy
-    assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=MARGINS.first_token)
+    assert policy.on_time == OnTime(first_token_deadline_seconds=TTFT.seconds, margin=margins().first_token)
     assert policy.class_deadlines == (("chat", 0.5),)
     assert "2s, 500ms for chat" in shown(policy)
 
 
 def test_where_only_a_class_has_objectives_all_other_requests_are_batch_work() -> None:
     policy = at_rest(replace(ALONE, overload=Overload.SHED)).policy
-    assert policy.on_time == OnTime(margin=MARGINS.first_token)
-    assert policy.shed == Shed(margin=MARGINS.first_token)
+    assert policy.on_time == OnTime(margin=margins().first_token)
+    assert policy.shed == Shed(margin=margins().first_token)
     assert policy.class_deadlines == (("chat", 0.5),)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.tuning.capacity import WEIGHED_SECONDS, Carried, weighed
+from flyball_operator.tuning.capacity import Carried, weighed
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.report.capacity_report import STALE_SECONDS
 from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.tuner import Tuner
 from support.service_tuners import AWAY, WITH_DEADLINE, Harness
 from support.tuners import ScriptedReader
@@ -205,7 +206,13 @@ def test_autoscalers_read_both_figures_while_they_are_known() -> None:
         metrics.capacity("team", "chat", known)
         assert "chat" not in generate_latest(registry).decode()
         known = weighed(
-            known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=WEIGHED_SECONDS * min(number, 3)
+            known,
+            Carried(rate=5.0),
+            arrivals=14.0,
+            cores=2,
+            pods=2,
+            spec=spec,
+            now=TUNABLES.weighed_seconds * min(number, 3),
         )
     metrics.capacity(
         "team", "chat", weighed(known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=60.0)

@@ -10,23 +10,16 @@ from flyball_engine.contract import Shed
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.estimate.step_time import Doubt, Fit, StepTimeEstimator
 from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.policy import (
-    MOVED,
-    NO_BUDGET,
-    Policy,
-    asked_deadline,
-    difference,
-    model_spec,
-    settled,
-)
+from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, settled
 from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 from support.plant import CPU
 from support.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 
@@ -34,7 +27,7 @@ SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
 NARROW = Margins(token=0.9, first_token=0.8)
 CHOICE = choose(inputs(TTFT, TPOT))
 #: What a step may take by the objectives.
-ASKED = MARGINS.token * TPOT.seconds
+ASKED = margins().token * TPOT.seconds
 PRESENT = settled(Policy(limits=limits(16, 2048)), limits(16, 2048), CHOICE, CPU, NARROW, SHED)
 
 
@@ -109,7 +102,7 @@ def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
     overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0)
     busy = signals(120.0, running=120.0, waiting=20.0)
     first, _, later = ticks(start(SHED), overload, signals(115.0), busy)
-    assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=MARGINS.first_token)
+    assert first.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=margins().first_token)
     assert start(SHED).limits == limits(128, 512)
     assert first.policy.limits == limits(128, 2048), "the budget holds the steps now"
     assert first.policy.budget == pytest.approx(CPU.seconds(decodes=40, prefill_tokens=900) / 2, rel=0.1), (
@@ -123,7 +116,7 @@ def test_an_overload_that_shows_full_steps_alone_is_refused_by_them() -> None:
 def test_an_overload_is_refused_before_any_request_came_to_its_end() -> None:
     overload = signals(100.0, window=full_steps(100.0), waiting=200.0, running=40.0, arrivals=20.0, finished=0.0)
     (decision,) = ticks(start(SHED), overload)
-    assert decision.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=MARGINS.first_token)
+    assert decision.policy.shed == Shed(ttft_deadline_seconds=TTFT.seconds, margin=margins().first_token)
 
 
 def test_without_a_deadline_full_steps_alone_decide_nothing() -> None:
@@ -190,8 +183,8 @@ def test_with_a_model_budget_deadline_and_margin_are_sent_together() -> None:
     assert step is not None
     assert shed is not None
     assert step.model.trusted
-    assert step.seconds == pytest.approx(MARGINS.token * TPOT.seconds)
-    assert (shed.ttft_deadline_seconds, shed.margin) == (TTFT.seconds, MARGINS.first_token)
+    assert step.seconds == pytest.approx(margins().token * TPOT.seconds)
+    assert (shed.ttft_deadline_seconds, shed.margin) == (TTFT.seconds, margins().first_token)
     assert (decision.policy.limits.max_num_scheduled_tokens or 0) < 512, "the step that the budget allows"
     assert decision.trigger.endswith("; what can meet ttft is served first, what would miss ttft is refused")
 
@@ -202,9 +195,9 @@ def test_at_rest_nothing_is_sent() -> None:
 
 def test_a_model_is_sent_anew_when_it_says_something_else() -> None:
     nearly, other = (replace(CPU, c1=CPU.c1 * by, c2=CPU.c2 * by) for by in (1.02, 1.3))
-    assert difference(CPU, nearly) < MOVED < difference(CPU, other)
+    assert difference(CPU, nearly) < TUNABLES.moved < difference(CPU, other)
     # Of the largest steps it is a small part, of those of a few decodes nearly all.
-    assert difference(CPU, replace(CPU, t0=2 * CPU.t0)) > 10 * MOVED
+    assert difference(CPU, replace(CPU, t0=2 * CPU.t0)) > 10 * TUNABLES.moved
     assert settled(PRESENT, PRESENT.limits, CHOICE, nearly, NARROW, SHED) == PRESENT
     sent = settled(PRESENT, PRESENT.limits, CHOICE, other, NARROW, SHED)
     assert sent.step is not None
@@ -245,7 +238,7 @@ def test_limits_that_move_take_the_newest_of_the_rest_with_them() -> None:
 
 def test_without_a_budget_the_model_is_sent_for_the_gate() -> None:
     policy = settled(
-        Policy(limits=limits(16, 2048)), limits(16, 2048), replace(CHOICE, budget=None), CPU, MARGINS, SHED
+        Policy(limits=limits(16, 2048)), limits(16, 2048), replace(CHOICE, budget=None), CPU, margins(), SHED
     )
     assert policy.step is not None
     assert policy.step.seconds == NO_BUDGET

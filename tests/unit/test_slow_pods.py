@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.tuning.observe.slow_pods import LASTING_SECONDS, SlowPod, told, watched
+from flyball_operator.tuning.observe.slow_pods import SlowPod, told, watched
+from flyball_operator.tuning.tunables import TUNABLES
 from support.service_tuners import Engines, Harness
 from support.tuning import signals
 from support.virtual_time import in_virtual_time, now
@@ -15,7 +16,7 @@ from support.virtual_time import in_virtual_time, now
 def named(*biases: float) -> dict[str, float]:
     """The pods that are named after these biases, of a, b, c and so on, lasted."""
     lags: dict[str, SlowPod] = {}
-    for moment in range(int(LASTING_SECONDS / 5) + 1):
+    for moment in range(int(TUNABLES.slow_for_seconds / 5) + 1):
         lags = watched(lags, dict(zip("abcdefgh", biases, strict=False)), 5.0 * moment)
     return told(lags)
 

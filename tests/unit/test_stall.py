@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
-from flyball_operator.tuning.filters.stall import STUCK_SECONDS, Stall, observed
+from flyball_operator.tuning.filters.stall import Stall, observed
+from flyball_operator.tuning.tunables import TUNABLES
 from support.tuning import limits
 
 
@@ -50,7 +51,7 @@ def after(*cores: CoreState) -> Stall | None:
     return found
 
 
-READINGS = int(STUCK_SECONDS / 15) + 1
+READINGS = int(TUNABLES.stuck_seconds / 15) + 1
 
 
 def test_five_that_wait_for_over_a_minute_beside_decodes_stand_still() -> None:

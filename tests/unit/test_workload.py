@@ -8,7 +8,7 @@ import pytest
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.estimate.margins import MARGINS, scattered
+from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
 from flyball_operator.tuning.observe.signals import CellKey, RequestLoad, Signals, StepWindow, Sums
 from support.tuning import TPOT, signals
@@ -80,7 +80,7 @@ def test_where_drafts_cease_a_decode_makes_one_token_at_once() -> None:
     found = demanded(*drafting, plain)
     assert found.made == 1.0
     assert 1.0 < found.drafted < 4.0, "what they cost is believed as slowly as it was"
-    assert scattered(MARGINS, (TPOT,), found).token > 0
+    assert scattered(margins(), (TPOT,), found).token > 0
 
 
 def test_steps_with_prompts_do_not_tell_of_drafts() -> None:

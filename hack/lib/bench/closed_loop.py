@@ -26,7 +26,6 @@ from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import (
-    UNEVEN_SECONDS,
     Cells,
     Observation,
     Outcome,
@@ -39,6 +38,7 @@ from flyball_operator.tuning.observe.signals import (
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import start
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds between two scrapes, unless decisions come more often; and the least that figures are taken over.
 SCRAPE_SECONDS: Final = 5.0
@@ -78,7 +78,7 @@ class ClosedLoop:
         self._tick = tick
         self._state = start(tuning)
         self._generation = 0
-        self._each: deque[list[int]] = deque(maxlen=int(UNEVEN_SECONDS / self._scrape_seconds))
+        self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.uneven_seconds / self._scrape_seconds))
         self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     @property

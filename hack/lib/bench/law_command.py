@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from bench.kept import Kept
+from bench.law_ablate import names
 from bench.options import Options
 from bench.report.page import page
 from bench.rows import KeptError
@@ -26,11 +27,14 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
         return "the part trace needs --trace FILE"
     if options.trace is None and (options.rate is not None or options.minutes is not None):
         return "--rate and --minutes are of a trace: name it with --trace FILE"
-    if options.scenarios and not set(parts) <= {"open", "gated"}:
-        return "--scenario is of the parts open and gated: name them with --part"
-    if unknown := set(options.scenarios).difference(_NAMES):
-        wrong, known = (", ".join(f"'{name}'" for name in found) for found in (sorted(unknown), _NAMES))
-        return f"no scenario {wrong}: there are {known}"
+    if options.scenarios and not set(parts) <= {"open", "gated", "ablate"}:
+        return "--scenario is of the parts open, gated and ablate: name them with --part"
+    for what, given, known in (
+        ("constant", options.ablate, ("all", *names())),
+        ("scenario", options.scenarios, _NAMES),
+    ):
+        if unknown := set(given).difference(known):
+            return f"no {what} {_listed(sorted(unknown))}: there are {_listed(known)}"
     try:
         Kept(options.out)
         if options.trace is not None:
@@ -38,6 +42,10 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
     except (KeptError, TraceError) as error:
         return str(error)
     return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def write_report(folder: Path, said: Mapping[str, Any]) -> Path:

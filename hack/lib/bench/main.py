@@ -34,6 +34,7 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
         "gated": "law_gated",
         "order": "law_order",
         "robust": "law_robust",
+        "ablate": "law_ablate",
         "trace": "law_trace",
     },
     "tick": {"tick": "tick"},
@@ -68,6 +69,7 @@ COMMANDS: Final = {"law": "law_command", "live": "live.command"}
 MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "seeds": ("law",),
     "scenario": ("law",),
+    "ablate": ("law",),
     "quick": ("law", "live"),
     "out": ("law", "live"),
     "trace": ("law",),
@@ -119,16 +121,19 @@ def run() -> int:
 
 
 def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
-    """Of the law a trace is a part of its own: with one it is that alone, without one all others."""
+    """Of the law a trace and the ablation are parts of their own: if asked for, that alone, else all others."""
     if asked.name != "law":
         return parts
-    return [part for part in parts if (part == "trace") == (asked.trace is not None)]
+    if asked.ablate:
+        return ["ablate"]
+    return [part for part in parts if part != "ablate" and (part == "trace") == (asked.trace is not None)]
 
 
 def _options(asked: argparse.Namespace) -> Options:
     return Options(
         quick=asked.quick,
         seeds=asked.seeds,
+        ablate=() if "all" in asked.ablate else tuple(asked.ablate),
         out=asked.out,
         trace=asked.trace,
         rate=asked.rate,
@@ -183,6 +188,14 @@ def _arguments() -> argparse.Namespace:
         default=(),
         metavar="NAME",
         help="law: of the parts open and gated these scenarios alone",
+    )
+    parser.add_argument(
+        "--ablate",
+        nargs="+",
+        default=[],
+        metavar="CONSTANT",
+        help="law: what each of these constants of the law buys, or all of them: switched off, halved, half as much "
+        "again",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="law: a recorded load, with the columns of Azure's")
     parser.add_argument(

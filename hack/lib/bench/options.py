@@ -29,6 +29,8 @@ class Options:
 
     `scenarios`: the only ones of the law's comparisons, by name; absent all.
 
+    `ablate`: the constants of the law that are moved, absent all.
+
     `services`, `ticks`: of how many services the tuner's tick is measured, one after the other, over so many ticks.
     """
 
@@ -40,6 +42,7 @@ class Options:
     minutes: float | None = None
     preset: str = PRESET
     scenarios: tuple[str, ...] = ()
+    ablate: tuple[str, ...] = ()
     services: tuple[int, ...] = (1, 100, 1000)
     ticks: int = 20
 

@@ -16,10 +16,10 @@ from flyball_engine.simulator.presets import Preset
 from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.simulator.virtual import Event, build, retune, run
 from flyball_engine.simulator.workload import Phase, workload
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 
 #: The share of the token objective that a step may take: the law's own margin.
-STEP_MARGIN: Final = MARGINS.token
+STEP_MARGIN: Final = margins().token
 #: Seconds that a setpoint holds: longer than any run.
 NEVER_EXPIRES = 7 * 86_400.0
 

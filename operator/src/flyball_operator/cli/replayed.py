@@ -29,7 +29,8 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState, start
+from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: The least and the most of each limit over the engines, by its name.
 Ran = Mapping[str, tuple[float, float]]
@@ -118,7 +119,7 @@ class Replay:
     def tick(self, observation: Observation, ran: Ran, at: float) -> Decision:
         """Decide on what was observed at a Unix time, later than all before."""
         self.state, decision = decide(self.state, observation, self.spec, at)
-        missing = blind_spot(observation, STALE_SECONDS)
+        missing = blind_spot(observation, TUNABLES.stale_seconds)
         # Before the new decision: its own first window begins with it.
         if isinstance(observation, Signals):
             self.scraped = True

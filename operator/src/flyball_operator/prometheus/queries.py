@@ -18,7 +18,7 @@ from typing import Final
 
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_operator.api.names import LABEL_SERVICE_UID
-from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS
+from flyball_operator.tuning.tunables import TUNABLES
 
 NAMESPACE: Final = "namespace"
 #: The pod label as Prometheus spells it.
@@ -115,7 +115,7 @@ def load(window: int, targets: str = _TARGETS) -> str:
 
 def _uneven(*gauges: str) -> str:
     """What the fullest core has over the mean core, in the mean of some time; NaN where nobody has any."""
-    requests = " + ".join(f"avg_over_time({gauge}[{UNEVEN_SECONDS}s])" for gauge in gauges)
+    requests = " + ".join(f"avg_over_time({gauge}[{TUNABLES.uneven_seconds}s])" for gauge in gauges)
     return f"{_aggregate('max', requests)} / {_aggregate('avg', requests)}"
 
 

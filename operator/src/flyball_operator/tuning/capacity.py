@@ -18,23 +18,10 @@ from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.predict import largest, predict, steady, use
 from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.tunables import TUNABLES
 
-#: Mean waits that are added to the predicted one, as headroom: few wait longer than four times the mean (e⁻⁴, where
-#: waits are exponential).
-TAIL: Final = 3.0
 #: Thresholds that cannot be kept are doubled so often at most.
 DOUBLINGS: Final = 20.0
-#: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
-WEIGHED_SECONDS: Final = 15.0
-MEMORY_SECONDS: Final = 60.0
-#: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, and
-#: fewer replicas must carry the load with so much to spare.
-ALIKE: Final = 0.1
-#: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
-FEWER_SECONDS: Final = 300.0
-#: More replicas are never advised than so many times those that run: where hardly any rate keeps the objectives, more
-#: replicas do not either, and an autoscaler would follow any number.
-MOST_GROWTH: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +72,7 @@ class Balance:
     @property
     def settled(self) -> bool:
         """Whether a minute was seen: before, chance says too much."""
-        return self.at - self.since >= MEMORY_SECONDS - 0.5
+        return self.at - self.since >= TUNABLES.memory_seconds - 0.5
 
     @property
     def capacity(self) -> float:
@@ -112,7 +99,7 @@ def _uses(inputs: ControlInput, output: ControlOutput, decodes: float) -> dict[s
     """
     here = steady(inputs, decodes)
     held = tuple(objective for objective in inputs.objectives if objective.name not in output.given_up)
-    predicted = predict(here, output.seqs, step_budget(replace(here, objectives=held), output.seqs), tail=TAIL)
+    predicted = predict(here, output.seqs, step_budget(replace(here, objectives=held), output.seqs), tail=TUNABLES.tail)
     margins = replace(inputs.margins, first_token=1.0)
     uses = {objective.name: use(objective, predicted, margins) for objective in held}
     return uses | dict.fromkeys(output.given_up, math.inf)
@@ -141,7 +128,7 @@ def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str,
 
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
     """Whether the load is to be weighed again."""
-    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < WEIGHED_SECONDS - 0.5
+    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < TUNABLES.weighed_seconds - 0.5
 
 
 def weighed(  # noqa: PLR0913 - figures of one window, all by name
@@ -176,15 +163,17 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             shown_arrivals=arrivals,
             advised=advised or replicas + unseen,
         )
-    share = -math.expm1(-(now - before.at) / MEMORY_SECONDS)
+    share = -math.expm1(-(now - before.at) / TUNABLES.memory_seconds)
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf
     if found.reachable:
-        found, rate = (before.carried, before.rate) if now - failing_since < MEMORY_SECONDS - 0.5 else (found, 0.0)
+        found, rate = (
+            (before.carried, before.rate) if now - failing_since < TUNABLES.memory_seconds - 0.5 else (found, 0.0)
+        )
     elif before.rate > 0.0:
         rate = before.rate + share * (rate - before.rate)
-    over = arrivals > replicas * rate * (1.0 - ALIKE if before.overloaded else 1.0)
+    over = arrivals > replicas * rate * (1.0 - TUNABLES.alike if before.overloaded else 1.0)
     moved = replace(
         before,
         at=now,
@@ -198,7 +187,7 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     )
     shown = ((moved.shown_rate, rate), (moved.shown_arrivals, arrivals))
     # Figures that were right within a tenth may not say why it turned.
-    if over != before.overloaded or any(abs(new - old) > ALIKE * old for old, new in shown):
+    if over != before.overloaded or any(abs(new - old) > TUNABLES.alike * old for old, new in shown):
         moved = replace(moved, shown_rate=rate, shown_arrivals=arrivals)
     return _advised(moved)
 
@@ -211,10 +200,10 @@ def _advised(balance: Balance) -> Balance:
     """
     if balance.rate <= 0.0 or not balance.settled:
         return replace(balance, recent=((balance.at, balance.advised),), short=False)
-    most = MOST_GROWTH * (balance.replicas + balance.unseen)
+    most = TUNABLES.most_growth * (balance.replicas + balance.unseen)
     load = min(balance.arrivals / balance.rate, max(most, balance.advised) + 1.0)
-    needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - ALIKE)))
-    kept = (one for one in balance.recent if one[0] > balance.at - FEWER_SECONDS)
+    needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - TUNABLES.alike)))
+    kept = (one for one in balance.recent if one[0] > balance.at - TUNABLES.fewer_seconds)
     recent = (*kept, (balance.at, balance.advised if balance.unseen else roomy))
     fewer = min(balance.advised, max(count for _, count in recent))
     advised = max(fewer, min(most, needed))

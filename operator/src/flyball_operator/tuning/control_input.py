@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from flyball_engine.contract import DEFAULT_CLASS, Metric
 from flyball_engine.model import StepModel
 from flyball_operator.tuning.spec import Envelope, Objective
-
-#: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
-GAP_SHARE: Final = 0.85
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,5 +169,5 @@ class ControlInput:
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
             return objective.seconds * self.margins.token * self.workload.made
         if objective.metric is Metric.INTER_TOKEN_LATENCY:
-            return objective.seconds * self.margins.token * GAP_SHARE
+            return objective.seconds * self.margins.token * TUNABLES.gap_share
         return None

@@ -13,7 +13,7 @@ from flyball_engine.model import StepModel
 from flyball_operator.tuning import capacity
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Workload
 from flyball_operator.tuning.estimate import doubts
-from flyball_operator.tuning.estimate.margins import MARGINS, scattered
+from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.estimate.step_time import learn
 from flyball_operator.tuning.filters import hysteresis
 from flyball_operator.tuning.filters.hysteresis import HoldReason
@@ -28,9 +28,10 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
-from flyball_operator.tuning.policy import MOVED, Policy, asked_deadlines, rounded, settled
+from flyball_operator.tuning.policy import Policy, asked_deadlines, rounded, settled
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState
+from flyball_operator.tuning.state import Decision, TuningState
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 def decide(state: TuningState, observation: Observation, spec: TuningSpec, now: float) -> tuple[TuningState, Decision]:
@@ -38,7 +39,7 @@ def decide(state: TuningState, observation: Observation, spec: TuningSpec, now: 
     if (edited := _edited(state, spec)) is not None:
         moved, said = edited
         return moved, _decision(state, moved, now, None, said)
-    blind = blind_spot(observation, STALE_SECONDS)
+    blind = blind_spot(observation, TUNABLES.stale_seconds)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
         return state, _decision(state, state, now, HoldReason.NOT_OBSERVED, blind.detail if blind is not None else "")
     watched = _weigh(_watch(state, observation, observation.load), observation, observation.load, spec, now)
@@ -148,9 +149,9 @@ def _paced(
         return moved, decision
     # A first gate cannot wait: what is let in meanwhile is late.
     gates = decision.before.shed is None and decision.policy.shed is not None
-    if gates or not 0.0 <= decision.at - state.changed_at < hysteresis.CHANGES_APART:
+    if gates or not 0.0 <= decision.at - state.changed_at < TUNABLES.changes_apart:
         return replace(moved, changed_at=decision.at), decision
-    said = f"{decision.trigger}; changed less than {hysteresis.CHANGES_APART:.0f} s ago: this change waits"
+    said = f"{decision.trigger}; changed less than {TUNABLES.changes_apart:.0f} s ago: this change waits"
     return state, replace(decision, policy=state.policy, hold=HoldReason.CHANGED_OFTEN, trigger=said)
 
 
@@ -197,10 +198,10 @@ def _explored(
     step = state.policy.step
     if step is None or not spec.live or 0.0 <= now - state.changed_at < window:
         return state, _decision(state, state, now, HoldReason.LEARNING, _learning(state))
-    if step.seconds > (1.0 + MOVED) * asked:
+    if step.seconds > (1.0 + TUNABLES.moved) * asked:
         seconds = max(asked, step.seconds / 2)
     else:
-        seconds = asked if step.seconds < (1.0 - MOVED) * asked else step.seconds / 2
+        seconds = asked if step.seconds < (1.0 - TUNABLES.moved) * asked else step.seconds / 2
     policy = replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
     moved = replace(state, policy=policy)
     return moved, _decision(state, moved, now, None, _learning(state))
@@ -211,7 +212,7 @@ def _inputs(state: TuningState, model: StepModel, workload: Workload, spec: Tuni
         model,
         workload,
         spec.objectives,
-        scattered(MARGINS, spec.objectives, workload),
+        scattered(margins(), spec.objectives, workload),
         spec.envelope,
         budget=state.policy.budget,
     )

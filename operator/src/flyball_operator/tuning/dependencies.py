@@ -11,7 +11,7 @@ from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
 from flyball_operator.tuning.ports import Events, TunerStatusWriter
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from flyball_operator.tuning.state import STALE_SECONDS
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: Several ticks of the usual 5 s, each of which may wait for engines and for the API server.
 LATE_SECONDS: Final = 45.0
@@ -34,6 +34,6 @@ class Dependencies:
     wall: Callable[[], float]
     clock: Callable[[], float]
     control_port: int = CONTROL_PORT
-    grace_seconds: float = STALE_SECONDS
+    grace_seconds: float = TUNABLES.stale_seconds
     late_seconds: float = LATE_SECONDS
     given: dict[str, int] = field(default_factory=dict)

@@ -9,10 +9,8 @@ from flyball_engine.contract import LARGEST_LIMIT, Metric
 from flyball_operator.tuning.filters.hysteresis import replace_limits
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.tunables import TUNABLES
 
-#: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective: near
-#: full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several of them.
-FIRST_TOKENS: Final = 512
 _OF_TOKENS: Final = (Metric.TIME_PER_OUTPUT_TOKEN, Metric.INTER_TOKEN_LATENCY)
 
 
@@ -24,7 +22,7 @@ def first_policy(spec: TuningSpec) -> Policy:
     limits, span = spec.envelope.upper(), spec.envelope
     if not spec.refuses or not any(one.metric in _OF_TOKENS for one in spec.objectives):
         return Policy(limits=limits)
-    first = span.tokens.clip(max(FIRST_TOKENS, span.seqs.most))
+    first = span.tokens.clip(max(TUNABLES.first_tokens, span.seqs.most))
     limits = replace_limits(limits, seqs=span.seqs.most, tokens=first)
     return Policy(limits=limits, queued_tokens=_first_queue(spec, first))
 

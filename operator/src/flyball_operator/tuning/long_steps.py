@@ -15,22 +15,11 @@ single steps, and bound B itself. Pure.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlInput
-
-#: Longer by this than what is allowed in the mean; more wins nothing (found in simulation).
-LONGER: Final = (2.5, 1.5)
-#: A mean prompt must take this share of the first-token objective in steps of the mean, for longer ones to be worth it.
-LONG_PROMPT: Final = 1 / 3
-#: A load so many times that of now must be kept, too: it may grow until the next decision. Less is enough for a budget
-#: that is there already, so that it does not come and go with every window.
-AHEAD: Final = 2.0
-AHEAD_KEPT: Final = 1.5
-#: Of a mean answer's tokens what a short one has: where lengths are exponential, one in ten is shorter.
-SHORT_ANSWER: Final = 0.1
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 def step_budget(inputs: ControlInput, seqs: int) -> float | None:
@@ -41,17 +30,17 @@ def step_budget(inputs: ControlInput, seqs: int) -> float | None:
     first = min((o.seconds for o in inputs.objectives if o.metric in DEADLINES), default=math.inf)
     first *= inputs.margins.first_token
     chunk = inputs.chunk(inputs.decodes(seqs), mean)
-    if chunk < 1.0 or inputs.workload.uncached * mean < LONG_PROMPT * first * chunk:
+    if chunk < 1.0 or inputs.workload.uncached * mean < TUNABLES.long_prompt * first * chunk:
         return mean
     gaps = [
         budget
         for objective in inputs.objectives
         if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := inputs.token_budget(objective)) is not None
     ]
-    for times in LONGER:
+    for times in TUNABLES.longer:
         seconds = min(times * mean, *gaps, math.inf)
         present = inputs.budget is not None and inputs.budget >= 0.9 * seconds
-        ahead = AHEAD_KEPT if present else AHEAD
+        ahead = TUNABLES.ahead_kept if present else TUNABLES.ahead
         if seconds > mean and _kept(inputs, seqs, seconds, mean, ahead=ahead, burst=first):
             return seconds
     return mean
@@ -71,4 +60,4 @@ def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, ahead
     token = 1.0 / (busy / full + (1.0 - busy) / idle)
     # Tokens of the shortest answer that may be held up by a burst: the rest of it makes up for it.
     bears = burst * (1.0 - idle / full) / (mean - idle)
-    return token <= mean and bears <= SHORT_ANSWER * workload.output / workload.made
+    return token <= mean and bears <= TUNABLES.short_answer * workload.output / workload.made

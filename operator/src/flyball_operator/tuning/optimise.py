@@ -16,27 +16,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput
-from flyball_operator.tuning.estimate.margins import MARGINS
+from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.predict import largest, predict, sustained
 from flyball_operator.tuning.spec import Objective, of_class
-
-#: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
-LEAST_CHUNK: Final = 16.0
-#: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
-#: deadline that no request can meet, and with none served nothing would show that answers are short again.
-LEAST_FIRST_SHARE: Final = 0.25
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 def choose(inputs: ControlInput) -> ControlOutput:
     """What one core shall do. Never outside the envelope."""
     # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
-    wide = replace(inputs, margins=replace(inputs.margins, token=MARGINS.token))
+    wide = replace(inputs, margins=replace(inputs.margins, token=margins().token))
     inputs, held = max(((one, _feasible(one)) for one in (inputs, wide)), key=lambda found: len(found[1]))
     lost = tuple(objective.name for objective in inputs.objectives if objective not in held)
     calm = replace(inputs, objectives=held)
@@ -62,7 +56,7 @@ def _seqs(inputs: ControlInput, mean: float | None) -> int:
     span = inputs.envelope.seqs
     if mean is None:
         return span.most
-    return max(span.least, int(largest(span.most, lambda decodes: inputs.step(decodes, LEAST_CHUNK) <= mean)))
+    return max(span.least, int(largest(span.most, lambda decodes: inputs.step(decodes, TUNABLES.least_chunk) <= mean)))
 
 
 def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
@@ -73,7 +67,7 @@ def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
     if budget is None:
         return inputs.envelope.tokens.most
     decodes, drafted = inputs.decodes(seqs), inputs.workload.drafted
-    room = inputs.stages * seqs * drafted + LEAST_CHUNK
+    room = inputs.stages * seqs * drafted + TUNABLES.least_chunk
     return inputs.envelope.tokens.clip(max(room, decodes * drafted + inputs.chunk(decodes, budget)))
 
 
@@ -105,7 +99,7 @@ def _deadlines(inputs: ControlInput, token: float) -> dict[str, float]:
 
     def left(objective: Objective) -> float:
         taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0
-        return max(LEAST_FIRST_SHARE * objective.seconds, objective.seconds - taken)
+        return max(TUNABLES.least_first_share * objective.seconds, objective.seconds - taken)
 
     asking = [objective for objective in inputs.objectives if objective.metric in DEADLINES]
     names = dict.fromkeys(objective.of_class for objective in asking)

@@ -28,13 +28,11 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlOutput, Margins
-from flyball_operator.tuning.optimise import LEAST_FIRST_SHARE
 from flyball_operator.tuning.spec import Objective, TuningSpec, of_class
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: A model is sent anew when the time of some step moved by this share, a budget or a deadline when it moved by it.
-MOVED: Final = 0.05
 #: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
     (1, 0, 0, 0),
@@ -178,7 +176,7 @@ def asked_deadlines(present: Mapping[str, float], objectives: Sequence[Objective
         if had is not None:
             found[name] = asked_deadline(had, mine) or had
             continue
-        share = {Metric.TIME_TO_FIRST_TOKEN: 1.0, Metric.END_TO_END_LATENCY: LEAST_FIRST_SHARE}
+        share = {Metric.TIME_TO_FIRST_TOKEN: 1.0, Metric.END_TO_END_LATENCY: TUNABLES.least_first_share}
         found[name] = rounded(min(share[o.metric] * o.seconds for o in mine if o.metric in DEADLINES))
     return found
 
@@ -207,12 +205,12 @@ def _moved(present: Policy, wanted: Policy) -> bool:
         return True
     if step is None or new_step is None:
         return step is not new_step
-    alike = difference(step.model.step_model(), new_step.model.step_model()) <= MOVED
+    alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.moved
     return not (alike and _near(step.seconds, new_step.seconds))
 
 
 def _near(present: float, wanted: float) -> bool:
-    return abs(wanted - present) <= MOVED * present
+    return abs(wanted - present) <= TUNABLES.moved * present
 
 
 def difference(one: StepModel, other: StepModel) -> float:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_engine.contract import Metric
-from flyball_operator.tuning.control_input import GAP_SHARE, ControlInput, Margins, Prediction
+from flyball_operator.tuning.control_input import ControlInput, Margins, Prediction
 from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds that stand for a queue that only grows.
 UNBOUNDED: Final = 3600.0
@@ -58,7 +59,7 @@ def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
         Metric.TIME_TO_FIRST_TOKEN: (predicted.ttft, margins.first_token),
         Metric.END_TO_END_LATENCY: (predicted.e2e, margins.first_token),
         Metric.TIME_PER_OUTPUT_TOKEN: (predicted.tpot, margins.token),
-        Metric.INTER_TOKEN_LATENCY: (predicted.gap, margins.token * GAP_SHARE),
+        Metric.INTER_TOKEN_LATENCY: (predicted.gap, margins.token * TUNABLES.gap_share),
     }[objective.metric]
     return seconds / (objective.seconds * margin)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.capacity import Balance
@@ -14,9 +13,6 @@ from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.first_policy import first_policy
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
-
-#: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
-STALE_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,14 @@ from typing import Final
 from flyball_engine.contract import Metric
 from flyball_operator.tuning.control_input import Margins, Workload
 from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.tunables import TUNABLES
 
-#: Order and gate keep what comes of the queue near the prediction.
-MARGINS: Final = Margins(token=0.92, first_token=0.85)
-#: However much the tokens of a step scatter, so much of a token objective is aimed at.
-LEAST_TOKEN_MARGIN: Final = 0.70
-#: No objective is held for more than all requests but this share.
-LEAST_ALLOWED: Final = 1e-4
 _NORMAL: Final = NormalDist()
+
+
+def margins() -> Margins:
+    """The shares of the objectives that are aimed at."""
+    return Margins(token=TUNABLES.token_margin, first_token=TUNABLES.first_token_margin)
 
 
 def scattered(margins: Margins, objectives: tuple[Objective, ...], workload: Workload) -> Margins:
@@ -36,6 +36,6 @@ def scattered(margins: Margins, objectives: tuple[Objective, ...], workload: Wor
     token = margins.token
     for objective in objectives:
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
-            deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(LEAST_ALLOWED, objective.allowed)))
+            deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(TUNABLES.least_allowed, objective.allowed)))
             token = min(token, 1.0 / (1.0 + deviations * scatter))
-    return replace(margins, token=max(LEAST_TOKEN_MARGIN, token))
+    return replace(margins, token=max(TUNABLES.least_token_margin, token))

@@ -25,44 +25,13 @@ from scipy.optimize import nnls
 from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
+from flyball_operator.tuning.tunables import TUNABLES
 
-#: Rows kept per cell, the newest. Six windows of 15 s smooth noise and bound memory at 42 cells.
-ROWS_PER_CELL: Final = 6
-#: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
-LARGEST_ERROR: Final = 0.25
-LARGEST_CONDITION: Final = 1e4
-#: Steps that are alike are easily explained: that says something only if it is done well.
-LARGEST_ERROR_ALIKE: Final = 0.12
-#: Least evidence for steps that are alike: full ones may take two seconds, and of each kind few windows are kept.
-LEAST_ALIKE_STEPS: Final = 30
 #: Mean steps outside of this are no measurement, in seconds.
 SHORTEST_STEP: Final = 1e-6
 LONGEST_STEP: Final = 3600.0
-#: Least evidence for a fit: cells, and steps in them.
-LEAST_CELLS: Final = 4
-LEAST_STEPS: Final = 60
-#: Pull to the prior, as the relative error it costs to move a coefficient by its own unit: a first guess decides only
-#: what the data leave open, a proven model also what they show too faintly to be extrapolated from.
-GUESS_PULL: Final = 0.1
-PROVEN_PULL: Final = 0.4
-#: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
-ATTENTION_UNIT: Final = 3e-4
-#: Unit of d, likewise: a decode pays for a context of 400 tokens what a token costs (an 8B model on an H100). Where
-#: contexts are all alike, decodes and what they read go together: long ones are put down to d, short ones to β.
-KV_UNIT: Final = 2.5e-3
-#: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
-HUBER: Final = 0.15
-#: Another κ must lower the loss by this share, else the model would flicker between equals.
-KAPPA_GAIN: Final = 0.03
-#: What is kept, in seconds, once no model explains all that is remembered: four windows.
-CONTRADICTED_SECONDS: Final = 60.0
 #: A window that starts so long before the last one was read by another clock, in seconds.
 CLOCK_SET_BACK: Final = 300.0
-#: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
-CUSUM_DRIFT: Final = 0.5
-CUSUM_ALARM: Final = 5.0
-#: Residuals are never taken as finer than this: shared machines and step composition scatter that much.
-LEAST_NOISE: Final = 0.06
 
 Matrix = NDArray[np.float64]
 
@@ -115,7 +84,7 @@ class Fit:
     def foretells(self) -> bool:
         """Whether it may foretell steps like those it was learnt from, be it no model of others."""
         return self.trusted or (
-            self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= LARGEST_ERROR_ALIKE
+            self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= TUNABLES.largest_error_alike
         )
 
 
@@ -177,7 +146,7 @@ def _use(step_time: StepTimeEstimator) -> int:
 
 def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Row], at: float) -> StepTimeEstimator:
     watched = _watch(step_time, list(fresh.values()), at)
-    rows = {key: (*watched.rows.get(key, ()), row)[-ROWS_PER_CELL:] for key, row in fresh.items()}
+    rows = {key: (*watched.rows.get(key, ()), row)[-TUNABLES.rows_per_cell :] for key, row in fresh.items()}
     seen = watched.steps + sum(row.steps for row in fresh.values())
     learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
@@ -200,7 +169,7 @@ def _fitted(step_time: StepTimeEstimator) -> StepTimeEstimator:
 
 def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
     """No model explains all that is remembered, so it comes from different times: only the latest is kept."""
-    latest = _since(step_time.rows, step_time.until - CONTRADICTED_SECONDS)
+    latest = _since(step_time.rows, step_time.until - TUNABLES.contradicted_seconds)
     return replace(step_time, rows=latest, prior=None, proven=False, fit=None, forgotten=step_time.forgotten + 1)
 
 
@@ -292,9 +261,9 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
 
 def _fit(rows: Sequence[Row], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
     kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
-    pull, table = PROVEN_PULL if step_time.proven else GUESS_PULL, _Table(rows)
+    pull, table = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull, _Table(rows)
     fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=step_time.proven)}
-    best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - KAPPA_GAIN if kappa == kept else 1.0))
+    best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - TUNABLES.kappa_gain if kappa == kept else 1.0))
     model = _model(fits[best][0], best)
     fit = Fit(
         model=model,
@@ -318,7 +287,7 @@ def _units(prior: StepModel) -> Matrix:
     """How far each coefficient may be from the prior before it is surprising."""
     token = max(prior.c1, prior.c2, 1e-9)
     fixed = max(prior.t0, token)
-    return np.array([fixed, fixed / 2, token, token, token, ATTENTION_UNIT * token, KV_UNIT * token])
+    return np.array([fixed, fixed / 2, token, token, token, TUNABLES.attention_unit * token, TUNABLES.kv_unit * token])
 
 
 def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
@@ -329,10 +298,10 @@ def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Ma
     vector = _vector(prior)
     for _ in range(4):
         residual = np.abs(relative @ vector - 1.0)
-        root = np.sqrt(weight * np.minimum(1.0, HUBER / np.maximum(residual, 1e-9)))
+        root = np.sqrt(weight * np.minimum(1.0, TUNABLES.huber / np.maximum(residual, 1e-9)))
         vector, _ = nnls(np.vstack([relative * root[:, None], ridge]), np.concatenate([root, goal]))
     residual = np.abs(relative @ vector - 1.0)
-    loss = np.where(residual < HUBER, residual**2 / 2, HUBER * (residual - HUBER / 2))
+    loss = np.where(residual < TUNABLES.huber, residual**2 / 2, TUNABLES.huber * (residual - TUNABLES.huber / 2))
     return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
 
 
@@ -351,18 +320,18 @@ def _condition(table: _Table, kappa: int) -> float:
 
 
 def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
-    if fit.error > LARGEST_ERROR or not fit.model.charges:
+    if fit.error > TUNABLES.largest_error or not fit.model.charges:
         return Doubt.LARGE_ERROR
     if proven:
         return None
     sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
-    if fit.steps < LEAST_ALIKE_STEPS or not any(row.mixed for row in rows):
+    if fit.steps < TUNABLES.least_alike_steps or not any(row.mixed for row in rows):
         return Doubt.FEW_STEPS
-    if len(sizes) < LEAST_CELLS:
+    if len(sizes) < TUNABLES.least_cells:
         return Doubt.ALIKE
-    if fit.steps < LEAST_STEPS:
+    if fit.steps < TUNABLES.least_steps:
         return Doubt.FEW_STEPS
-    return Doubt.ILL_CONDITIONED if fit.condition > LARGEST_CONDITION else None
+    return Doubt.ILL_CONDITIONED if fit.condition > TUNABLES.largest_condition else None
 
 
 def _watch(step_time: StepTimeEstimator, fresh: Sequence[Row], at: float) -> StepTimeEstimator:
@@ -373,12 +342,12 @@ def _watch(step_time: StepTimeEstimator, fresh: Sequence[Row], at: float) -> Ste
     weights = table.weight * np.minimum(table.steps, 50.0)
     ratios = table.seconds / np.maximum(table.predicted(step_time.model), 1e-9)
     ratio = float((weights * ratios).sum() / weights.sum())
-    residual = (ratio - 1.0) / max(LEAST_NOISE, step_time.fit.error)
+    residual = (ratio - 1.0) / max(TUNABLES.least_noise, step_time.fit.error)
     old = step_time.cusum
-    slower = max(0.0, old.slower + residual - CUSUM_DRIFT)
-    faster = max(0.0, old.faster - residual - CUSUM_DRIFT)
+    slower = max(0.0, old.slower + residual - TUNABLES.cusum_drift)
+    faster = max(0.0, old.faster - residual - TUNABLES.cusum_drift)
     since = at if max(old.slower, old.faster) == 0 else old.since
-    if max(slower, faster) <= CUSUM_ALARM:
+    if max(slower, faster) <= TUNABLES.cusum_alarm:
         return replace(step_time, cusum=Cusum(slower, faster, since))
     return replace(
         step_time,

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
 
 from flyball_engine.contract import StepKind
 from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.observe.signals import UNEVEN_SECONDS, RequestLoad, StepWindow, Sums
-
-#: Share of what is known of requests and steps that is kept with each window: some ten of them are remembered.
-KEPT: Final = 0.9
-#: Tokens processed for a decode: fewer are no speculation, since counters of one scrape are extrapolated each by
-#: itself; and more are none either.
-LEAST_DRAFTED: Final = 1.2
-MOST_DRAFTED: Final = 33.0
+from flyball_operator.tuning.observe.signals import RequestLoad, StepWindow, Sums
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +39,12 @@ class Recent:
         pairs = ((self.requests, load.finished), (self.steps.decodes, total.decodes))
         part = min([1.0, *(old / new for old, new in pairs if old > 0.0 and new > 0.0)])
         return Recent(
-            requests=KEPT * self.requests + part * load.finished,
-            prompt=KEPT * self.prompt + part * load.prompt_tokens,
-            cached=KEPT * self.cached + part * load.cached_tokens,
-            output=KEPT * self.output + part * load.generated_tokens,
-            steps=_times(self.steps, KEPT).plus(_times(total, part)),
-            alone=_times(self.alone, KEPT).plus(_times(alone, part)),
+            requests=TUNABLES.kept_per_window * self.requests + part * load.finished,
+            prompt=TUNABLES.kept_per_window * self.prompt + part * load.prompt_tokens,
+            cached=TUNABLES.kept_per_window * self.cached + part * load.cached_tokens,
+            output=TUNABLES.kept_per_window * self.output + part * load.generated_tokens,
+            steps=_times(self.steps, TUNABLES.kept_per_window).plus(_times(total, part)),
+            alone=_times(self.alone, TUNABLES.kept_per_window).plus(_times(alone, part)),
         )
 
 
@@ -130,8 +123,8 @@ def _drafted(alone: Sums) -> float:
 
     Steps of decodes alone tell. What prompts leave of a mixed step's tokens is a small difference of large sums.
     """
-    each = min(MOST_DRAFTED, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
-    return each if each >= LEAST_DRAFTED else 1.0
+    each = min(TUNABLES.most_drafted, alone.tokens / alone.decodes) if alone.decodes > 0.0 else 1.0
+    return each if each >= TUNABLES.least_drafted else 1.0
 
 
 def _fullest(load: RequestLoad, cores: int) -> float:
@@ -139,7 +132,7 @@ def _fullest(load: RequestLoad, cores: int) -> float:
 
     Of k cores that are alike the fullest gets √(2 ln k / n) more than the mean, to which n requests come.
     """
-    came = load.arrivals * UNEVEN_SECONDS
+    came = load.arrivals * TUNABLES.uneven_seconds
     if cores < 2 or came <= 0.0:
         return 1.0
     return max(1.0, min(float(cores), load.uneven) - math.sqrt(2.0 * math.log(cores) * cores / came))

@@ -7,16 +7,10 @@ like. Pure; seconds of one clock.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
-from flyball_operator.tuning.filters.hysteresis import ROLLBACK_HOLD
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.state import TuningState
-
-#: What the pod has to show, it has to show for a window of signals.
-WINDOW_SECONDS: Final = 15.0
-#: To confirm, and to make a step, it has so long; a pod that nobody asks anything shows nothing wrong in that time.
-PATIENCE_SECONDS: Final = 60.0
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +61,14 @@ class Canary:
         if not showing.confirmed:
             return Ended(f"{self.name} lost it")
         lasted, moved = now - self.confirmed_at, showing.steps > self.steps
-        if lasted < (WINDOW_SECONDS if moved else PATIENCE_SECONDS):
+        if lasted < (TUNABLES.canary_window if moved else TUNABLES.canary_patience):
             return self
         return Ended(f"{self.name} made no step under it" if showing.busy and not moved else "")
 
     def _confirming(self, showing: Showing, now: float) -> Canary | Ended:
         if showing.confirmed:
             return replace(self, confirmed_at=now, steps=showing.steps)
-        return Ended(f"{self.name} did not confirm it") if now - self.since >= PATIENCE_SECONDS else self
+        return Ended(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.canary_patience else self
 
 
 def is_due(*, live: bool, trusted: bool, vetted: bool, pods: int) -> bool:
@@ -97,6 +91,6 @@ def undone(state: TuningState, canary: Canary, ended: Ended, now: float) -> tupl
     moved = replace(
         state,
         policy=canary.before,
-        held_until=now + ROLLBACK_HOLD,
+        held_until=now + TUNABLES.rollback_hold,
     )
-    return moved, f"{ended.why}: what it alone was given is undone, held for {ROLLBACK_HOLD:.0f} s"
+    return moved, f"{ended.why}: what it alone was given is undone, held for {TUNABLES.rollback_hold:.0f} s"

@@ -6,19 +6,11 @@ Each change is a setpoint that every pod must confirm, so what noise asks for is
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.spec import Envelope
-
-#: A change must be worth it: relative change of S and of C up to which the limits stay.
-SEQS_HYSTERESIS: Final = 0.10
-TOKENS_HYSTERESIS: Final = 0.20
-#: A policy that an engine was seen to fail under is not tried again for so long.
-ROLLBACK_HOLD: Final = 120.0
-#: Seconds between two changes that the law makes by itself: six in any minute at most.
-CHANGES_APART: Final = 10.0
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 class HoldReason(StrEnum):
@@ -41,8 +33,8 @@ class HoldReason(StrEnum):
 def restrain(current: Limits, output: ControlOutput, envelope: Envelope) -> tuple[Limits, HoldReason | None]:
     """The limits that the law wants where they are worth a change; a reason if they are the current ones."""
     seqs, tokens = _given(current, envelope)
-    new_seqs = seqs if _near(output.seqs, seqs, SEQS_HYSTERESIS) else output.seqs
-    new_tokens = tokens if _near(output.tokens, tokens, TOKENS_HYSTERESIS) else output.tokens
+    new_seqs = seqs if _near(output.seqs, seqs, TUNABLES.seqs_hysteresis) else output.seqs
+    new_tokens = tokens if _near(output.tokens, tokens, TUNABLES.tokens_hysteresis) else output.tokens
     if (new_seqs, new_tokens) == (seqs, tokens):
         return current, HoldReason.GOOD_ENOUGH
     return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None

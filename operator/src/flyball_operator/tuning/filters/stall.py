@@ -8,7 +8,6 @@ run, as under a budget which the running ones use up. Pure; seconds of one clock
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from flyball_engine.contract import CoreState, StrategyType
 from flyball_operator.tuning.filters.hysteresis import HoldReason
@@ -16,15 +15,7 @@ from flyball_operator.tuning.observe.signals import Observation, Signals, Unobse
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
-
-#: Longer than the engine's watchdog takes, which has a minute where a connector moves KV caches between engines.
-STUCK_SECONDS: Final = 75.0
-#: A batch that runs may leave a long prompt too little memory, and then it rightly waits.
-KV_FREE: Final = 0.5
-#: Under a policy that lives so long without a standstill, and lets requests finish, engines are known to work.
-PROVEN_SECONDS: Final = 60.0
-#: What was fallen back to stays so long. Then the law may try again: the load may be another.
-FALL_BACK_HOLD: Final = 300.0
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +34,7 @@ class Stall:
     @property
     def stuck(self) -> bool:
         """Whether it lasted long enough to be no chance."""
-        return self.seen - self.since >= STUCK_SECONDS
+        return self.seen - self.since >= TUNABLES.stuck_seconds
 
 
 def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
@@ -51,7 +42,7 @@ def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
     places = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
         return None
-    if core.running > 0 and (core.kv_cache_usage > KV_FREE or (places is not None and core.running >= places)):
+    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (places is not None and core.running >= places)):
         return None
     prefilled = sum(sums.prefill_tokens for sums in core.steps)
     steps = sum(sums.steps for sums in core.steps)
@@ -74,7 +65,7 @@ class Proven:
             return replace(self, live=live, since=now)
         if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
             return self
-        works = moving and observation.load.finished >= 1 and now - self.since >= PROVEN_SECONDS
+        works = moving and observation.load.finished >= 1 and now - self.since >= TUNABLES.proven_seconds
         return replace(self, policy=live) if works else self
 
 
@@ -94,9 +85,9 @@ def fall_back(
     moved = replace(
         state,
         policy=target.within(sheds=spec.sheds, orders=spec.orders),
-        held_until=decision.at + FALL_BACK_HOLD,
+        held_until=decision.at + TUNABLES.fall_back_hold,
     )
     what = "start values" if target == start else "what worked before"
-    said = f"requests stand still on {where} with places free: {what}, held for {FALL_BACK_HOLD:.0f} s"
+    said = f"requests stand still on {where} with places free: {what}, held for {TUNABLES.fall_back_hold:.0f} s"
     hold = HoldReason.ROLLED_BACK if moved.policy == decision.before else None
     return moved, replace(decision, policy=moved.policy, hold=hold, trigger=said, output=None)

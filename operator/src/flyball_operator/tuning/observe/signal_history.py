@@ -23,7 +23,7 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.conditions import ConditionState
-from flyball_operator.tuning.state import STALE_SECONDS
+from flyball_operator.tuning.tunables import TUNABLES
 
 NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
 
@@ -49,7 +49,7 @@ class SignalHistory:
         """Take in what a tick brings. The last counts stay as long as it takes to call it an outage: of minutes."""
         now = self._clock()
         self.observation = observation
-        if blind_spot(observation, STALE_SECONDS) is None:
+        if blind_spot(observation, TUNABLES.stale_seconds) is None:
             self._observed_at = now
         if isinstance(observation, Signals):
             self._twice = observation.twice
@@ -87,7 +87,7 @@ class SignalHistory:
 
     def verdict(self, *, ready_pods: int, lost: bool) -> ConditionState:
         """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
-        missing, now = blind_spot(self.observation, STALE_SECONDS), self._clock()
+        missing, now = blind_spot(self.observation, TUNABLES.stale_seconds), self._clock()
         if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):
             return conditions.metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
         young = self._observed_at is None and not lost and now - self._began_at < self._grace_seconds

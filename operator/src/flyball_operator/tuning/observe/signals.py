@@ -22,10 +22,6 @@ from flyball_engine.contract import StepKind, StepSums
 LEAST_READ_BACK_SECONDS: Final = 30.0
 
 
-#: Over so long it is seen how unevenly cores are loaded: in a window of signals chance makes more of a difference.
-UNEVEN_SECONDS: Final = 120
-
-
 class Missing(StrEnum):
     """Why something could not be observed."""
 

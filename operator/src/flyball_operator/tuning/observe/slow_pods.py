@@ -10,17 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-#: A pod stands out by this factor over the median, of an even number the lower one; of two nobody knows which one is
-#: usual, so that it takes more. Below the lower factor it no longer does.
-SLOWER: Final = 1.3
-SLOWER_OF_TWO: Final = 1.6
-NO_LONGER: Final = 0.9
-#: For so long: a stall, or a burst of long prompts, passes.
-LASTING_SECONDS: Final = 180.0
-#: The factor that is shown stays while it is right within this.
-SHOWN_WITHIN: Final = 0.2
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 class Event(NamedTuple):
@@ -42,20 +34,20 @@ class SlowPod:
 
 def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, SlowPod]:
     """At the start of a leader: the pods that status names, and their factors."""
-    return {name: SlowPod(now - LASTING_SECONDS, factor, told=True) for name, factor in known}
+    return {name: SlowPod(now - TUNABLES.slow_for_seconds, factor, told=True) for name, factor in known}
 
 
 def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: float) -> dict[str, SlowPod]:
     """The pods that stand out, by name; `biases`: what steps take over what the model says, of each pod that tells."""
     found: dict[str, SlowPod] = {}
-    usual, least = median_low(biases.values() or [1.0]), SLOWER if len(biases) > 2 else SLOWER_OF_TWO
+    usual, least = median_low(biases.values() or [1.0]), TUNABLES.slower if len(biases) > 2 else TUNABLES.slower_of_two
     for name, bias in biases.items():
         lag, factor = before.get(name), bias / usual
-        if factor < (least * NO_LONGER if lag is not None and lag.told else least):
+        if factor < (least * TUNABLES.no_longer_slower if lag is not None and lag.told else least):
             continue
         lag = lag or SlowPod(now, factor)
-        shown = lag.factor if lag.told and abs(factor - lag.factor) <= SHOWN_WITHIN else factor
-        found[name] = replace(lag, factor=shown, told=now - lag.since >= LASTING_SECONDS)
+        shown = lag.factor if lag.told and abs(factor - lag.factor) <= TUNABLES.slow_shown_within else factor
+        found[name] = replace(lag, factor=shown, told=now - lag.since >= TUNABLES.slow_for_seconds)
     return found
 
 

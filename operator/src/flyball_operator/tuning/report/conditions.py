@@ -21,10 +21,11 @@ from flyball_operator.api.v1alpha1 import (
     ObjectiveStatus,
     OrderStatus,
 )
-from flyball_operator.tuning.capacity import MOST_GROWTH, Balance
+from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.observe.signals import OrderOutcome, Outcome, Unobserved
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.tunables import TUNABLES
 
 
 class Reason(StrEnum):
@@ -355,7 +356,9 @@ def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> Condi
     load = f"{arrive} requests/s arrive, {_pods(balance.replicas)} {_carry(balance.replicas)} {carry} at the objectives"
     remedy = f"{_pods(balance.advised)} would do"
     if balance.short:
-        remedy = f"{_pods(balance.advised)} would not do, more than {MOST_GROWTH} times what runs is not advised"
+        remedy = (
+            f"{_pods(balance.advised)} would not do, more than {TUNABLES.most_growth} times what runs is not advised"
+        )
     return ConditionState("False", Reason.OVERLOADED, f"{load}: {balance.carried.binding} binds; {remedy}{unseen}")
 
 

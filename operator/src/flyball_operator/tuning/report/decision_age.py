@@ -12,7 +12,8 @@ from typing import Final
 from flyball_operator.tuning.estimate import doubts
 from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved, blind_spot
-from flyball_operator.tuning.state import STALE_SECONDS, Decision, TuningState
+from flyball_operator.tuning.state import Decision, TuningState
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: Helpless for so long is worth a word: a model is learnt, and a Prometheus restarted, in less.
 HELPLESS_SECONDS: Final = 300.0
@@ -72,6 +73,6 @@ def _asked_for(observation: Observation) -> bool:
 def _cause(decision: Decision, state: TuningState, observation: Observation) -> str:
     """In words that stay the same from tick to tick."""
     if decision.hold is HoldReason.NOT_OBSERVED:
-        blind = blind_spot(observation, STALE_SECONDS)
+        blind = blind_spot(observation, TUNABLES.stale_seconds)
         return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
     return f"the step-time model is not trusted: {doubts.said(state.step_time.fit)}"

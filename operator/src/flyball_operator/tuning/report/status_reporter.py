@@ -20,7 +20,8 @@ from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.service_context import ServiceContext
-from flyball_operator.tuning.state import STALE_SECONDS, Decision
+from flyball_operator.tuning.state import Decision
+from flyball_operator.tuning.tunables import TUNABLES
 
 _WINDOW: Final = "5m"
 
@@ -68,7 +69,7 @@ class StatusReporter:
         self.liveness.decided(decision, context.state, observation, self._engine_pods)
         if decision.output is not None:
             self._binding = decision.output.binding
-        if isinstance(observation, Signals) and blind_spot(observation, STALE_SECONDS) is None:
+        if isinstance(observation, Signals) and blind_spot(observation, TUNABLES.stale_seconds) is None:
             self.history = self.history.observed(observation, context.spec, context.dependencies.wall())
 
     async def say(self) -> None:

@@ -1,0 +1,148 @@
+"""Every constant of the law and its filters: value, unit, meaning and reason.
+
+`hack/bench law --ablate` says what each buys. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tunables:
+    """One value for all services. A comment goes with the constants below it; units stand in brackets."""
+
+    # The step-time model: what is kept, fitted and believed (`estimate/step_time.py`)
+
+    #: Rows kept per cell, the newest. Six windows of 15 s smooth noise and bound memory at 42 cells.
+    rows_per_cell: int = 6  # [rows]
+    #: A fit is used only if half of its rows are explained within this relative error, and below this condition number.
+    largest_error: float = 0.25  # [relative]
+    largest_condition: float = 1e4  # [condition number]
+    #: Steps that are alike are easily explained: that says something only if it is done well.
+    largest_error_alike: float = 0.12  # [relative]
+    #: Least evidence for steps that are alike: full ones may take two seconds, and of each kind few windows are kept.
+    least_alike_steps: int = 30  # [steps]
+    #: Least evidence for a fit: cells, and steps in them.
+    least_cells: int = 4  # [cells]
+    least_steps: int = 60  # [steps]
+    #: Pull to the prior, as the relative error it costs to move a coefficient by its own unit: a first guess decides
+    #: only what the data leave open, a proven model also what they show too faintly to be extrapolated from.
+    guess_pull: float = 0.1  # [relative]
+    proven_pull: float = 0.4  # [relative]
+    #: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
+    attention_unit: float = 3e-4  # [of the seconds per token]
+    #: Unit of d, likewise: a decode pays for a context of 400 tokens what a token costs (an 8B model on an H100). Where
+    #: contexts are all alike, decodes and what they read go together: long ones are put down to d, short ones to β.
+    kv_unit: float = 2.5e-3  # [of the seconds per token]
+    #: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
+    huber: float = 0.15  # [relative]
+    #: Another κ must lower the loss by this share, else the model would flicker between equals.
+    kappa_gain: float = 0.03  # [of the loss]
+    #: What is kept, in seconds, once no model explains all that is remembered: four windows.
+    contradicted_seconds: float = 60.0  # [s]
+    #: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
+    cusum_drift: float = 0.5  # [standard deviations]
+    cusum_alarm: float = 5.0  # [standard deviations]
+    #: Residuals are never taken as finer than this: shared machines and step composition scatter that much.
+    least_noise: float = 0.06  # [relative]
+    # The workload (`estimate/workload.py`)
+
+    #: Share of what is known of requests and steps that is kept with each window: some ten of them are remembered.
+    kept_per_window: float = 0.9  # [share]
+    #: Tokens processed for a decode: fewer are no speculation, since counters of one scrape are extrapolated each by
+    #: itself; and more are none either.
+    least_drafted: float = 1.2  # [tokens]
+    most_drafted: float = 33.0  # [tokens]
+    # Margins (`estimate/margins.py`, `control_input.py`)
+
+    #: Shares of the objectives that are aimed at. Order and gate keep what comes of the queue near the prediction.
+    token_margin: float = 0.92  # [share of the objective]
+    first_token_margin: float = 0.85  # [share of the objective]
+    #: However much the tokens of a step scatter, so much of a token objective is aimed at.
+    least_token_margin: float = 0.70  # [share of the objective]
+    #: No objective is held for more than all requests but this share.
+    least_allowed: float = 1e-4  # [share of requests]
+    #: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
+    gap_share: float = 0.85  # [share of the objective]
+    # The law (`optimise.py`, `long_steps.py`, `first_policy.py`)
+
+    #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
+    least_chunk: float = 16.0  # [tokens]
+    #: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
+    #: deadline that no request can meet, and with none served nothing would show that answers are short again.
+    least_first_share: float = 0.25  # [share of the objective]
+    #: Longer by this than what is allowed in the mean; more wins nothing (found in simulation).
+    longer: tuple[float, ...] = (2.5, 1.5)  # [times the budget]
+    #: A mean prompt must take this share of the first-token objective in steps of the mean, for longer ones to be worth
+    #: it.
+    long_prompt: float = 1 / 3  # [share of the objective]
+    #: A load so many times that of now must be kept, too: it may grow until the next decision. Less is enough for a
+    #: budget that is there already, so that it does not come and go with every window.
+    ahead: float = 2.0  # [times the load]
+    ahead_kept: float = 1.5  # [times the load]
+    #: Of a mean answer's tokens what a short one has: where lengths are exponential, one in ten is shorter.
+    short_answer: float = 0.1  # [share of a mean answer]
+    #: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective:
+    #: near full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several
+    #: of them.
+    first_tokens: int = 512  # [tokens]
+    # Capacity and replicas (`capacity.py`)
+
+    #: Mean waits that are added to the predicted one, as headroom: few wait longer than four times the mean (e⁻⁴, where
+    #: waits are exponential).
+    tail: float = 3.0  # [times the mean wait]
+    #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
+    weighed_seconds: float = 15.0  # [s]
+    memory_seconds: float = 60.0  # [s]
+    #: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, and
+    #: fewer replicas must carry the load with so much to spare.
+    alike: float = 0.1  # [relative]
+    #: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
+    fewer_seconds: float = 300.0  # [s]
+    #: More replicas are never advised than so many times those that run: where hardly any rate keeps the objectives,
+    #: more replicas do not either, and an autoscaler would follow any number.
+    most_growth: int = 4  # [times the replicas]
+    # Filters (`filters/`, `policy.py`)
+
+    #: A change must be worth it: relative change of S and of C up to which the limits stay.
+    seqs_hysteresis: float = 0.10  # [relative]
+    tokens_hysteresis: float = 0.20  # [relative]
+    #: A policy that an engine was seen to fail under is not tried again for so long.
+    rollback_hold: float = 120.0  # [s]
+    #: Seconds between two changes that the law makes by itself: six in any minute at most.
+    changes_apart: float = 10.0  # [s]
+    #: A model is sent anew when the time of some step moved by this share, a budget or a deadline when it moved by it.
+    moved: float = 0.05  # [relative]
+    #: What the pod has to show, it has to show for a window of signals.
+    canary_window: float = 15.0  # [s]
+    #: To confirm, and to make a step, it has so long; a pod that nobody asks anything shows nothing wrong in that time.
+    canary_patience: float = 60.0  # [s]
+    #: Longer than the engine's watchdog takes, which has a minute where a connector moves KV caches between engines.
+    stuck_seconds: float = 75.0  # [s]
+    #: A batch that runs may leave a long prompt too little memory, and then it rightly waits.
+    kv_free: float = 0.5  # [share of the cache]
+    #: Under a policy that lives so long without a standstill, and lets requests finish, engines are known to work.
+    proven_seconds: float = 60.0  # [s]
+    #: What was fallen back to stays so long. Then the law may try again: the load may be another.
+    fall_back_hold: float = 300.0  # [s]
+    # What is seen (`observe/`, `state.py`)
+
+    #: A pod stands out by this factor over the median, of an even number the lower one; of two nobody knows which one
+    #: is usual, so that it takes more. Below the lower factor it no longer does.
+    slower: float = 1.3  # [times the median]
+    slower_of_two: float = 1.6  # [times the other]
+    no_longer_slower: float = 0.9  # [of the factor]
+    #: For so long: a stall, or a burst of long prompts, passes.
+    slow_for_seconds: float = 180.0  # [s]
+    #: The factor that is shown stays while it is right within this.
+    slow_shown_within: float = 0.2  # [relative]
+    #: Over so long it is seen how unevenly cores are loaded: in a window of signals chance makes more of a difference.
+    uneven_seconds: int = 120  # [s]
+    #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
+    stale_seconds: float = 20.0  # [s]
+
+
+#: In force. `hack/bench law --ablate` changes it for a run; nothing else does.
+TUNABLES: Final = Tunables()
