@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.contract import MetricName
-from flyball_operator.api.status import HANDS_CONDITIONS, TUNER_CONDITIONS, ConditionType
+from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS, ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.causes import CauseReason
 from flyball_operator.reconcile.plan.status import Reason as ReconcilerReason
@@ -27,7 +27,7 @@ CAUSES = "Causes"
 EXPLAINED: tuple[tuple[type[StrEnum], frozenset[str]], ...] = (
     (AcceptedReason, frozenset({ConditionType.ACCEPTED})),
     (CauseReason, frozenset({CAUSES})),
-    (ReconcilerReason, HANDS_CONDITIONS),
+    (ReconcilerReason, RECONCILER_CONDITIONS),
     (Missing, frozenset({ConditionType.METRICS_AVAILABLE})),
     (TunerReason, TUNER_CONDITIONS),
 )

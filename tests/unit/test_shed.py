@@ -135,10 +135,10 @@ def test_where_all_wait_full_steps_alone_order_the_queue() -> None:
 
 def test_steps_alike_that_are_badly_explained_foretell_nothing() -> None:
     fit = Fit(model=CPU, error=0.05, condition=1.0, steps=100, reach=1000, doubt=Doubt.ALIKE)
-    assert fit.foretells
-    assert not replace(fit, error=0.2).foretells
-    assert not replace(fit, doubt=Doubt.LARGE_ERROR).foretells
-    assert not replace(fit, doubt=Doubt.FEW_STEPS).foretells
+    assert fit.usable_for_admission
+    assert not replace(fit, error=0.2).usable_for_admission
+    assert not replace(fit, doubt=Doubt.LARGE_ERROR).usable_for_admission
+    assert not replace(fit, doubt=Doubt.FEW_STEPS).usable_for_admission
 
 
 def test_a_model_is_not_given_up_for_a_worse_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from support.memory_api import Object
@@ -30,7 +30,7 @@ def test_the_figures_stay_and_the_conditions_of_the_reconciler_are_unknown() -> 
     kept = ("observedGeneration", "replicas", "readyReplicas", "selector", "url")
     assert [part[field] for field in kept] == [raw["status"][field] for field in kept]
     assert part["epoch"] == 8
-    assert {item["type"] for item in part["conditions"]} == set(HANDS_CONDITIONS)
+    assert {item["type"] for item in part["conditions"]} == set(RECONCILER_CONDITIONS)
     assert {(item["status"], item["reason"]) for item in part["conditions"]} == {("Unknown", "NamespaceNotWatched")}
     assert all("list pods.core in namespace ns" in item["message"] for item in part["conditions"])
 

@@ -1,6 +1,6 @@
 """What the operator and the engine agree on, and nothing else.
 
-Both sides import this module and only this module of each other: the setpoint the operator writes, the read-back the
+Both sides import it: the setpoint the operator writes, the read-back the
 engine answers with, the names of metrics, ports, paths and environment variables. It imports neither vLLM nor torch nor
 any Kubernetes code, so that it loads in an engine pod, in the operator and in a test within milliseconds.
 
@@ -364,7 +364,7 @@ class ReadBack(Frozen):
 
     `accepted` is the setpoint the API server holds; `cores` what each engine core confirms. A core that did not answer
     in time is named in `unknown`: the call may still land. `unsupported` says of each knob this engine cannot move why.
-    `ungated` says why requests cannot be refused by a deadline, None if they can; whoever does not say it cannot.
+    `ungated` says why requests cannot be refused by a deadline, None if they can. A plugin without it cannot refuse.
     `queue`: the limits of vLLM's queue in force, which the API server holds; None where there are none.
     """
 

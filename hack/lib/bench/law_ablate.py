@@ -38,7 +38,6 @@ QUICK: Final = (
 OFF: Final[Mapping[str, Any]] = {
     "ahead": 0.0,
     "ahead_kept": 0.0,
-    "alike": 0.0,
     "changes_apart": 0.0,
     "cusum_alarm": math.inf,
     "first_token_margin": 1.0,
@@ -54,9 +53,30 @@ OFF: Final[Mapping[str, Any]] = {
     "moved": 0.0,
     "proven_pull": 1e-6,
     "seqs_hysteresis": 0.0,
-    "tail": 0.0,
     "token_margin": 1.0,
     "tokens_hysteresis": 0.0,
+}
+
+
+#: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
+INERT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("tail", "weighed_seconds", "memory_seconds", "alike", "fewer_seconds", "most_growth"),
+        "it is about what status says of capacity: tests/perturb/test_capacity.py",
+    ),
+    **dict.fromkeys(
+        ("rollback_hold", "canary_window", "canary_patience"),
+        "it is about policies that fail: tests/unit/test_canary.py",
+    ),
+    **dict.fromkeys(
+        ("stuck_seconds", "kv_free", "proven_seconds", "fall_back_hold"),
+        "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
+    ),
+    **dict.fromkeys(
+        ("slower", "slower_of_two", "no_longer_slower", "slow_for_seconds", "slow_shown_within"),
+        "it is about what status says of pods: tests/unit/test_slow_pods.py",
+    ),
+    "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
 }
 
 
@@ -106,8 +126,8 @@ def measure(options: Options) -> Figures:
 
 
 def names() -> list[str]:
-    """The constants there are."""
-    return [one.name for one in fields(Tunables)]
+    """The constants that goodput hangs on."""
+    return [one.name for one in fields(Tunables) if one.name not in INERT]
 
 
 def changed(name: str) -> Iterator[tuple[str, Any]]:

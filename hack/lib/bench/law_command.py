@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.kept import Kept
-from bench.law_ablate import names
+from bench.law_ablate import INERT, names
 from bench.options import Options
 from bench.report.page import page
 from bench.rows import KeptError
@@ -29,18 +29,27 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
         return "--rate and --minutes are of a trace: name it with --trace FILE"
     if options.scenarios and not set(parts) <= {"open", "gated", "ablate"}:
         return "--scenario is of the parts open, gated and ablate: name them with --part"
-    for what, given, known in (
-        ("constant", options.ablate, ("all", *names())),
-        ("scenario", options.scenarios, _NAMES),
-    ):
-        if unknown := set(given).difference(known):
-            return f"no {what} {_listed(sorted(unknown))}: there are {_listed(known)}"
+    if (unknown := _unknown(options)) is not None:
+        return unknown
     try:
         Kept(options.out)
         if options.trace is not None:
             recorded(options.trace, options.preset, rate=options.rate, minutes=options.minutes)
     except (KeptError, TraceError) as error:
         return str(error)
+    return None
+
+
+def _unknown(options: Options) -> str | None:
+    """What is named that is not there, or that no run can measure."""
+    for what, given, known in (
+        ("constant", options.ablate, ("all", *names(), *INERT)),
+        ("scenario", options.scenarios, _NAMES),
+    ):
+        if unknown := set(given).difference(known):
+            return f"no {what} {_listed(sorted(unknown))}: there are {_listed(known)}"
+    if inert := [f"no goodput hangs on {name}: {INERT[name]}" for name in options.ablate if name in INERT]:
+        return "; ".join(inert)
     return None
 
 

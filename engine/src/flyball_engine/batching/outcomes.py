@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from flyball_engine.batching.classes import ClassBook
 from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_SAID, Classes, Metric, ObjectiveSpec
@@ -341,8 +341,10 @@ def _measured(metric: Metric, request: OpenRequest) -> float | None:
         return None if request.first_token is None else request.first_token - request.arrival
     if metric is Metric.TIME_PER_OUTPUT_TOKEN:
         means = [sequence.per_token() for sequence in request.sequences]
-    else:
+    elif metric is Metric.INTER_TOKEN_LATENCY:
         means = [sequence.per_gap() for sequence in request.sequences]
+    else:
+        assert_never(metric)
     return max((mean for mean in means if mean is not None), default=None)
 
 
@@ -355,6 +357,10 @@ def _verdict_so_far(objective: ObjectiveSpec, request: OpenRequest, now: float) 
         if request.first_token is None:
             return False if now - request.arrival > threshold else None
         return request.first_token - request.arrival <= threshold
-    by_token = objective.metric is Metric.TIME_PER_OUTPUT_TOKEN
-    waits = [one.stalled(now, one.tokens - 1 if by_token else one.gaps) for one in request.sequences]
+    if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+        waits = [one.stalled(now, one.tokens - 1) for one in request.sequences]
+    elif objective.metric is Metric.INTER_TOKEN_LATENCY:
+        waits = [one.stalled(now, one.gaps) for one in request.sequences]
+    else:
+        assert_never(objective.metric)
     return False if any(wait > threshold for wait in waits if wait) or _verdict(objective, request) is False else None

@@ -26,7 +26,7 @@ from flyball_engine.model import StepModel
 #: Waiting prompts whose lengths are looked at before a step; those behind are taken as one long prompt after as much
 #: context.
 LOOK_AHEAD: Final = 8
-#: Weight of one step in the local bias once it has settled, and the range it is kept in: design 5, found in simulation.
+#: Weight of one step in the local bias once it has settled, and the range it is kept in, found in simulation.
 BIAS_WEIGHT: Final = 0.04
 BIAS_RANGE: Final = (0.5, 3.0)
 

@@ -250,8 +250,8 @@ def refusal(verdict: Admitted, seconds: int) -> Exception:
     `seconds`: until it may be tried again.
     """
     message = (
-        f"overloaded: the first token is expected after {verdict.predicted:.2f} s at best, the deadline is "
-        f"{verdict.deadline:.2f} s; retry after {seconds} s"
+        f"overloaded: the first token is expected after {verdict.predicted:.2f} s at best, later than the "
+        f"{verdict.deadline:.2f} s that its objective leaves; retry after {seconds} s"
     )
     try:
         from vllm.exceptions import GracefulHTTPError  # noqa: PLC0415 – since 0.29

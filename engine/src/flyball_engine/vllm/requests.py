@@ -40,7 +40,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-#: Methods of the output processor that are wrapped, and the parameters they must have. What is read: `needs.COUNTING`.
+#: Methods of the output processor that are wrapped, and the parameters they must have. What is read: `compat.COUNTING`.
 _SURFACE: Final = {
     "add_request": ("self", "request"),
     "_update_stats_from_output": ("self", "req_state", "engine_core_output", "engine_core_timestamp"),

@@ -322,9 +322,9 @@ class Tuning(Model):
     mode: Mode = Mode.AUTO
     """Disabled: run at the upper bounds. Recommend: show in status. Auto: decide and apply. Default: Auto."""
     overload: Overload = Overload.QUEUE
-    """What happens to more requests than the objectives allow. Queue: all wait, and some come late: which, is
-    said by `order`. Shed: a request whose first token cannot come in time any more is refused with `refusalStatus` and
-    Retry-After before anything of it is answered, and the others keep their objectives.
+    """What happens to more requests than the objectives allow. Queue: all wait, and `order`
+    decides which are late. Shed: a request whose first token cannot come in time any more is refused with
+    `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in the modes Disabled and Recommend. Default: Queue."""
     refusal_status: Literal[503, 429] = 503

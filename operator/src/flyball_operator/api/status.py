@@ -35,7 +35,7 @@ class ConditionType(StrEnum):
     CAPACITY_SUFFICIENT = "CapacitySufficient"
 
 
-HANDS_CONDITIONS: Final = frozenset(
+RECONCILER_CONDITIONS: Final = frozenset(
     {
         ConditionType.ACCEPTED,
         ConditionType.PROGRESSING,
@@ -44,7 +44,7 @@ HANDS_CONDITIONS: Final = frozenset(
         ConditionType.STALLED,
     }
 )
-TUNER_CONDITIONS: Final = frozenset(ConditionType) - HANDS_CONDITIONS
+TUNER_CONDITIONS: Final = frozenset(ConditionType) - RECONCILER_CONDITIONS
 #: What of the status is the tuner's, as the API server spells it; of the conditions, `TUNER_CONDITIONS` are.
 TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas"})
 

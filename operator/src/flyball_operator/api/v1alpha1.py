@@ -38,7 +38,7 @@ from flyball_operator.api.spec import (
     Tuning,
 )
 from flyball_operator.api.status import (
-    HANDS_CONDITIONS,
+    RECONCILER_CONDITIONS,
     TUNER_CONDITIONS,
     TUNER_FIELDS,
     ClassDeadline,
@@ -61,7 +61,7 @@ __all__ = [
     "DEFAULT_MAX_NUM_SEQS",
     "DEFAULT_MIN_NUM_ACTIVE_SEQS",
     "DEFAULT_MIN_NUM_SCHEDULED_TOKENS",
-    "HANDS_CONDITIONS",
+    "RECONCILER_CONDITIONS",
     "TUNER_CONDITIONS",
     "TUNER_FIELDS",
     "Accelerator",

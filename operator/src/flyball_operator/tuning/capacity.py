@@ -1,7 +1,7 @@
 """Capacity: what engines carry at the objectives, and how many of them the load needs.
 
 One core carries the arrivals of the largest batch at which the law's own prediction keeps every objective, with the
-lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with `TAIL` times that on top.
+lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with `tail` times that on top.
 That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
 
 The number of replicas is advice: nothing here scales. Pure; seconds, tokens, requests per second, Unix seconds.
@@ -28,8 +28,8 @@ DOUBLINGS: Final = 20.0
 class Carried:
     """What one core carries: requests per second, and the objective nearest to its threshold there.
 
-    `reachable`: where the objectives cannot be kept even by an idle engine, those that fail, and the thresholds in
-    seconds that together with the other objectives can be.
+    `reachable`: the objectives that even an idle engine misses, each with the lowest threshold in seconds that it can
+    meet beside the others.
     """
 
     rate: float

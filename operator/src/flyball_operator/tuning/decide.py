@@ -160,12 +160,12 @@ def _learn_on(
 ) -> tuple[TuningState, Decision]:
     """Nothing is decided before there is a model, but one thing: an overload need not wait for it.
 
-    Past capacity all steps are full, and so alike that they make no model. But a queue is made of just such steps, and
-    what foretells them is enough to refuse and to order by. It says less of smaller steps, which the engine's own bias
-    mends; and steps that are fitted to a budget are of other sizes, so that there is a model soon. S stays.
+    Beyond capacity all steps are full. They are so alike that they make no model. But the queue consists of such
+    steps, so a fit of them is good enough to refuse and to order by. It says less of smaller steps, which the engine's
+    local bias corrects. Steps in a budget have other sizes, so there is a model soon. S stays.
     """
     fit = state.step_time.fit
-    if not (spec.sheds or spec.orders) or workload is None or fit is None or not fit.foretells:
+    if not (spec.sheds or spec.orders) or workload is None or fit is None or not fit.usable_for_admission:
         return state, _decision(state, state, now, HoldReason.LEARNING, _learning(state))
     inputs = _inputs(state, fit.model, workload, spec)
     asked, _ = inputs.mean_budget

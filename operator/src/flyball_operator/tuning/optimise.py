@@ -30,22 +30,22 @@ from flyball_operator.tuning.tunables import TUNABLES
 def choose(inputs: ControlInput) -> ControlOutput:
     """What one core shall do. Never outside the envelope."""
     # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
-    wide = replace(inputs, margins=replace(inputs.margins, token=margins().token))
-    inputs, held = max(((one, _feasible(one)) for one in (inputs, wide)), key=lambda found: len(found[1]))
-    lost = tuple(objective.name for objective in inputs.objectives if objective not in held)
-    calm = replace(inputs, objectives=held)
-    mean, binding = calm.mean_budget
-    seqs = _seqs(calm, mean)
-    budget, batch = step_budget(calm, seqs), sustained(calm, seqs)
-    predicted = predict(calm, seqs, budget)
+    unnarrowed = replace(inputs, margins=replace(inputs.margins, token=margins().token))
+    inputs, held = max(((one, _feasible(one)) for one in (inputs, unnarrowed)), key=lambda found: len(found[1]))
+    given_up = tuple(objective.name for objective in inputs.objectives if objective not in held)
+    feasible = replace(inputs, objectives=held)
+    mean, binding = feasible.mean_budget
+    seqs = _seqs(feasible, mean)
+    budget, batch = step_budget(feasible, seqs), sustained(feasible, seqs)
+    predicted = predict(feasible, seqs, budget)
     return ControlOutput(
         seqs=seqs,
-        tokens=_tokens(calm, seqs, budget),
-        binding=lost[0] if lost else binding,
-        given_up=lost,
+        tokens=_tokens(feasible, seqs, budget),
+        binding=given_up[0] if given_up else binding,
+        given_up=given_up,
         predicted=predicted,
         batch=batch,
-        capacity=calm.arrivals_of(batch),
+        capacity=feasible.arrivals_of(batch),
         budget=budget,
         deadlines=_deadlines(inputs, predicted.tpot),
     )

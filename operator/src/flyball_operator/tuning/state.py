@@ -42,7 +42,7 @@ class TuningState:
 class Decision:
     """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
 
-    `trigger` is one sentence for people. `choice` is what the law wanted, None where it was not asked.
+    `trigger` is one sentence for people. `output` is what the law wanted, None where it was not asked.
     """
 
     at: float

@@ -73,7 +73,7 @@ class Tunables:
     #: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
     #: deadline that no request can meet, and with none served nothing would show that answers are short again.
     least_first_share: float = 0.25  # [share of the objective]
-    #: Longer by this than what is allowed in the mean; more wins nothing (found in simulation).
+    #: A step may take this many times the mean budget. More wins nothing (found in simulation).
     longer: tuple[float, ...] = (2.5, 1.5)  # [times the budget]
     #: A mean prompt must take this share of the first-token objective in steps of the mean, for longer ones to be worth
     #: it.
@@ -117,7 +117,7 @@ class Tunables:
     moved: float = 0.05  # [relative]
     #: What the pod has to show, it has to show for a window of signals.
     canary_window: float = 15.0  # [s]
-    #: To confirm, and to make a step, it has so long; a pod that nobody asks anything shows nothing wrong in that time.
+    #: The pod has so long to confirm, and to make a step. A pod without requests passes after it.
     canary_patience: float = 60.0  # [s]
     #: Longer than the engine's watchdog takes, which has a minute where a connector moves KV caches between engines.
     stuck_seconds: float = 75.0  # [s]

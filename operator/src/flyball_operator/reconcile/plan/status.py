@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, Condition, ConditionType
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType
 from flyball_operator.reconcile.plan import revision, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.causes import ready_templates
@@ -229,7 +229,7 @@ def difference(snapshot: Snapshot, wanted: Object) -> Difference:
 
 
 def _types(snapshot: Snapshot) -> set[str]:
-    return {item.type for item in snapshot.desire.status.conditions if item.type in HANDS_CONDITIONS}
+    return {item.type for item in snapshot.desire.status.conditions if item.type in RECONCILER_CONDITIONS}
 
 
 def _other_causes(snapshot: Snapshot, wanted: Object) -> Iterator[Object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from flyball_operator.api.v1alpha1 import HANDS_CONDITIONS, TUNER_FIELDS, ConditionType
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
 from flyball_operator.reconcile.plan.objects import Object, timestamp
 
 #: The namespace is missing, or rights that the operator needs there are not granted; the message says which.
@@ -30,7 +30,7 @@ def unwatched(raw: Object, why: str, *, epoch: int, now: datetime) -> Object | N
             "lastTransitionTime": _since(before.get(kind) or {}, now),
         }
         for kind in ConditionType
-        if kind in HANDS_CONDITIONS
+        if kind in RECONCILER_CONDITIONS
     ]
     if all(before.get(item["type"], {}).get("message") == item["message"] for item in conditions):
         return None

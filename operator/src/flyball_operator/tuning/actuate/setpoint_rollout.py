@@ -53,7 +53,7 @@ class SetpointRollout:
         context = self._context
         policy = status_codec.policy_of(context.service.status.tuning.setpoint)
         if policy is not None:
-            # Same intent, our epoch: engines learn who leads, before anything is said of them: status says nothing new.
+            # The same setpoint under our epoch, before anything is reported. Status does not change.
             context.setpoint = self._numbered(policy)
             context.metrics.policy(*context.labels, Policy.of(context.setpoint))
             if context.spec.paused is not None:

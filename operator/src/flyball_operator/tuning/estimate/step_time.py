@@ -44,7 +44,7 @@ class Doubt(StrEnum):
     ALIKE = "AlikeSteps"
     """Enough steps, all of like size: an overloaded engine makes full ones alone."""
     LARGE_ERROR = "LargeError"
-    """The model explains half of what it learnt from worse than `LARGEST_ERROR`, or has tokens for nothing."""
+    """The model explains half of what it learnt from worse than `largest_error`, or has tokens for nothing."""
     ILL_CONDITIONED = "IllConditioned"
     """The steps seen are too alike to tell the coefficients apart."""
 
@@ -81,7 +81,7 @@ class Fit:
         return self.doubt is None
 
     @property
-    def foretells(self) -> bool:
+    def usable_for_admission(self) -> bool:
         """Whether it may foretell steps like those it was learnt from, be it no model of others."""
         return self.trusted or (
             self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= TUNABLES.largest_error_alike
@@ -139,7 +139,7 @@ def learn(step_time: StepTimeEstimator, window: StepWindow) -> StepTimeEstimator
 
 def _use(step_time: StepTimeEstimator) -> int:
     """What may be done by what was learnt: nothing, refusing, all."""
-    if step_time.fit is None or not step_time.fit.foretells:
+    if step_time.fit is None or not step_time.fit.usable_for_admission:
         return 0
     return 1 if step_time.model is None else 2
 

@@ -16,7 +16,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 @dataclass(frozen=True, kw_only=True)
 class Recent:
-    """Sums over recent windows, of which each counts `KEPT` times as much as the next.
+    """Sums over recent windows, of which each counts `kept_per_window` times as much as the next.
 
     `requests` that finished, with the tokens of their prompts, of the `cached` parts of these, and of their answers
     (`output`); all `steps`, and those of decodes `alone`. A window does not hold the whole of its requests, so

@@ -1,7 +1,7 @@
-"""A changed policy that rests on little goes to one pod first, and to the others once that pod has shown that it works.
+"""A changed policy goes to one pod first until the model is trusted, and once more right after; then to all at once.
 
-Little is a model that is not trusted yet, and the first policy after it is: of all later ones the engines have seen the
-like. Pure; seconds of one clock.
+The others follow when that pod has shown that it works. Later policies resemble those that engines have run already.
+Pure; seconds of one clock.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class CapacityReport:
         self._weighed_at = float("-inf")
 
     def note(self, state: TuningState) -> None:
-        """Take a tick in. From a settled balance on that is what is known; what was found was of an earlier one."""
+        """Take a tick in. A settled balance replaces what the last leader said."""
         balance = state.balance
         if balance is None:
             return

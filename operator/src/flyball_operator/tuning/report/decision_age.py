@@ -37,7 +37,7 @@ class DecisionAge:
 
     @classmethod
     def begun(cls, now: float, *, helpless: bool) -> DecisionAge:
-        """At the start of a leader. `helpless`: status says so, and is not to say otherwise because we are new."""
+        """At the start of a leader. `helpless`: status has NotDeciding, and a new leader must not clear it."""
         return cls(decided_at=now - HELPLESS_SECONDS if helpless else now, busy_at=now)
 
     def after(

@@ -267,4 +267,4 @@ def test_while_there_is_no_model_the_newest_window_may_make_one() -> None:
     assert learn(overlapping, step_window(start=5.0, end=20.0)) == overlapping
     full = learn(unknowing, step_window(decodes=(40,), prefills=(900,), steps=100, start=0.0, end=15.0))
     assert full.fit is not None
-    assert full.fit.foretells, "what may be refused by is worth it, too"
+    assert full.fit.usable_for_admission, "what may be refused by is worth it, too"
