@@ -52,7 +52,7 @@ def main(root: Path) -> None:
     }
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text())
+        (root / path).write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ class TestTheReport:
         assert "polyline" not in drawn
 
 
-class TestTheBrainsSurroundings:
+class TestTheTunersSurroundings:
     async def test_what_it_holds_and_decides_is_noted_once(self) -> None:
         world = Surroundings()
         wanted = service(OBJECTIVES, sheds=True, tuning=TuningStatus(generation=7, decisions=(decision("old"),)))

@@ -27,7 +27,7 @@ SCRAPED = ConditionState("True", Reason.SCRAPED, "")
 
 
 def mixed(*objectives: Objective, **lengths: float) -> ControlInput:
-    """A calm situation with other lengths."""
+    """Calm inputs with other lengths."""
     calm = inputs(*objectives)
     return replace(calm, workload=workload(**lengths))
 

@@ -27,3 +27,13 @@ def test_a_test_that_the_page_on_hazards_names_is_there(name: str) -> None:
 def test_every_hazard_that_is_shown_is_on_the_page() -> None:
     shown = re.findall(r"^def (test_\w+)\(shown", (ROOT / HAZARDS).read_text(), flags=re.MULTILINE)
     assert {f"{HAZARDS}::{name}" for name in shown} - set(named_tests()) == set()
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text())
+    gone = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert gone == [], "hack/docs looks at anchors, too"

@@ -98,7 +98,7 @@ def alike(slower: float = 1.0) -> Signals:
 
 @dataclass
 class Siblings(Harness):
-    """A desk beside which another service of the same kind is tuned already."""
+    """Surroundings in which another service of the same kind is tuned already."""
 
     others: list[InferenceService] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The law: which limits, budget and deadline follow from a model, a demand and objectives."""
+"""The law: which limits, budget and deadline follow from a model, a workload and objectives."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def a_server(unfinished: int = 3, **limits: int | None) -> Any:
 
 
 class Held:
-    """A backstop in front of a server, at a time that the test sets."""
+    """A queue limiter in front of a server, at a time that the test sets."""
 
     def __init__(self, server: Any, *, servers: int = 1) -> None:
         self.now = 0.0

@@ -99,7 +99,7 @@ async def test_a_new_leader_goes_on_saying_it_and_a_mode_that_decides_nothing_ne
 
 
 @dataclass
-class SlowDesk(Harness):
+class SlowHarness(Harness):
     """Events take for ever until they are let through."""
 
     through: asyncio.Event = field(default_factory=asyncio.Event)
@@ -149,7 +149,7 @@ async def test_ticks_that_fail_are_said_in_status_with_the_error() -> None:
 
 @in_virtual_time
 async def test_a_tick_that_hangs_is_said_over_its_head() -> None:
-    harness, registry = SlowDesk(), CollectorRegistry()
+    harness, registry = SlowHarness(), CollectorRegistry()
     async with working(harness, registry) as tuner:
         await asyncio.sleep(3 * LATE_SECONDS)
         assert harness.condition(TUNED) == ("Unknown", "LoopStalled")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
 
 import reference
-from bench.law_ablate import INERT, OFF, changed, names
+from bench.law_ablate import INERT, OFF, SHARES, changed, in_force, names
+from bench.policies import play, the_law
+from bench.scenarios import SCENARIOS
 from flyball_operator import tuning
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 
@@ -39,3 +41,11 @@ def test_an_ablation_tries_another_value_of_each(name: str) -> None:
 def test_what_is_switched_off_is_there() -> None:
     assert set(OFF) <= set(names())
     assert set(INERT) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_the_law_runs_with_each_share_that_an_ablation_tries(name: str) -> None:
+    short = replace(next(one for one in SCENARIOS if one.name == "h100 code in bursts"), phases=((8, "code"),))
+    for change in changed(name):
+        with in_force(change):
+            assert play(short, the_law(5.0), 1, gate=True).goodput > 0

@@ -20,7 +20,7 @@ from support.virtual_time import in_virtual_time, now
 
 @dataclass
 class Many(Harness):
-    """A desk with other services than one."""
+    """Surroundings with other services than one."""
 
     services: list[InferenceService] = field(default_factory=list)
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_done_has_its_reason() -> None:
         assert (uncounted.works, uncounted.how) == (False, "this vLLM's RequestState has no prompt_len")
 
 
-def test_without_what_the_governor_needs_no_limit_moves() -> None:
+def test_without_what_the_step_hooks_need_no_limit_moves() -> None:
     found = report(Request=["is_prefill_chunk"])
     assert {verdict.how for verdict in found.knobs.values()} == {"this vLLM's Request has no is_prefill_chunk"}
     assert not any(verdict.works for verdict in found.knobs.values())

@@ -194,7 +194,7 @@ class Setpoint(Frozen):
     `objectives`: what each request is counted against; empty counts nothing.
     `classes`: the classes of requests, and how they are named; absent, all are of the default class.
     `expires_seconds`: an engine that hears nothing for so long returns to its start values.
-    `batching`: how requests are admitted from the queue. `queue`: what vLLM itself refuses, a backstop.
+    `batching`: how requests are admitted from the queue. `queue`: what vLLM itself refuses.
     """
 
     service: Annotated[str, Field(min_length=1, max_length=64)]

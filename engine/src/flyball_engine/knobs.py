@@ -274,7 +274,7 @@ class ShedKnob(StrEnum):
 class QueueLimits(Frozen):
     """What may be unfinished before vLLM itself refuses (503), deadline or not; an absent one has its start value.
 
-    A backstop behind `Shed`: vLLM knows neither the length of the prompt that comes nor how far the others are.
+    A last limit behind `Shed`: vLLM knows neither the length of the prompt that comes nor how far the others are.
     `max_num_queued_reqs`: requests that wait or run; one of `n` sequences counts as `n`.
     `max_num_queued_tokens`: tokens of prompts that are not processed to their end; the last one let in may pass it.
     As in vLLM, 0 refuses every request.

@@ -23,7 +23,7 @@ _SOURCES: Final = (
     _HERE / "two_classes.py",
     *(_HERE / name for name in ("rivals", "robust.py", "scenarios.py", "setpoints.py", "traffic.py")),
     *(_ENGINE / name for name in ("batching", "simulator", "classes.py", "contract.py", "knobs.py", "model.py")),
-    _TUNING / "spec.py",
+    *(_TUNING / name for name in ("control_input.py", "estimate/margins.py", "spec.py", "tunables.py")),
 )
 #: And what one of the law's, besides.
 _OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _TUNING)

@@ -23,6 +23,8 @@ from bench.scenarios import SCENARIOS, Case
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 
 TICK: Final = 5.0
+#: Stands for all of them.
+ALL: Final = "all"
 #: By so much two seeds of one scenario differ where nothing was changed.
 NOISE: Final = 0.01
 MOVED: Final = (0.5, 1.5)
@@ -48,7 +50,7 @@ OFF: Final[Mapping[str, Any]] = {
     "kept_per_window": 0.0,
     "largest_error": math.inf,
     "least_first_share": 0.0,
-    "least_noise": 0.0,
+    "least_noise": 1e-9,
     "longer": (),
     "moved": 0.0,
     "proven_pull": 1e-6,
@@ -58,6 +60,17 @@ OFF: Final[Mapping[str, Any]] = {
 }
 
 
+#: Shares, of which more than the whole means nothing: they are moved half-way to it instead.
+SHARES: Final = (
+    "first_token_margin",
+    "gap_share",
+    "kept_per_window",
+    "least_first_share",
+    "least_token_margin",
+    "long_prompt",
+    "short_answer",
+    "token_margin",
+)
 #: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
 INERT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -94,11 +107,11 @@ class _Job:
 
     @property
     def key(self) -> str:
-        what = "as it is" if self.changed is None else f"{self.changed[0]} = {self.changed[1]}"
+        what = "as it is" if self.changed is None else f"{self.changed[0]} = {_said(self.changed[1])}"
         return f"{self.case.identity} | {what} | {'gated' if self.gate else 'open'} | seed {self.seed}"
 
     def play(self) -> Outcome:
-        with _in_force(self.changed):
+        with in_force(self.changed):
             return play(self.case, the_law(TICK), self.seed, gate=self.gate)
 
 
@@ -110,7 +123,8 @@ def measure(options: Options) -> Figures:
     named = QUICK if options.quick and not options.scenarios else options.scenarios
     cases = [case for case in SCENARIOS if not named or case.name in named]
     runs = [(case, seed, gate) for case in cases for seed in options.played for gate in (False, True)]
-    changes = [change for name in options.ablate or names() for change in changed(name)]
+    asked = names() if ALL in options.ablate or not options.ablate else options.ablate
+    changes = [change for name in asked for change in changed(name)]
     jobs = [_Job(*run, change) for change in (None, *changes) for run in runs]
     found, whole = finish(jobs, Kept(options.out))
     figures: Figures = {}
@@ -119,7 +133,7 @@ def measure(options: Options) -> Figures:
         if all(job.key in found for pair in pairs for job in pair):
             name, value = change
             shares = {moved.key: _over(found[moved.key], found[base.key]) for base, moved in pairs}
-            figures[f"{name} {getattr(TUNABLES, name):} → {value}"] = _figures(shares)
+            figures[f"{name} {getattr(TUNABLES, name)} → {_said(value)}"] = _figures(shares)
     if not whole:
         raise InterruptedPart(figures)
     return figures
@@ -139,7 +153,13 @@ def changed(name: str) -> Iterator[tuple[str, Any]]:
         return
     for factor in MOVED:
         moved = value * factor
+        if name in SHARES and moved >= 1.0:
+            moved = (1.0 + value) / 2
         yield name, max(1, round(moved)) if isinstance(value, int) else moved
+
+
+def _said(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _over(one: Outcome, base: Outcome) -> float:
@@ -160,7 +180,7 @@ def _figures(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def _in_force(change: tuple[str, Any] | None) -> Iterator[None]:
+def in_force(change: tuple[str, Any] | None) -> Iterator[None]:
     """For a run, in a process of its own, another value of a constant: nothing else ever writes to it."""
     if change is None:
         yield

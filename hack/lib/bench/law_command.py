@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.kept import Kept
-from bench.law_ablate import INERT, names
+from bench.law_ablate import ALL, INERT, names
 from bench.options import Options
 from bench.report.page import page
 from bench.rows import KeptError
@@ -29,7 +29,7 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
         return "--rate and --minutes are of a trace: name it with --trace FILE"
     if options.scenarios and not set(parts) <= {"open", "gated", "ablate"}:
         return "--scenario is of the parts open, gated and ablate: name them with --part"
-    if (unknown := _unknown(options)) is not None:
+    if (unknown := _unknown(options, parts)) is not None:
         return unknown
     try:
         Kept(options.out)
@@ -40,10 +40,12 @@ def refusal(options: Options, parts: Sequence[str]) -> str | None:
     return None
 
 
-def _unknown(options: Options) -> str | None:
+def _unknown(options: Options, parts: Sequence[str]) -> str | None:
     """What is named that is not there, or that no run can measure."""
+    if options.ablate and (list(parts) != ["ablate"] or options.trace is not None):
+        return "--ablate goes with no other part and no trace"
     for what, given, known in (
-        ("constant", options.ablate, ("all", *names(), *INERT)),
+        ("constant", options.ablate, (ALL, *names(), *INERT)),
         ("scenario", options.scenarios, _NAMES),
     ):
         if unknown := set(given).difference(known):

@@ -124,7 +124,7 @@ def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
     """Of the law a trace and the ablation are parts of their own: if asked for, that alone, else all others."""
     if asked.name != "law":
         return parts
-    if asked.ablate:
+    if asked.ablate and asked.trace is None:
         return ["ablate"]
     return [part for part in parts if part != "ablate" and (part == "trace") == (asked.trace is not None)]
 
@@ -133,7 +133,7 @@ def _options(asked: argparse.Namespace) -> Options:
     return Options(
         quick=asked.quick,
         seeds=asked.seeds,
-        ablate=() if "all" in asked.ablate else tuple(asked.ablate),
+        ablate=tuple(asked.ablate),
         out=asked.out,
         trace=asked.trace,
         rate=asked.rate,
@@ -187,7 +187,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=(),
         metavar="NAME",
-        help="law: of the parts open and gated these scenarios alone",
+        help="law: of the parts open, gated and ablate these scenarios alone",
     )
     parser.add_argument(
         "--ablate",

@@ -29,7 +29,7 @@ class Options:
 
     `scenarios`: the only ones of the law's comparisons, by name; absent all.
 
-    `ablate`: the constants of the law that are moved, absent all.
+    `ablate`: the constants of the law that are moved; absent, or "all", all.
 
     `services`, `ticks`: of how many services the tuner's tick is measured, one after the other, over so many ticks.
     """

@@ -181,6 +181,7 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("tick --ticks many", ("--ticks", "'many' is no whole number from 1")),
     ("tick --part law", ("no part law", "accepted: tick")),
     ("law --ablate gravity", ("no constant 'gravity'", "'all', ", "'huber'")),
+    ("law --ablate huber --part open", ("--ablate goes with no other part",)),
     ("law --ablate tail", ("no goodput hangs on tail", "tests/perturb/test_capacity.py")),
     ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
     ("live --part calm", ("no part calm", "accepted: open, gated")),

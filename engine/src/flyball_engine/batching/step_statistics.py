@@ -31,7 +31,7 @@ _MOST_IN_FLIGHT: Final = 64
 
 
 class Occupancy(NamedTuple):
-    """Who has a seat in a step: `requests` get tokens, `running` hold a slot, `active` may by the live limit.
+    """Who is in a step: `requests` get tokens, `running` hold a slot, `active` may by the live limit.
 
     `room`: the tokens that the step may process; 0 where nothing limits them.
     """
@@ -56,7 +56,7 @@ NOBODY: Final = Occupancy()
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step processes; but for its `seats`, the fields are those of `contract.StepSums`."""
+    """What one step processes; but for its `occupancy`, the fields are those of `contract.StepSums`."""
 
     tokens: int
     prefill_tokens: int

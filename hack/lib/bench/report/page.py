@@ -21,6 +21,7 @@ _PARTS: Final = {
     "gated": "Everybody has the same gate",
     "order": "Constant setpoints: who is served first, and who is refused",
     "robust": "Disturbed: the law, and limits that never move, over their own undisturbed runs",
+    "ablate": "What each constant of the law buys",
     "trace": "Recorded traffic",
 }
 

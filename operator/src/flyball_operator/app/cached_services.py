@@ -1,4 +1,4 @@
-"""The tuner's view of the cache: services to work for and their pods (implements `ports.Services`)."""
+"""The tuner's view of the cache: services to work for and their pods (implements `tuning.ports.Services`)."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Operator:
         watch("flyball_operator_leader", "1 while this process may write.", self.elector.may_act)
         watch("flyball_operator_epoch", "Epoch of this leadership; 0 while not leading.", lambda: self.elector.epoch)
         watch(
-            "flyball_operator_sweep_age_seconds",
+            "flyball_operator_resync_age_seconds",
             "Seconds since the watched namespace that was listed longest ago was listed.",
             self.informers.age,
         )

@@ -145,7 +145,7 @@ class Cache:
         self._by_owner: dict[Owner, list[KnownPod]] | None = None
 
     def pods_of(self, service_uid: str) -> list[KnownPod]:
-        """The pods of a service, by their controllers (`plan.membership`); none of a service that is not known."""
+        """The pods of a service, by their controllers (`membership`); none of a service that is not known."""
         service = self.services.get(service_uid)
         if service is None:
             return []

@@ -44,7 +44,7 @@ class _Written:
 
 
 class TunerStatus:
-    """Applies the tuner's part, holding back what can wait (implements `tuning.ports.BrainStatusWriter`)."""
+    """Applies the tuner's part, holding back what can wait (implements `tuning.ports.TunerStatusWriter`)."""
 
     def __init__(self, api: KubeApi, *, clock: Callable[[], float], now: Callable[[], datetime]) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""What the law decides on, and what it wants: demand, objectives and model of one engine core. Pure.
+"""What the law decides on, and what it wants: workload, objectives and model of one engine core. Pure.
 
 Seconds and tokens throughout, all per engine core.
 """

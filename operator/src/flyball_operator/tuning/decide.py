@@ -231,7 +231,7 @@ def _learning(state: TuningState) -> str:
 
 
 def explain(output: ControlOutput, workload: Workload, policy: Policy, spec: TuningSpec) -> str:
-    """One sentence: what binds, what the demand is, and what becomes of who comes too late."""
+    """One sentence: what binds, what the workload is, and what becomes of who comes too late."""
     said, deadline = _explained(output, workload), _deadline_said(policy, spec)
     return f"{said}; {deadline}" if deadline else said
 

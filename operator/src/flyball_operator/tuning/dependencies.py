@@ -34,6 +34,6 @@ class Dependencies:
     wall: Callable[[], float]
     clock: Callable[[], float]
     control_port: int = CONTROL_PORT
-    grace_seconds: float = TUNABLES.stale_seconds
+    grace_seconds: float = field(default_factory=lambda: TUNABLES.stale_seconds)
     late_seconds: float = LATE_SECONDS
     given: dict[str, int] = field(default_factory=dict)

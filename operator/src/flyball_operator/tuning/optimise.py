@@ -1,4 +1,4 @@
-"""The law: what an engine core shall do, from a step-time model, a demand and objectives.
+"""The law: what an engine core shall do, from a step-time model, a workload and objectives.
 
 One policy, whether late requests wait or are refused. Who has its first token in time is decided in the engine, which
 orders its prompts by what can still be on time, or refuses what cannot. The law says what steps may take:

@@ -1,6 +1,6 @@
-"""Every constant of the law and its filters: value, unit, meaning and reason.
+"""The tunable constants of the law and its filters: value, unit, meaning and reason.
 
-`hack/bench law --ablate` says what each buys. Pure.
+`hack/bench law --ablate` says what those buy that goodput hangs on. Pure.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ class Tunables:
     stuck_seconds: float = 75.0  # [s]
     #: A batch that runs may leave a long prompt too little memory, and then it rightly waits.
     kv_free: float = 0.5  # [share of the cache]
-    #: Under a policy that lives so long without a standstill, and lets requests finish, engines are known to work.
+    #: Under a policy that lives so long without a stall, and lets requests finish, engines are known to work.
     proven_seconds: float = 60.0  # [s]
     #: What was fallen back to stays so long. Then the law may try again: the load may be another.
     fall_back_hold: float = 300.0  # [s]
-    # What is seen (`observe/`, `state.py`)
+    # What is seen (`observe/`)
 
     #: A pod stands out by this factor over the median, of an even number the lower one; of two nobody knows which one
     #: is usual, so that it takes more. Below the lower factor it no longer does.
     slower: float = 1.3  # [times the median]
     slower_of_two: float = 1.6  # [times the other]
     no_longer_slower: float = 0.9  # [of the factor]
-    #: For so long: a stall, or a burst of long prompts, passes.
+    #: A pod is slow only if it stands out for so long: a stall, or a burst of long prompts, passes.
     slow_for_seconds: float = 180.0  # [s]
     #: The factor that is shown stays while it is right within this.
     slow_shown_within: float = 0.2  # [relative]

@@ -34,12 +34,12 @@ class EngineHandle:
     contested: Generation | None = None
     unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
-    standstills: dict[int, Stall] = field(default_factory=dict)
+    stalls: dict[int, Stall] = field(default_factory=dict)
 
     @property
     def stuck(self) -> list[Stall]:
         """Of its cores that let nobody in."""
-        return [found for found in self.standstills.values() if found.stuck]
+        return [found for found in self.stalls.values() if found.stuck]
 
 
 def generation_of(setpoint: Setpoint) -> Generation:

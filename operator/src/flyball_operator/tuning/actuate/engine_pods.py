@@ -179,7 +179,7 @@ class EnginePods:
     @property
     def moving(self) -> bool:
         """Whether no core is seen to stand still, be it for a moment."""
-        return not any(s.seen > s.since for handle in self._handles.values() for s in handle.standstills.values())
+        return not any(s.seen > s.since for handle in self._handles.values() for s in handle.stalls.values())
 
     def unsupported(self) -> dict[AnyKnob, str]:
         """Knobs that some governed pod cannot move live, and why."""
@@ -264,7 +264,7 @@ class EnginePods:
             if clamps := thrown_out(handle):
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip(clamps)}"))
             if stuck := handle.stuck:
-                still = "" if any(standstill.stepping for standstill in stuck) else ", no step was made"
+                still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
         lacking = self.unsupported()
         found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
@@ -398,8 +398,8 @@ class EnginePods:
                 self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(handle))}")
             handle.trips |= trips
             cores = {core.engine: core for core in answer.read_back.cores}
-            seen = {n: observed(handle.standstills.get(n), core, self.clock()) for n, core in cores.items()}
-            handle.standstills = {number: found for number, found in seen.items() if found is not None}
+            seen = {n: observed(handle.stalls.get(n), core, self.clock()) for n, core in cores.items()}
+            handle.stalls = {number: found for number, found in seen.items() if found is not None}
         else:
             handle.problem = answer
 

@@ -38,7 +38,7 @@ class Stall:
 
 
 def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
-    """The standstill with one more read-back; None where requests need not wait, or are let in."""
+    """The stall with one more read-back; None where requests need not wait, or are let in."""
     places = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
         return None

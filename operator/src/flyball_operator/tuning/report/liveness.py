@@ -19,20 +19,20 @@ class Liveness:
 
     def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, helpless: bool) -> None:
         self._clock, self._late_seconds = dependencies.clock, dependencies.late_seconds
-        self._pulse = DecisionAge.begun(dependencies.clock(), helpless=helpless)
+        self._decision_age = DecisionAge.begun(dependencies.clock(), helpless=helpless)
         self._completed_at = self._told_at = dependencies.clock()
         self._failure = ""
         dependencies.metrics.ages(
             *labels,
             tick=lambda: self._clock() - self._completed_at,
-            decision=lambda: self._clock() - self._pulse.decided_at,
+            decision=lambda: self._clock() - self._decision_age.decided_at,
         )
 
     def decided(
         self, decision: Decision, state: TuningState, observation: Observation, engine_pods: EnginePods
     ) -> None:
         """Note what was decided on what, and whether engines have requests."""
-        self._pulse = self._pulse.after(
+        self._decision_age = self._decision_age.after(
             decision, state, observation, running=engine_pods.running, steps=engine_pods.steps_made, now=self._clock()
         )
 
@@ -61,4 +61,4 @@ class Liveness:
     @property
     def helpless(self) -> str | None:
         """What has kept the law from deciding for minutes, None if nothing has."""
-        return self._pulse.helpless(self._clock())
+        return self._decision_age.helpless(self._clock())
