@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 import pytest
 
 from bench.interrupted import InterruptedPart
-from bench.live import compare
+from bench.live import compare, elsewhere
 from bench.live.calibration import Calibration
 from bench.live.command import write_report
 from bench.live.compare import Ground, ground_key, jobs
-from bench.live.elsewhere import Elsewhere, busy
+from bench.live.elsewhere import busy
 from bench.live.goodput import Held, Objectives, Played, Seen, figures, goodput
 from bench.live.governed import Surroundings, service
 from bench.live.load import CHAT, LONG, PHASES, QUICK, Arrival, arrivals, length, phases, starts
@@ -131,8 +130,12 @@ class TestOtherWork:
     def test_idle_and_waiting_processors_do_not_work(self) -> None:
         assert busy("cpu  100 20 30 9999 8888 4 5 6 7 8\ncpu0 1 1 1 1 1 1 1 1 1 1", ticks=100) == pytest.approx(1.65)
 
-    def test_what_is_ours_is_not_others(self) -> None:
-        assert 0.0 <= Elsewhere([]).share() <= (os.cpu_count() or 1) + 1
+    def test_what_is_ours_is_not_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        worked, ours, now = iter([10.0, 14.0]), iter([2.0, 5.0]), iter([0.0, 2.0])
+        monkeypatch.setattr(elsewhere, "busy", lambda *_, **__: next(worked))
+        monkeypatch.setattr(elsewhere, "processor_seconds", lambda _: next(ours))
+        monkeypatch.setattr("bench.live.elsewhere.time.monotonic", lambda: next(now))
+        assert elsewhere.Elsewhere([]).share() == pytest.approx(0.5), "one second of two"
 
     def test_it_stands_beside_the_figures(self) -> None:
         told = figures([played(seen(), others=0.25), played(seen(), others=0.05)], OBJECTIVES)
