@@ -21,6 +21,7 @@ from flyball_operator.api.rules import VALIDATIONS
 from flyball_operator.app.settings import ENV_PREFIX, Settings
 from flyball_operator.cli.main import parser as flyball_parser
 from flyball_operator.tuning import tunables
+from versions import table
 
 _API_HEAD: Final = """\
 # API reference
@@ -87,7 +88,7 @@ def tunables_page() -> str:
 
 
 def _section(rows: Sequence[list[str]]) -> list[str]:
-    return [_lines(_table(["constant", "value", "unit", "meaning and reason"], rows))] if rows else []
+    return [_lines(table(["constant", "value", "unit", "meaning and reason"], rows))] if rows else []
 
 
 def api_page() -> str:
@@ -101,7 +102,7 @@ def api_page() -> str:
         head,
         "## Columns of `kubectl get`\n",
         "A column marked *wide* needs `-o wide`.\n",
-        _lines(_table(["column", "field", "description"], map(_column, version["additionalPrinterColumns"]))),
+        _lines(table(["column", "field", "description"], map(_column, version["additionalPrinterColumns"]))),
         *objects.sections("", {**root, "properties": {"metadata": root["properties"]["metadata"]}}),
         *objects.sections("spec", root["properties"]["spec"]),
         *objects.sections("status", root["properties"]["status"]),
@@ -118,7 +119,7 @@ def cli_page() -> str:
         _CLI_HEAD,
         *(part for each in parsers for part in _commands(each)),
         _OPERATOR,
-        _lines(_table(["variable", "type", "default", "limits", "description"], rows)),
+        _lines(table(["variable", "type", "default", "limits", "description"], rows)),
     ]
     return "\n".join(parts)
 
@@ -138,7 +139,7 @@ class _Objects:
         below: list[tuple[str, Schema]] = []
         rows = [self._row(path, name, child, node, below) for name, child in node["properties"].items()]
         if path:
-            yield _lines(_table(["field", "type", "default", "limits", "description"], rows))
+            yield _lines(table(["field", "type", "default", "limits", "description"], rows))
         if rules := list(dict.fromkeys(_rules(path, node))):
             yield _lines(["Rules:" if path else "Rules of the whole object:", "", *rules])
         if path:
@@ -256,7 +257,7 @@ def _commands(parser: argparse.ArgumentParser, told: str = "") -> Iterator[str]:
     for title, rows in tables.items():
         if title:
             yield f"{title.capitalize()}:\n"
-        yield _lines(_table(["argument", "default", "description"], rows))
+        yield _lines(table(["argument", "default", "description"], rows))
     for command, text in below:
         yield from _commands(command, text)
     if parser.epilog and not told:
@@ -314,10 +315,6 @@ def _text(text: str) -> str:
     """Prose as Markdown: what HTML or a table would take for its own is escaped."""
     parts = re.split(r"(`[^`]*`)", text.replace("|", r"\|"))
     return "".join(part if part.startswith("`") else part.replace("<", "&lt;").replace("*", r"\*") for part in parts)
-
-
-def _table(head: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _lines(lines: Sequence[str]) -> str:

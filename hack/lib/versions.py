@@ -59,7 +59,7 @@ def _capabilities(reports: Sequence[Support]) -> str:
     rows["which tells what of a prompt is cached"] = [report.prefixes for report in reports]
     rows["vLLM's own limits of its queue move live"] = [report.queue for report in reports]
     notes = list(dict.fromkeys(verdict.how for verdicts in rows.values() for verdict in verdicts))
-    lines = _table(
+    lines = table(
         ["", *(report.vllm for report in reports)],
         [[name, *(_cell(verdict, notes) for verdict in verdicts)] for name, verdicts in rows.items()],
     )
@@ -94,7 +94,7 @@ def _differences(reports: Sequence[Support]) -> str:
         ]
         for argument in sorted({argument for report in reports for argument in report.dropped})
     ]
-    lines = _table(["name", *(report.vllm for report in reports), "without it"], rows)
+    lines = table(["name", *(report.vllm for report in reports), "without it"], rows)
     return "\n".join(
         [f"Of {used} names that Flyball uses of vLLM's classes, these are not in all of them:", "", *lines, ""]
     )
@@ -104,5 +104,6 @@ def _there(present: bool | None) -> str:
     return {True: "yes", False: "no", None: "not known"}[present]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]

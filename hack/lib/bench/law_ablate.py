@@ -1,7 +1,7 @@
 """What each constant of the law buys: goodput with it switched off, and moved by half up and down, over that as it is.
 
 Every run is the law at its 5 s, where all wait and where the late are refused, on all scenarios or, with --quick, on
-those that a constant moves most. What differs by less than `NOISE` is noise: other random numbers do as much.
+a few of them. A difference up to `NOISE` is not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flyball_operator.tuning.tunables import TUNABLES, Tunables
 TICK: Final = 5.0
 #: Stands for all of them.
 ALL: Final = "all"
-#: By so much two seeds of one scenario differ where nothing was changed.
+#: Share of goodput up to which a difference is taken for noise.
 NOISE: Final = 0.01
 MOVED: Final = (0.5, 1.5)
 #: Scenarios of --quick: bursts, steps beyond capacity, long prompts, a change of mix and a start without a model.
@@ -58,8 +58,6 @@ OFF: Final[Mapping[str, Any]] = {
     "token_margin": 1.0,
     "tokens_hysteresis": 0.0,
 }
-
-
 #: Shares, of which more than the whole means nothing: they are moved half-way to it instead.
 SHARES: Final = (
     "first_token_margin",

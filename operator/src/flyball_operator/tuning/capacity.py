@@ -168,9 +168,8 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf
     if found.reachable:
-        found, rate = (
-            (before.carried, before.rate) if now - failing_since < TUNABLES.memory_seconds - 0.5 else (found, 0.0)
-        )
+        lasts = now - failing_since >= TUNABLES.memory_seconds - 0.5
+        found, rate = (found, 0.0) if lasts else (before.carried, before.rate)
     elif before.rate > 0.0:
         rate = before.rate + share * (rate - before.rate)
     over = arrivals > replicas * rate * (1.0 - TUNABLES.alike if before.overloaded else 1.0)
