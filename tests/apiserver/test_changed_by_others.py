@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan.objects import annotation
 from support.cluster import Object, apply, get, items, kubectl, namespace, patch, throughout
 from support.kubelet import play_kubelet
 from support.operators import Audit, Write, expect_condition, idle_service, operator
 from support.policies import MIRRORED, TOLERATES_MORE, USES_THE_MIRROR, mutating, remove
-from support.waiting import eventually
 
 RESOURCE = names.CRD_NAME
 ASKED = {"key": "test/asked", "operator": "Exists"}

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
+from flyball_lab.harness.manifests import Object, Wrong, edited, good
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
 from flyball_operator.api.parse import parse_service
 from support.api import InferenceServices, RefusedError
 from support.cluster import expect_established, kubectl
-from support.manifests import Object, Wrong, edited, good
 from support.specs import specs
 from support.wrong_manifests import UNKNOWN_FIELDS, WRONG
 

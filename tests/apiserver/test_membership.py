@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from flyball_engine.contract import CONTROL_PORT
+from flyball_lab.harness.engines import ServedEngine, serving
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, namespace, throughout
-from support.engines import ServedEngine, serving
 from support.kubelet import make_ready, play_endpoints
-from support.manifests import Object
 from support.operators import OperatorProcess, expect_condition, idle_service, operator
-from support.waiting import eventually
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Conditions that change by themselves: no Prometheus has samples, which the operator says only after some time.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.app.kopf_glue import WATCHED_KINDS, Watcher
 from flyball_operator.app.main import Exit
@@ -24,7 +25,6 @@ from flyball_operator.reconcile.queue import KeyQueue
 from support.cluster import apply, get, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
 from support.tenants import Tenants, tenants
-from support.waiting import eventually
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 #: Two tenants that go on beside the one that something happens to.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import apply, delete, items, kubectl, patch, throughout
 from support.operators import (
@@ -21,7 +22,6 @@ from support.operators import (
     operator,
     serve,
 )
-from support.waiting import eventually
 
 OWNED = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods", "endpointslices")
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.waiting import eventually
 from support.cluster import KubectlError, apply, items, kubectl, patch
 from support.kubelet import play_kubelet, play_trouble
-from support.manifests import Object
 from support.operators import (
     IMAGE,
     RESOURCE,
@@ -25,7 +26,6 @@ from support.operators import (
     one,
     serve,
 )
-from support.waiting import eventually
 
 BAD, NEXT = "flyball.test/none:1", "vllm/next:1"
 UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}

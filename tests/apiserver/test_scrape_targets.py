@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from flyball_engine.contract import API_PORT, CONTROL_PORT
+from flyball_lab.harness.prometheus import prometheus
+from flyball_lab.harness.tuners import inference_service
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.prometheus.queries import UID
 from flyball_operator.reconcile.plan import pod as pods
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.cluster import kubectl
 from support.discovery import annotation_job
-from support.prometheus import prometheus
-from support.tuners import inference_service
-from support.waiting import eventually
 
 #: Of loopback, where nobody listens.
 ADDRESS = "127.94.3.7"

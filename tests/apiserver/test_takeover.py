@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.app.main import Exit
 from support.cluster import apply, get, kubectl, namespace, throughout
 from support.operators import Audit, OperatorProcess, WallClock, idle_service, proxy
-from support.waiting import eventually
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
 

@@ -26,10 +26,10 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.server import bind
 from flyball_engine.model import StepModel
+from flyball_lab.harness.engine import SERVICE, ControlClient, setpoint
+from flyball_lab.harness.waiting import eventually
 from support.control_port import Port, an_engine, control_port
-from support.engine import SERVICE, ControlClient, setpoint
 from support.reflexes import a_budget
-from support.waiting import eventually
 
 MODEL = StepModel(t0=0.01, h=0.0, c1=1e-4, c2=1e-4, beta=0.0, g=0.0, kappa=1)
 

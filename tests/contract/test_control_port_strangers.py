@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from flyball_engine.contract import HEALTH_PATH, MAX_BODY_BYTES, SETPOINT_PATH, Refusal
+from flyball_lab.harness.engine import Signer, setpoint
+from flyball_lab.harness.waiting import eventually
 from support.control_port import Port, an_engine, control_port
-from support.engine import Signer, setpoint
-from support.waiting import eventually
 from support.wrong_inputs.control import BODIES
 
 

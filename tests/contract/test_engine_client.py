@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
 from flyball_engine.knobs import Static
 from flyball_engine.signing import BadKeyError, Signer
+from flyball_lab.harness.engines import PlantEngine, ServedEngine, serving
+from flyball_lab.harness.tuners import World
 from flyball_operator.engines import client as client_module
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import (
@@ -29,8 +31,6 @@ from flyball_operator.engines.errors import (
     UnknownError,
     UnreachableError,
 )
-from support.engines import PlantEngine, ServedEngine, serving
-from support.tuners import World
 
 
 def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: int = 16) -> Setpoint:

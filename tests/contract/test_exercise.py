@@ -22,13 +22,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flyball_engine.bench.main import main
-from flyball_engine.bench.report import Report
 from flyball_engine.contract import Env
-from support.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.benchmark.main import main
+from flyball_lab.benchmark.report import Report
+from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.waiting import eventually
 from support.exercises import Ended, flyball_bench
-from support.ports import free_port
-from support.waiting import eventually
 
 #: Seconds on this engine are few, and the points shall be done in one.
 SMALL = ("--input-tokens=16", "--output-tokens=4", "--requests=2", "--workloads=uniform", "--tokenizer=none")
@@ -111,7 +111,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cont
         Env.PUBLIC_KEY: signer.public_pem,
         Env.CONTROL_PORT: str(control),
     }
-    serve = ("-m", "flyball_engine.simulator", "serve", "--preset=cpu-small", "--start-seconds=0", f"--port={port}")
+    serve = ("-m", "flyball_lab.simulator", "serve", "--preset=cpu-small", "--start-seconds=0", f"--port={port}")
     process = subprocess.Popen([sys.executable, *serve], env={**os.environ, **settings})
     url, control_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{control}"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flyball_lab.harness.manifests import Object, Wrong, edited, good
+from flyball_lab.repository import ROOT
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
-from support.manifests import Object, Wrong, edited, good
 from support.wrong_manifests import WRONG
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = [*sorted((ROOT / "docs/examples").glob("*.yaml")), ROOT / "hack/lib/demo/chat.yaml"]
+EXAMPLES = [*sorted((ROOT / "docs/examples").glob("*.yaml")), ROOT / "engine/lab/src/flyball_lab/demo/chat.yaml"]
 
 
 def read(manifest: Object) -> InferenceService:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Generation, Refusal
+from flyball_lab.harness.engines import serving
+from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
 from flyball_operator.api.status import SetpointStatus, TuningStatus
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
-from support.engines import serving
 from support.liars import Lie, LyingPod, forge
-from support.tuners import ScriptedReader, World, inference_service, thinking, until
 
 TUNED = ConditionType.TUNED
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")

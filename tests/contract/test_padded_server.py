@@ -23,12 +23,12 @@ from flyball_engine.contract import (
     StrategyType,
 )
 from flyball_engine.knobs import Continuous, Static
-from flyball_engine.padded.batch import Phase, Use
-from flyball_engine.padded.metrics import COMPUTED_TOKENS
-from support.engine import ControlClient, Signer, setpoint
-from support.padded_server import counting
-from support.vllm_server import MODEL_NAME, VllmServer
-from support.waiting import eventually
+from flyball_lab.harness.engine import ControlClient, Signer, setpoint
+from flyball_lab.harness.padded_server import counting
+from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.padded.batch import Phase, Use
+from flyball_lab.padded.metrics import COMPUTED_TOKENS
 from support.wrong_inputs.openai import PADDED
 
 #: A client connects and sends in peace, and then does not wait for the answer.

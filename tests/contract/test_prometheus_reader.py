@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.contract import Metric, OrderCounts
+from flyball_lab.harness.engines import ServedEngine, objective, serving
+from flyball_lab.harness.plant import CPU, Phase
+from flyball_lab.harness.prometheus import Prometheus, Target, prometheus
+from flyball_lab.harness.tuners import PATIENCE, World
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -22,10 +26,6 @@ from flyball_operator.tuning.observe.signals import (
     StepWindow,
     Unobserved,
 )
-from support.engines import ServedEngine, objective, serving
-from support.plant import CPU, Phase
-from support.prometheus import Prometheus, Target, prometheus
-from support.tuners import PATIENCE, World
 
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3

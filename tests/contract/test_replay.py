@@ -17,6 +17,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from flyball_lab.harness.engines import serving
+from flyball_lab.harness.plant import Phase
+from flyball_lab.harness.prometheus import Prometheus, Target, prometheus
+from flyball_lab.harness.tuners import Thinking, World, inference_service, thinking, until
 from flyball_operator.cli import main, past
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.span import Span, rfc3339
@@ -28,11 +32,7 @@ from flyball_operator.tuning.observe.signals import Attainment, Observation, Uno
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import Decision
-from support.engines import serving
 from support.past import manifest
-from support.plant import Phase
-from support.prometheus import Prometheus, Target, prometheus
-from support.tuners import Thinking, World, inference_service, thinking, until
 
 STEP = 0.5
 #: A scrape may take as long as the interval between two; what is older is all there.

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
+from flyball_lab.harness.engines import ServedEngine, serving
+from flyball_lab.harness.plant import Phase
+from flyball_lab.harness.prometheus import Job, Prometheus, prometheus
+from flyball_lab.harness.tuners import PATIENCE, World, until
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import Missing, Observation, RequestLoad, Signals, Unobserved
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
-from support.engines import ServedEngine, serving
-from support.plant import Phase
-from support.prometheus import Job, Prometheus, prometheus
-from support.tuners import PATIENCE, World, until
 
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3

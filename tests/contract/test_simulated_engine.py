@@ -16,15 +16,15 @@ import httpx
 import pytest
 
 from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, OnTime, OrderKnob, Refusal, Shed
-from flyball_engine.simulator.presets import PRESETS
-from support.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.simulator.presets import PRESETS
 from support.exercises import hear_interrupts
-from support.ports import free_port
 from support.simulated import a_budget, two_classes
-from support.waiting import eventually
 from support.wrong_inputs.openai import SIMULATED, TOO_LARGE
 
-SERVE = [sys.executable, "-m", "flyball_engine.simulator", "serve", "--preset=cpu-small"]
+SERVE = [sys.executable, "-m", "flyball_lab.simulator", "serve", "--preset=cpu-small"]
 
 
 @dataclass

@@ -8,6 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from flyball_engine.contract import Knob, Metric, StepKind
+from flyball_lab.harness import virtual_time
+from flyball_lab.harness.engines import PlantEngine, objective, serving
+from flyball_lab.harness.plant import CPU, Phase
+from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import (
     CellKey,
@@ -19,10 +23,6 @@ from flyball_operator.tuning.observe.signals import (
     Sums,
     Unobserved,
 )
-from support import virtual_time
-from support.engines import PlantEngine, objective, serving
-from support.plant import CPU, Phase
-from support.tuners import ScriptedReader, World, inference_service, thinking, until
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from flyball_lab.harness.engines import serving
+from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
+from flyball_lab.harness.tuning import signals
 from flyball_operator.api.v1alpha1 import ConditionType
-from support.engines import serving
-from support.tuners import ScriptedReader, World, inference_service, thinking, until
-from support.tuning import signals
 
 TUNED = ConditionType.TUNED
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from flyball_lab.harness.engines import serving
+from flyball_lab.harness.plant import Phase
+from flyball_lab.harness.prometheus import Target, prometheus
+from flyball_lab.harness.tuners import World, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from support.engines import serving
-from support.plant import Phase
-from support.prometheus import Target, prometheus
-from support.tuners import World, inference_service, thinking, until
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 CHAT_AND_LONG_PROMPTS = [[Phase(3600, 5, 120, 40), Phase(3600, 0.8, 1500, 16)]]

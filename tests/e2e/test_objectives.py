@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.quantities import parse_duration
 from support.cluster import Object, patch
 from support.counted import POINTS, between_clocks, moved
 from support.live import ANSWER, MODEL, PROMPTS, RESOURCE, Service
 from support.measured import Measurement, Wish, measure
 from support.scraped import scraped
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, delete, get, kubectl
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
-from support.streams import StreamLoad
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

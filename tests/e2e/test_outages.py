@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from support.cluster import kubectl, patch, throughout
 from support.live import RESOURCE, Service
 from support.node import kill_process
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

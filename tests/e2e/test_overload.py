@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_lab.harness.streams import StreamTotals
+from flyball_lab.harness.waiting import eventually
 from support.cluster import patch
 from support.live import RESOURCE, Flyball, Service, in_time, shedding_service
-from support.streams import StreamTotals
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.waiting import eventually
 from support.cluster import items, patch
 from support.live import MODEL, RESOURCE, Flyball, Service
 from support.node import kill_container
-from support.streams import StreamLoad
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -12,10 +12,11 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.repository import ROOT
 from support.cluster import Object, patch
-from support.live import MODEL, RESOURCE, ROOT, Flyball, Service, scrape
-from support.streams import StreamLoad
-from support.waiting import eventually
+from support.live import MODEL, RESOURCE, Flyball, Service, scrape
 
 pytestmark = pytest.mark.cluster
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, kubectl, patch
 from support.live import RESOURCE, Flyball, Service
 from support.node import container_pid, kill_container, signal_process
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

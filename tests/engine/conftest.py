@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.vllm_server import make_model, make_plugin, started
 from support.installed import Installed, ask
 from support.served import Keeper, Served
-from support.vllm_server import make_model, make_plugin, started
 
 #: A chat template: the small model's tokenizer has none.
 _TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.contract import EXIT_REFUSED
+from flyball_lab.harness.launcher import Ended, environment, launch
 from support.installed import Installed
-from support.launcher import Ended, environment, launch
 from support.wrong_inputs.command_lines import REFUSED, VLLM_ARGUMENTS, WRONG
 
 pytestmark = pytest.mark.engine

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from support.launcher import environment
+from flyball_lab.harness.launcher import environment
 
 pytestmark = pytest.mark.engine
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flyball_lab.harness.engine import ControlClient
+from flyball_lab.harness.vllm_server import MODEL_NAME, started
 from support.counted import Counted, expect_all_counted
-from support.engine import ControlClient
 from support.measured import measure, mixed
 from support.served import Served
-from support.vllm_server import MODEL_NAME, started
 
 pytestmark = pytest.mark.engine
 

@@ -16,8 +16,6 @@ import httpx
 import pytest
 
 from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, Reason
-from flyball_engine.bench.main import main as flyball_bench
-from flyball_engine.bench.report import Report
 from flyball_engine.contract import (
     BatchingKnob,
     Metric,
@@ -31,11 +29,13 @@ from flyball_engine.contract import (
 )
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.routes import unasked
+from flyball_lab.benchmark.main import main as flyball_bench
+from flyball_lab.benchmark.report import Report
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.vllm_server import MODEL_NAME
+from flyball_lab.harness.waiting import eventually
 from support.reflexes import a_budget
 from support.served import Served
-from support.streams import StreamLoad
-from support.vllm_server import MODEL_NAME
-from support.waiting import eventually
 from support.wrong_inputs.openai import VLLM
 
 pytestmark = pytest.mark.engine

@@ -8,8 +8,8 @@ import signal
 import httpx
 import pytest
 
+from flyball_lab.harness.vllm_server import MODEL_NAME
 from support.served import Served
-from support.vllm_server import MODEL_NAME
 
 pytestmark = pytest.mark.engine
 

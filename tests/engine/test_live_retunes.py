@@ -18,14 +18,14 @@ import pytest
 from flyball_engine.contract import Batching, CoreState, OnTime, Policy, ReadBack, Refusal, StepBudget, StepKind
 from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static
 from flyball_engine.model import StepModel
+from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.streams import StreamLoad, StreamTotals
+from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer, make_plugin, started
+from flyball_lab.harness.waiting import eventually
 from support import vllm_test_plugin
-from support.engine import SERVICE, ControlClient, Signer, setpoint
 from support.greedy import greedy, some_prompts
 from support.reflexes import a_budget
 from support.served import Served
-from support.streams import StreamLoad, StreamTotals
-from support.vllm_server import MODEL_NAME, VllmServer, make_plugin, started
-from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
+from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer
 from support.counted import Counted, disagreements, near_what_was_seen
 from support.measured import Measurement, Wish, measure, mixed
 from support.served import Served
-from support.vllm_server import MODEL_NAME, VllmServer
 
 pytestmark = pytest.mark.engine
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.vllm_server import ROOT
+from flyball_lab.repository import ROOT
 
 pytestmark = pytest.mark.engine
 

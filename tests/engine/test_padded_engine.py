@@ -15,14 +15,14 @@ import pytest
 
 from flyball_engine.contract import Batching
 from flyball_engine.knobs import Bucketed, Dynamic, Static
-from flyball_engine.padded.metrics import COMPUTED_TOKENS
+from flyball_lab.harness.engine import ControlClient
+from flyball_lab.harness.padded_server import padded
+from flyball_lab.harness.vllm_server import VllmServer
+from flyball_lab.padded.metrics import COMPUTED_TOKENS
 from support.counted import Counted, expect_all_counted
-from support.engine import ControlClient
 from support.greedy import Prompts, greedy, some_prompts
 from support.measured import Wish
-from support.padded_server import padded
 from support.served import Served
-from support.vllm_server import VllmServer
 
 pytestmark = pytest.mark.engine
 

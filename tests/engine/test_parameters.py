@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from flyball_lab.harness.vllm_server import MODEL_NAME
 from support.installed import NEWEST, Installed
 from support.parameters import ENDPOINTS, REFUSED, bodies
 from support.served import Served
-from support.vllm_server import MODEL_NAME
 
 pytestmark = pytest.mark.engine
 

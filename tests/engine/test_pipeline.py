@@ -10,14 +10,14 @@ import pytest
 
 from flyball_engine.contract import CoreState, Metric, MetricName, StepKind
 from flyball_engine.model import StepModel
+from flyball_lab.harness.engine import ControlClient
+from flyball_lab.harness.vllm_server import MODEL_NAME, make_plugin, started
+from flyball_lab.harness.waiting import eventually
 from support import stages_on_cpu
 from support.counted import Counted
-from support.engine import ControlClient
 from support.measured import Wish, measure, mixed
 from support.reflexes import a_budget
 from support.served import Served
-from support.vllm_server import MODEL_NAME, make_plugin, started
-from support.waiting import eventually
 
 pytestmark = pytest.mark.engine
 

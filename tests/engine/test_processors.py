@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.vllm_server import MODEL_NAME, started
+from flyball_lab.harness.vllm_server import MODEL_NAME, started
 
 pytestmark = pytest.mark.engine
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.vllm.routes import GENERATING_PATHS, UNASKED_PATHS, unasked
-from support.launcher import environment
+from flyball_lab.harness.launcher import environment
 
 pytestmark = pytest.mark.engine
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.sizing.config import read
-from flyball_engine.sizing.devices import GIB, MIB
-from flyball_engine.sizing.memory import cache_shape, capacity, layer_numbers
-from flyball_engine.sizing.names import REMOVED, SETTINGS
-from flyball_engine.sizing.request import KV_DTYPES
-from flyball_engine.sizing.shape import Heads
+from flyball_lab.harness.launcher import environment
+from flyball_lab.repository import ROOT
+from flyball_lab.sizing.config import read
+from flyball_lab.sizing.devices import GIB, MIB
+from flyball_lab.sizing.memory import cache_shape, capacity, layer_numbers
+from flyball_lab.sizing.names import REMOVED, SETTINGS
+from flyball_lab.sizing.request import KV_DTYPES
+from flyball_lab.sizing.shape import Heads
 from support.installed import NEWEST, Installed
 from support.kv_shapes import SHAPES
-from support.launcher import environment
 from support.model_configs import PUBLISHED
 from support.served import Served
-from support.vllm_server import ROOT
 
 pytestmark = pytest.mark.engine
 

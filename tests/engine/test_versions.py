@@ -9,9 +9,9 @@ import pytest
 
 from flyball_engine.contract import Knob
 from flyball_engine.vllm.support import Support
+from flyball_lab.harness.launcher import environment
+from flyball_lab.repository import ROOT
 from support.installed import Installed
-from support.launcher import environment
-from support.vllm_server import ROOT
 
 pytestmark = pytest.mark.engine
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-import generate
+from flyball_lab.repository import ROOT
+from flyball_lab.tools import generate
 from flyball_operator.api import names
 from support import helm
-from support.helm import ROOT, VALUE_SETS, Object, render
+from support.helm import VALUE_SETS, Object, render
 
 FOLDER = ROOT / "tests/golden/chart"
 #: Made anew at each rendering without a cluster.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from flyball_lab.repository import ROOT
 from support.wrong_inputs.page import doors, page
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/wrong-inputs.md"
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.closed_loop import ClosedLoop
-from bench.scenarios import SCENARIOS, Scenario
-from flyball_engine.simulator.presets import PRESETS
-from flyball_engine.simulator.virtual import build, run
+from flyball_lab.benches.law.closed_loop import ClosedLoop
+from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.simulator.presets import PRESETS
+from flyball_lab.simulator.virtual import build, run
 
 Note = Callable[[str], None]
 #: Arrivals of the first minute find an engine at its start values.

@@ -14,10 +14,10 @@ import pytest
 
 from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
+from flyball_lab.harness.plant import A100, CPU, H100, Phase, Plant
 from flyball_operator.tuning.spec import Objective, TuningSpec
 from flyball_operator.tuning.state import TuningState
 from support.loop import Run, close, spec, warmed
-from support.plant import A100, CPU, H100, Phase, Plant
 
 Note = Callable[[str], None]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.policies import Policy, play, policies, the_law
-from bench.scenarios import SCENARIOS, Scenario
-from flyball_engine.simulator.core import Speculation
+from flyball_lab.benches.law.policies import Policy, play, policies, the_law
+from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
+from flyball_lab.simulator.core import Speculation
 
 #: A small grid: its best is nearly that of a large one.
 GRID = tuple(one for one in policies((32, 64, 256), (512, 2048)) if one.in_grid)

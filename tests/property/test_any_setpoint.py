@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, Policy, QueueKnob, Setpoint, StrategyType
-from support.any_setpoint import FIXED, any_setpoint
+from flyball_lab.harness.any_setpoint import FIXED, any_setpoint
 
 DRAWN = [any_setpoint(random.Random(seed), generation=1) for seed in range(2000)]
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric, ObjectiveSpec, OnTime, Policy, Shed, StepKind
-from flyball_engine.simulator.core import Core, Speculation
-from flyball_engine.simulator.lengths import Lognormal, Shape
-from flyball_engine.simulator.plant import CALM, Disturbances
-from flyball_engine.simulator.requests import Fate, Request
-from flyball_engine.simulator.virtual import Event, Run, crash, retune, run, slow_down
-from flyball_engine.simulator.workload import Phase, workload
+from flyball_lab.simulator.core import Core, Speculation
+from flyball_lab.simulator.lengths import Lognormal, Shape
+from flyball_lab.simulator.plant import CALM, Disturbances
+from flyball_lab.simulator.requests import Fate, Request
+from flyball_lab.simulator.virtual import Event, Run, crash, retune, run, slow_down
+from flyball_lab.simulator.workload import Phase, workload
 from support.simulated import a_budget, a_core, a_setpoint
 
 SECONDS = 60.0

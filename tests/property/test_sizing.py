@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.sizing.config import read
-from flyball_engine.sizing.devices import GIB, GPUS, plain
-from flyball_engine.sizing.errors import SizingError
-from flyball_engine.sizing.families import FAMILIES
-from flyball_engine.sizing.packing import NAMED
-from flyball_engine.sizing.presets import PRESETS
-from flyball_engine.sizing.request import Request
-from flyball_engine.sizing.roofline import Roofline
-from flyball_engine.sizing.size import size
+from flyball_lab.sizing.config import read
+from flyball_lab.sizing.devices import GIB, GPUS, plain
+from flyball_lab.sizing.errors import SizingError
+from flyball_lab.sizing.families import FAMILIES
+from flyball_lab.sizing.packing import NAMED
+from flyball_lab.sizing.presets import PRESETS
+from flyball_lab.sizing.request import Request
+from flyball_lab.sizing.roofline import Roofline
+from flyball_lab.sizing.size import size
 from support.model_configs import PUBLISHED, Config, llama
 
 DEVICES = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)

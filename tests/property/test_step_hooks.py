@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flyball_engine.contract import Knob
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore
 
 LIMITS = st.fixed_dictionaries(

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
+from flyball_lab.harness.plant import A100, CPU, H100
+from flyball_lab.harness.tuning import step_window
 from flyball_operator.tuning.estimate.step_time import Doubt, StepTimeEstimator, learn, resume
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
-from support.plant import A100, CPU, H100
-from support.tuning import step_window
 
 #: An 8B model on an H100 reads a token of KV in 50 ns.
 ON_GPU = replace(H100, beta=6e-6, d=5e-8)

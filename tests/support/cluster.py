@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.waiting import eventually
+from flyball_lab.harness.waiting import eventually
 
 Object = dict[str, Any]
 

@@ -19,7 +19,7 @@ from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
-from support.engine import SERVICE, ControlClient, Signer
+from flyball_lab.harness.engine import SERVICE, ControlClient, Signer
 from support.plain_scheduler import GovernedCore, PlainEngine
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flyball_engine.contract import Metric, MetricName, ObjectiveSpec
+from flyball_lab.harness.vllm_server import MODEL_NAME
+from flyball_lab.harness.waiting import eventually
 from support.measured import Measurement, Wish, measure
 from support.served import Served
-from support.vllm_server import MODEL_NAME
-from support.waiting import eventually
 
 #: How far the engine's share and the clients' may be apart: 2 points.
 POINTS = 0.02

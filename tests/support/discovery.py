@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from flyball_engine.contract import CONTROL_PORT
+from flyball_lab.harness.engines import ServedEngine
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.prometheus import ADDRESS, Job
+from flyball_lab.harness.tuners import inference_service
+from flyball_lab.repository import ROOT
 from flyball_operator.reconcile.plan import pod as pods
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.engines import ServedEngine
-from support.helm import ROOT
-from support.ports import free_port
-from support.prometheus import ADDRESS, Job
-from support.tuners import inference_service
 
 _META = "__meta_kubernetes_"
 #: Whether a target is an init container's.

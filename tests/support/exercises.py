@@ -9,15 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-from flyball_engine.bench.measurements import Measurement, Utilisation
-from flyball_engine.bench.points import Point, Setting, Workload, WorkloadName
-from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import StrategyType
+from flyball_lab.benchmark.measurements import Measurement, Utilisation
+from flyball_lab.benchmark.points import Point, Setting, Workload, WorkloadName
+from flyball_lab.benchmark.requests import Percentiles
+from flyball_lab.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 #: A generator where there is no vLLM.
 STAND_IN = ROOT / "tests/support/stand_in"
 UNIFORM = Workload(name=WorkloadName.UNIFORM, input_tokens=64, output_tokens=32, spread=0.0)
@@ -114,7 +113,7 @@ def flyball_bench(
     """Run it to its end, with the stand-in; `at`: `do` something as soon as this is in a line of what it says."""
     path = os.pathsep.join([str(ROOT / "engine/src"), str(STAND_IN)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "flyball_engine.bench", *arguments],
+        [sys.executable, "-m", "flyball_lab.benchmark", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -9,7 +9,7 @@ from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.gate import GateKeeper
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.reflexes import a_budget
 
 #: A step of 110 ms has 100 tokens.

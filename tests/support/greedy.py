@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from support.vllm_server import MODEL_NAME
+from flyball_lab.harness.vllm_server import MODEL_NAME
 
 Prompts = Sequence[Sequence[int]]
 

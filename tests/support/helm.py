@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from flyball_lab.repository import ROOT
+
 Object = dict[str, Any]
-ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/flyball"
 VALUE_SETS = tuple(sorted(path.name.split(".")[0] for path in (ROOT / "tests/golden/chart").glob("*.values.yaml")))
 

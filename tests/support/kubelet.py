@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import KubectlError, apply, get, items, kubectl
-from support.manifests import Object
-from support.waiting import eventually
 
 
 def play_kubelet(namespace: str, *, image: str) -> int:

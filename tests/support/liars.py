@@ -19,8 +19,8 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.acceptance import STATUS
 from flyball_engine.signing import Signer, body_of
-from support.engines import ServedEngine
-from support.tuners import World
+from flyball_lab.harness.engines import ServedEngine
+from flyball_lab.harness.tuners import World
 
 #: What a pod says instead: the refusal, and the numbers it claims to hold, given those it was offered.
 Lie = Callable[[Generation], tuple[Refusal, Generation]]

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from flyball_engine.contract import MetricName, ObjectiveSpec, Refusal
+from flyball_lab.harness import cpu_image
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.repository import ROOT
 from flyball_operator.api.names import GROUP, LABEL_SERVICE_UID, PLURAL
-from support import cpu_image
 from support.cluster import Object, apply, condition, delete, get, items, kubectl
-from support.streams import StreamLoad
-from support.waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Full resource name: KServe's kind has the same one.
 RESOURCE = f"{PLURAL}.{GROUP}"
 MODEL = "chat"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flyball_lab.harness.plant import Counts, Observer, Phase, Plant, arrivals
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
-from support.plant import Counts, Observer, Phase, Plant, arrivals
 
 
 @dataclass

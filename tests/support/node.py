@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
+from flyball_lab.repository import ROOT
 from support.cluster import Object
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def on_node(*command: str) -> str:

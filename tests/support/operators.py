@@ -20,13 +20,13 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.repository import ROOT
 from support.cluster import get, kubectl
 from support.kubelet import play_kubelet
-from support.manifests import Object, good
-from support.ports import free_port
-from support.waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
 #: No node has it: pods wait for ever, and tests play the kubelet.
 NOWHERE = {"flyball.test/nowhere": "true"}
 RESOURCE = "inferenceservices.serving.flyball.dev"

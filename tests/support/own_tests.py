@@ -20,8 +20,8 @@ from vllm.version import __version_tuple__
 from flyball_engine.contract import OnTime, Setpoint
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.scheduler import governed_class
+from flyball_lab.harness.engine import setpoint
 from support import an_image_model
-from support.engine import setpoint
 from support.reflexes import a_budget
 
 #: Seconds of a step that no test comes near: every prompt fits.

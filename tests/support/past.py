@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball_lab.harness.engines import START
+from flyball_lab.harness.plant import CPU, Observer, Phase, Plant, arrivals
+from flyball_lab.harness.tuners import inference_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
 from flyball_operator.prometheus.recorded import Header, Recording
 from flyball_operator.tuning.observe.signals import RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
-from support.engines import START
-from support.plant import CPU, Observer, Phase, Plant, arrivals
-from support.tuners import inference_service
 
 #: 2026-09-21T14:13:20Z.
 BEGAN = 1_790_000_000.0

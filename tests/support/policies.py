@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, apply, delete, kubectl
-from support.waiting import eventually
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _TOLERATIONS = "/spec/template/spec/tolerations"

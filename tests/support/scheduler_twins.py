@@ -21,13 +21,13 @@ from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, bat
 from flyball_engine.batching.limits import RequestedLimits, Sizes
 from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.contract import Limits, Policy, Setpoint
-from flyball_engine.simulator.kv import BLOCK_TOKENS
-from flyball_engine.simulator.requests import Request
-from flyball_engine.simulator.scheduler import Plan, Scheduler
 from flyball_engine.vllm.plugin import failure, register
-from support import scheduler_story, story_scheduler
-from support.model_runner import request_of
-from support.story import Story
+from flyball_lab.harness import scheduler_story, story_scheduler
+from flyball_lab.harness.model_runner import request_of
+from flyball_lab.harness.story import Story
+from flyball_lab.simulator.kv import BLOCK_TOKENS
+from flyball_lab.simulator.requests import Request
+from flyball_lab.simulator.scheduler import Plan, Scheduler
 
 MODEL_LEN = 1024
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flyball_engine.contract import CoreState, Generation, ReadBack, Setpoint
-from support.engine import ControlClient, setpoint
-from support.vllm_server import VllmServer
-from support.waiting import eventually
+from flyball_lab.harness.engine import ControlClient, setpoint
+from flyball_lab.harness.vllm_server import VllmServer
+from flyball_lab.harness.waiting import eventually
 
 
 @dataclass

@@ -20,9 +20,9 @@ from flyball_engine.contract import (
     StepBudget,
 )
 from flyball_engine.model import StepModel
-from flyball_engine.simulator.core import Core, CoreConfig, Speculation
-from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant
-from flyball_engine.simulator.requests import Prefix, Request
+from flyball_lab.simulator.core import Core, CoreConfig, Speculation
+from flyball_lab.simulator.plant import CALM, Disturbances, Law, Plant
+from flyball_lab.simulator.requests import Prefix, Request
 
 #: A step takes 10 ms, and 1 ms more for each token beyond 64; decodes pay for the KV they read.
 LAW = Law(model=StepModel(t0=10e-3, h=4e-3, c1=0.0, c2=1e-3, beta=1e-4, g=1e-8, kappa=64), kv_token=1e-6, reread=1e-6)

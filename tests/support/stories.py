@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.vllm_server import ROOT
+from flyball_lab.repository import ROOT
 
 #: Processes that tell stories beside each other. Each plays on one core, and takes seconds to load vLLM.
 TELLERS = 2

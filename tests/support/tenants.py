@@ -11,9 +11,9 @@ from pathlib import Path
 
 import yaml
 
+from flyball_lab.harness.waiting import eventually
 from support.cluster import get, kubectl, namespace
 from support.helm import Object, render
-from support.waiting import eventually
 
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+from flyball_lab.harness.manifests import good
 from flyball_operator.api import names
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError
@@ -25,7 +26,6 @@ from flyball_operator.kube.resources import (
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.reconciler import Reconciler
-from support.manifests import good
 from support.memory_api import MemoryApi, Object
 
 NAMESPACE = "ns"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flyball_engine.contract import Metric
-from support.manifests import Wrong
+from flyball_lab.harness.manifests import Wrong
 
 _BY: dict[str, list[dict[str, str]]] = {
     "": [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.manifests import Wrong
+from flyball_lab.harness.manifests import Wrong
 
 _CLASSES = "spec.tuning.classes"
 

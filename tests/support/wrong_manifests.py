@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.manifests import DROP, Wrong
+from flyball_lab.harness.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_pods import GPU, WRONG_PODS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.manifests import Wrong
+from flyball_lab.harness.manifests import Wrong
 
 _POD = "spec.podTemplate"
 GPU = "nvidia.com/gpu"

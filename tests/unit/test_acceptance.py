@@ -6,7 +6,7 @@ import pytest
 
 from flyball_engine.contract import AnyKnob, Generation, Knob, Refusal, Setpoint
 from flyball_engine.control.acceptance import STATUS, Refused, check_not_overtaken, judge
-from support.engine import SERVICE, setpoint
+from flyball_lab.harness.engine import SERVICE, setpoint
 
 HELD = setpoint(7, epoch=3, limits={"max_num_active_seqs": 8})
 

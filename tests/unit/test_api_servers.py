@@ -11,8 +11,8 @@ from flyball_engine.batching.gate import Gate, Reason
 from flyball_engine.batching.outcomes import MET, End, Outcome, RequestLedger
 from flyball_engine.contract import Metric, Setpoint
 from flyball_engine.control.api_servers import STARTING_SECONDS, ApiServers, Follower
-from support.engine import setpoint
-from support.engines import objective
+from flyball_lab.harness.engine import setpoint
+from flyball_lab.harness.engines import objective
 
 FIRST_TOKEN = objective(Metric.TIME_TO_FIRST_TOKEN, 1.0)
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, QueueKnob, QueueLimits, Setpoint
 from flyball_engine.control.acceptance import Refused, judge
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static, knob_named
-from support.engine import SERVICE, setpoint
+from flyball_lab.harness.engine import SERVICE, setpoint
 
 
 def said_of(**batching: Any) -> str:

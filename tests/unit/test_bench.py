@@ -9,23 +9,23 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from flyball_engine.bench import options as bench_options
-from flyball_engine.bench.advice import Work, advise
-from flyball_engine.bench.control import setpoint_of
-from flyball_engine.bench.files import RESULTS, Results
-from flyball_engine.bench.knee import knee
-from flyball_engine.bench.main import main
-from flyball_engine.bench.measurements import Sample, measure, utilisation
-from flyball_engine.bench.page import page
-from flyball_engine.bench.points import Effort, Setting, Target, settings_of, sweep, time_left
-from flyball_engine.bench.report import Report, report
-from flyball_engine.bench.requests import Request
-from flyball_engine.bench.series import series_of
-from flyball_engine.bench.svg import decades, steps
-from flyball_engine.bench.table import ABSENT, figure, table
 from flyball_engine.contract import Limits, OnTime, Setpoint, Shed, StepBudget, StrategyType
+from flyball_lab.benchmark import options as bench_options
+from flyball_lab.benchmark.advice import Work, advise
+from flyball_lab.benchmark.control import setpoint_of
+from flyball_lab.benchmark.files import RESULTS, Results
+from flyball_lab.benchmark.knee import knee
+from flyball_lab.benchmark.main import main
+from flyball_lab.benchmark.measurements import Sample, measure, utilisation
+from flyball_lab.benchmark.page import page
+from flyball_lab.benchmark.points import Effort, Setting, Target, settings_of, sweep, time_left
+from flyball_lab.benchmark.report import Report, report
+from flyball_lab.benchmark.requests import Request
+from flyball_lab.benchmark.series import series_of
+from flyball_lab.benchmark.svg import decades, steps
+from flyball_lab.benchmark.table import ABSENT, figure, table
+from flyball_lab.harness.story import a_model
 from support.exercises import MIXED, UNIFORM, a_measurement, a_point, a_sweep
-from support.story import a_model
 from support.wrong_inputs import command_lines
 
 WHEN = "2026-11-21T12:00:00+00:00"

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from bench import cost, flyball_bench, main
-from bench.flyball_bench import read_steps
-from bench.load import Prompts, poisson
 from flyball_engine.vllm import plugin
-from fuzz import Fuzz
-from support.story import Story
+from flyball_lab.benches import main
+from flyball_lab.benches.engine import cost, timed_steps
+from flyball_lab.benches.engine.load import Prompts, poisson
+from flyball_lab.benches.engine.timed_steps import read_steps
+from flyball_lab.harness.story import Story
+from flyball_lab.tools.fuzz import Fuzz
 
 
 class Clock:
@@ -83,11 +84,11 @@ def governed(base: type[Any]) -> type[Any]:
 @pytest.fixture
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The class that the plugin makes of `Scheduler` where the bench looks on."""
-    monkeypatch.setenv(flyball_bench.VARIABLE, str(tmp_path / "steps"))
+    monkeypatch.setenv(timed_steps.VARIABLE, str(tmp_path / "steps"))
     monkeypatch.setattr(plugin, "governed_class", governed)
-    monkeypatch.setattr(flyball_bench, "time", CLOCK)
-    flyball_bench.register()
-    flyball_bench.register()  # vLLM does
+    monkeypatch.setattr(timed_steps, "time", CLOCK)
+    timed_steps.register()
+    timed_steps.register()  # vLLM does
     return vars(plugin)["governed_class"](Scheduler)
 
 
@@ -106,9 +107,9 @@ def test_what_is_added_to_a_step_is_what_the_engine_s_own_methods_do_not_take(ti
 
 
 def test_without_a_file_to_write_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(flyball_bench.VARIABLE, raising=False)
+    monkeypatch.delenv(timed_steps.VARIABLE, raising=False)
     monkeypatch.setattr(plugin, "governed_class", governed)
-    flyball_bench.register()
+    timed_steps.register()
     assert vars(plugin)["governed_class"] is governed
 
 
@@ -157,7 +158,7 @@ def test_a_part_that_there_is_none_of_is_named_with_those_there_are(
 def test_every_part_can_be_measured() -> None:
     for modules in (*main.SIMULATED.values(), *main.REAL.values(), *main.BARE.values()):
         for module in modules.values():
-            assert callable(importlib.import_module(f"bench.{module}").measure)
+            assert callable(importlib.import_module(f"{main.BENCHES}.{module}").measure)
 
 
 def test_a_part_that_fails_loses_none_of_the_others(
@@ -167,7 +168,7 @@ def test_a_part_that_fails_loses_none_of_the_others(
         raise RuntimeError("too busy")
 
     for name, measure in {"bad": busy, "good": lambda: {"all": {"steps": 3.0}}}.items():
-        monkeypatch.setitem(sys.modules, f"bench.{name}", SimpleNamespace(measure=measure))
+        monkeypatch.setitem(sys.modules, f"{main.BENCHES}.{name}", SimpleNamespace(measure=measure))
     monkeypatch.setattr(main, "SIMULATED", {"engine": {"bad": "bad", "good": "good"}})
     monkeypatch.setattr(sys, "argv", ["bench", "engine", "--part", "bad", "good"])
     monkeypatch.setattr(signal, "signal", lambda *_: None)

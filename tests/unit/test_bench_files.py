@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.bench.errors import FileError, OptionError
-from flyball_engine.bench.files import RESULTS, Results, read
-from flyball_engine.bench.log import Log
-from flyball_engine.bench.report import Report, report
-from flyball_engine.bench.tokenizer import of_model
+from flyball_lab.benchmark.errors import FileError, OptionError
+from flyball_lab.benchmark.files import RESULTS, Results, read
+from flyball_lab.benchmark.log import Log
+from flyball_lab.benchmark.report import Report, report
+from flyball_lab.benchmark.tokenizer import of_model
 from support.exercises import a_sweep
 
 SWEEP = {1: (100.0, 1.0), 4: (380.0, 1.05), 16: (1200.0, 1.3)}

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from bench.closed_loop import ClosedLoop, Constant
-from bench.fleet import cores_of
-from bench.measures import most_within
-from bench.policies import COARSE, COARSE_BUDGETS, Policy, gated_policies, play, policies
-from bench.scenarios import SCENARIOS, UNEVEN, Scenario
 from flyball_engine.contract import Knob, Limits, Metric, Setpoint
-from flyball_engine.simulator.core import Core
-from flyball_engine.simulator.presets import PRESETS
-from flyball_engine.simulator.requests import Fate, Request
-from flyball_engine.simulator.virtual import Event, build, retune, run
+from flyball_lab.benches.law.closed_loop import ClosedLoop, Constant
+from flyball_lab.benches.law.measures import most_within
+from flyball_lab.benches.law.policies import COARSE, COARSE_BUDGETS, Policy, gated_policies, play, policies
+from flyball_lab.benches.law.scenarios import SCENARIOS, UNEVEN, Scenario
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.fleet import cores_of
+from flyball_lab.simulator.presets import PRESETS
+from flyball_lab.simulator.requests import Fate, Request
+from flyball_lab.simulator.virtual import Event, build, retune, run
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import RequestLoad
 from flyball_operator.tuning.spec import Objective
@@ -183,7 +183,7 @@ def test_limits_that_never_move_can_have_the_law_s_budget_and_another_margin() -
 
 
 def test_who_moves_s_alone_can_have_a_smaller_c() -> None:
-    named = {policy.name: policy for policy in policies() if policy.rival is not None}
+    named = {policy.name: policy for policy in policies() if policy.baseline is not None}
     assert {named[f"AIMD, C {step}"].tokens for step in (512, 1024)} == {512, 1024}
     assert play(CALM, named["AIMD, C 512"], 1, gate=True).kept > 0.95
 

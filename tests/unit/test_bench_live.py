@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from bench.interrupted import InterruptedPart
-from bench.live import compare, elsewhere
-from bench.live.calibration import Calibration
-from bench.live.command import write_report
-from bench.live.compare import Ground, ground_key, jobs
-from bench.live.elsewhere import busy
-from bench.live.goodput import Held, Objectives, Played, Seen, figures, goodput
-from bench.live.governed import Surroundings, service
-from bench.live.load import CHAT, LONG, PHASES, QUICK, Arrival, arrivals, length, phases, starts
-from bench.live.page import Part, page
-from bench.live.policies import GOVERNED, STOCK, Policy
-from bench.main import run as command
-from bench.options import Options
-from bench.report.timeline import Span, Trace, held, timeline
-from bench.rows import Rows
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.live import compare, elsewhere
+from flyball_lab.benches.live.calibration import Calibration
+from flyball_lab.benches.live.command import write_report
+from flyball_lab.benches.live.compare import Ground, ground_key, jobs
+from flyball_lab.benches.live.elsewhere import busy
+from flyball_lab.benches.live.goodput import Held, Objectives, Played, Seen, figures, goodput
+from flyball_lab.benches.live.governed import Surroundings, service
+from flyball_lab.benches.live.load import CHAT, LONG, PHASES, QUICK, Arrival, arrivals, length, phases, starts
+from flyball_lab.benches.live.page import Part, page
+from flyball_lab.benches.live.policies import GOVERNED, STOCK, Policy
+from flyball_lab.benches.main import run as command
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.report.timeline import Span, Trace, held, timeline
+from flyball_lab.benches.rows import Rows
 from flyball_operator.api.v1alpha1 import DecisionStatus, Overload, SetpointStatus, StepModelStatus, TuningStatus
 
 OBJECTIVES = Objectives(ttft=2.0, tpot=0.05)
@@ -134,7 +134,7 @@ class TestOtherWork:
         worked, ours, now = iter([10.0, 14.0]), iter([2.0, 5.0]), iter([0.0, 2.0])
         monkeypatch.setattr(elsewhere, "busy", lambda *_, **__: next(worked))
         monkeypatch.setattr(elsewhere, "processor_seconds", lambda _: next(ours))
-        monkeypatch.setattr("bench.live.elsewhere.time.monotonic", lambda: next(now))
+        monkeypatch.setattr("flyball_lab.benches.live.elsewhere.time.monotonic", lambda: next(now))
         assert elsewhere.Elsewhere([]).share() == pytest.approx(0.5), "one second of two"
 
     def test_it_stands_beside_the_figures(self) -> None:

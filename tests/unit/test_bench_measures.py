@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from bench.measures import BIN, LONGEST_RECOVERY, good_each, most_within, recovery, seconds_below, start_seconds
-from bench.scenarios import SCENARIOS
-from flyball_engine.simulator.requests import Request
+from flyball_lab.benches.law.measures import (
+    BIN,
+    LONGEST_RECOVERY,
+    good_each,
+    most_within,
+    recovery,
+    seconds_below,
+    start_seconds,
+)
+from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.simulator.requests import Request
 
 
 def each_second(seconds: int) -> list[Request]:

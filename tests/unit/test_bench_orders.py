@@ -6,11 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from bench import law_order
-from bench.options import Options
-from bench.orders import FIRST_COME, LATE_LAST, QUEUE, SHED, WRONGLY, Crowd, Rule, crowds, gates, perfect
-from bench.policies import Outcome
-from bench.two_classes import TwoClasses
+from flyball_lab.benches.law import order
+from flyball_lab.benches.law.orders import (
+    FIRST_COME,
+    LATE_LAST,
+    QUEUE,
+    SHED,
+    WRONGLY,
+    Crowd,
+    Rule,
+    crowds,
+    gates,
+    perfect,
+)
+from flyball_lab.benches.law.policies import Outcome
+from flyball_lab.benches.law.two_classes import TwoClasses
+from flyball_lab.benches.options import Options
 
 BY_NAME = {crowd.name: crowd for crowd in crowds()}
 #: A minute of chats beyond what the engine carries.
@@ -67,12 +78,12 @@ def test_the_worst_of_all_seeds_and_scenarios_is_named(monkeypatch: pytest.Monke
     """Figures are made of outcomes alone: these were never played."""
     goodput = {FIRST_COME: 2.0, QUEUE: 9.5, SHED: 9.8, WRONGLY[0]: 9.0} | {perfect(quick=True)[0]: 10.0}
 
-    def finish(jobs: list[law_order._Job], _: object) -> tuple[dict[str, Outcome], bool]:
+    def finish(jobs: list[order._Job], _: object) -> tuple[dict[str, Outcome], bool]:
         worse = {job.key: 0.9 if job.seed == 2 and job.rule == SHED else 1.0 for job in jobs}
         return {job.key: an_outcome(goodput.get(job.rule, 9.8) * worse[job.key], first=0.99) for job in jobs}, True
 
-    monkeypatch.setattr(law_order, "finish", finish)
-    worst = law_order.measure(Options(quick=True, seeds=2))["worst"]
+    monkeypatch.setattr(order, "finish", finish)
+    worst = order.measure(Options(quick=True, seeds=2))["worst"]
     assert worst["queue_over_perfect_worst"] == pytest.approx(0.95)
     assert worst["shed_over_perfect_worst"] == pytest.approx(0.98 * 0.9)
     assert worst["shed_over_fixed_worst"] == pytest.approx(0.9)

@@ -9,12 +9,12 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from bench.disturbances import Absurd, absurd, changed, noisy
-from bench.robust import NONE, TROUBLES, Disturbed, Trouble, play_fixed, play_law
-from bench.scenarios import SCENARIOS
 from flyball_engine.contract import Limits, StepKind
-from flyball_engine.simulator.core import Core
-from flyball_engine.simulator.virtual import Event, run
+from flyball_lab.benches.law.disturbances import Absurd, absurd, changed, noisy
+from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.benches.law.troubles import NONE, TROUBLES, Disturbed, Trouble, play_fixed, play_law
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.virtual import Event, run
 from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
 
 #: A minute within what the engine carries.

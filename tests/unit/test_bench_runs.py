@@ -14,18 +14,18 @@ from typing import ClassVar
 
 import pytest
 
-from bench.interrupted import InterruptedPart
-from bench.intervals import half_width, quotients
-from bench.kept import Kept
-from bench.law import compare
-from bench.law_command import refusal, write_report
-from bench.main import run as command
-from bench.options import SEEDS, Options
-from bench.policies import Outcome
-from bench.report.page import page
-from bench.rows import FILE, KeptError
-from bench.runs import Job, finish
-from bench.scenarios import SCENARIOS
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.intervals import half_width, quotients
+from flyball_lab.benches.law.command import refusal, write_report
+from flyball_lab.benches.law.comparison import compare
+from flyball_lab.benches.law.kept import Kept
+from flyball_lab.benches.law.policies import Outcome
+from flyball_lab.benches.law.runs import Job, finish
+from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.benches.main import run as command
+from flyball_lab.benches.options import SEEDS, Options
+from flyball_lab.benches.report.page import page
+from flyball_lab.benches.rows import FILE, KeptError
 
 OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=2, good_each=(3, 4))
 
@@ -107,7 +107,7 @@ class TestChosenScenarios:
             ran.extend(job.case.name for job in jobs)  # type: ignore[attr-defined]  # as they are
             return {job.key: OUTCOME for job in jobs}, True  # type: ignore[attr-defined]  # as they are
 
-        monkeypatch.setattr("bench.law.finish", all_of_them)
+        monkeypatch.setattr("flyball_lab.benches.law.comparison.finish", all_of_them)
         compare(Options(quick=True, scenarios=("h100 chat",)), gate=False)
         assert set(ran) == {"h100 chat"}
 
@@ -139,7 +139,7 @@ class TestCtrlC:
         def half(jobs: list[object], _: Kept) -> tuple[dict[str, Outcome], bool]:
             return {job.key: OUTCOME for job in jobs if job.case is first}, False  # type: ignore[attr-defined]  # as they are
 
-        monkeypatch.setattr("bench.law.finish", half)
+        monkeypatch.setattr("flyball_lab.benches.law.comparison.finish", half)
         with pytest.raises(InterruptedPart) as stopped:
             compare(Options(quick=True), gate=False, cases=[first, second])
         assert set(stopped.value.figures) == {first.name}
@@ -150,7 +150,7 @@ class TestCtrlC:
         def measure(_: Options) -> None:
             raise InterruptedPart({"h100 chat": {"AIMD over the oracle": 0.5}})
 
-        monkeypatch.setattr("bench.law_open.measure", measure)
+        monkeypatch.setattr("flyball_lab.benches.law.open.measure", measure)
         monkeypatch.setattr("sys.argv", ["bench", "law", "--part", "open", "gated", "--out", str(tmp_path)])
         before = signal.getsignal(signal.SIGTERM)
         assert command() == 130
@@ -173,7 +173,10 @@ class TestIntervals:
         assert quotients([0.0, 1.0], [0.0, 0.0]) == [1.0, math.inf]
 
     def test_several_seeds_have_intervals_and_one_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("bench.law.finish", lambda jobs, _: ({job.key: self.came(job) for job in jobs}, True))
+        monkeypatch.setattr(
+            "flyball_lab.benches.law.comparison.finish",
+            lambda jobs, _: ({job.key: self.came(job) for job in jobs}, True),
+        )
         several = compare(Options(), gate=False, cases=SCENARIOS[:2])
         assert several["geometric mean"]["AIMD over the oracle ±"] == pytest.approx(0.0, abs=1e-9)
         assert several[SCENARIOS[0].name]["AIMD over the oracle"] == pytest.approx(0.5)
@@ -183,8 +186,8 @@ class TestIntervals:
 
     @staticmethod
     def came(job: object) -> Outcome:
-        rival, seed = job.policy.rival, job.seed  # type: ignore[attr-defined]  # as they are
-        return Outcome(goodput=seed * (0.5 if rival else 1.0), kept=1.0, changes=0)
+        baseline, seed = job.policy.baseline, job.seed  # type: ignore[attr-defined]  # as they are
+        return Outcome(goodput=seed * (0.5 if baseline else 1.0), kept=1.0, changes=0)
 
 
 class Opened(HTMLParser):

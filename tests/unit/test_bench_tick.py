@@ -8,18 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import tick
-from bench.interrupted import InterruptedPart
-from bench.options import Options
-from bench.tick_copies import copied
-from bench.tick_operator import PODS, address_of, know_pods, service, uid_of
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.tick import cost
+from flyball_lab.benches.tick.copies import copied
+from flyball_lab.benches.tick.operator import PODS, address_of, know_pods, service, uid_of
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.kube.cache import Cache
 from flyball_operator.prometheus import answers
 from flyball_operator.prometheus.queries import UID
 
 
-def row(operator: float) -> tick.Row:
+def row(operator: float) -> cost.Row:
     times = ("of the tick", "while it reads")
     processors = {f"{name} {when}": operator for name in ("operator", "prometheus") for when in times}
     counts = {"queries of the tick": 4, "writes of the tick": 1, "observed": 1, "tuned": 1, "of": 2}
@@ -28,16 +28,16 @@ def row(operator: float) -> tick.Row:
 
 
 def test_an_interrupt_keeps_the_ticks_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ticks(services: int, _ticks: int) -> Iterator[tick.Row]:
+    def ticks(services: int, _ticks: int) -> Iterator[cost.Row]:
         yield row(0.1)
         yield row(0.3)
         if services > 1:
             yield row(0.2)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tick, "_ticks", ticks)
+    monkeypatch.setattr(cost, "_ticks", ticks)
     with pytest.raises(InterruptedPart) as ended:
-        tick.measure(Options(services=(1, 7, 100), ticks=3))
+        cost.measure(Options(services=(1, 7, 100), ticks=3))
     figures = ended.value.figures
     assert list(figures) == ["1 service of 2 pods", "7 services of 2 pods"]
     assert figures["7 services of 2 pods"]["ticks"] == 3
@@ -64,10 +64,10 @@ def test_no_two_pods_have_the_same_address() -> None:
 def test_ticks_that_come_late_are_reported_all_the_same() -> None:
     said = [json.dumps(row(number)) for number in range(100)]
     minutes = itertools.count(0.0, 60.0)
-    late = list(tick.measured(said, 20, clock=lambda: next(minutes)))
+    late = list(cost.measured(said, 20, clock=lambda: next(minutes)))
     assert 0 < len(late) < 20
-    assert late[0] == row(tick.WARM_TICKS)
-    assert len(list(tick.measured(said, 20, clock=lambda: 0.0))) == 20
+    assert late[0] == row(cost.WARM_TICKS)
+    assert len(list(cost.measured(said, 20, clock=lambda: 0.0))) == 20
 
 
 def test_what_is_known_of_some_services_is_said_of_all() -> None:

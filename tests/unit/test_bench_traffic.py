@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from bench.law_command import refusal
-from bench.law_trace import measure
-from bench.options import Options
-from bench.policies import Policy, play
-from bench.traffic import capacity, recorded, suited
-from flyball_engine.simulator.lengths import SHAPES
-from flyball_engine.simulator.workload import Phase, TraceError, workload
+from flyball_lab.benches.law.command import refusal
+from flyball_lab.benches.law.policies import Policy, play
+from flyball_lab.benches.law.trace import measure
+from flyball_lab.benches.law.traffic import capacity, recorded, suited
+from flyball_lab.benches.options import Options
+from flyball_lab.simulator.lengths import SHAPES
+from flyball_lab.simulator.workload import Phase, TraceError, workload
 
 
 def a_trace(folder: Path, *, seconds: float = 60.0, rate: float = 2.0, shape: str = "conversation") -> Path:

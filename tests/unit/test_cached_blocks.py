@@ -19,10 +19,10 @@ from flyball_engine.control.cached_blocks import (
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.cached_blocks import CachedBlocks, cached_blocks
 from flyball_engine.vllm.prefixes import Hashing, Prefixes, open_prefixes
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
+from flyball_lab.harness.turns import to_its_end
 from support.plain_scheduler import GovernedCore
 from support.reflexes import a_budget
-from support.turns import to_its_end
 
 SIZE = 4
 

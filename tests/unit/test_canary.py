@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Setpoint
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
+from flyball_lab.harness.tuning import limits, signals, step_window
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
@@ -16,9 +19,6 @@ from flyball_operator.tuning.filters.canary import Canary, Ended, Showing, is_du
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.tunables import TUNABLES
-from support.service_tuners import AWAY, Engines, Harness
-from support.tuning import limits, signals, step_window
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 START = (128, 2048)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball_lab.harness.plant import A100, H100
+from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
 from flyball_operator.tuning.capacity import Balance, Carried, carried, weighed
 from flyball_operator.tuning.control_input import ControlInput
@@ -18,8 +20,6 @@ from flyball_operator.tuning.report.conditions import ConditionState, Reason
 from flyball_operator.tuning.spec import Objective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 
 SPEC = tuning(TTFT, TPOT)
 LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flyball_lab.harness.manifests import Object
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan.causes import CauseReason, find
-from support.manifests import Object
 
 
 def pod(name: str = "chat-1", *, spec_hash: str = "h", **status: object) -> Object:

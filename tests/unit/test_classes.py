@@ -16,8 +16,8 @@ from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.contract import Classes, Metric, ObjectiveSpec, OnTime, OrderKnob, RequestClass, Setpoint, Shed
 from flyball_engine.signing import body_of
-from flyball_engine.simulator.requests import Fate
 from flyball_engine.vllm.refusal import class_of, set_class
+from flyball_lab.simulator.requests import Fate
 from support.gates import BUSY, GatedCores, a_policy
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted, two_classes
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from flyball_lab.harness.manifests import good
 from flyball_operator.cli import main
-from support.manifests import good
 
 MODEL = {
     "id": "abcd1234",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from flyball_lab.harness.manifests import good
 from flyball_operator.api.parse import parse_service
 from flyball_operator.cli import main
 from support import model_configs as models
-from support.manifests import good
 from support.wrong_inputs.sizing import GPU, WRONG
 
 

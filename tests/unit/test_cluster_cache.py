@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.kube.cache import Cache
-from support.manifests import Object, good
 
 ACCEPTED = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted"}]}
 

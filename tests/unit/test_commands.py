@@ -14,18 +14,17 @@ from typing import IO
 
 import pytest
 
-from bench.main import run
 from flyball_engine.contract import Env
-from flyball_engine.padded.main import main as padded
-from flyball_engine.simulator.main import main as simulator
+from flyball_lab.benches.main import run
+from flyball_lab.harness.ports import free_port
+from flyball_lab.padded.main import main as padded
+from flyball_lab.repository import ROOT
+from flyball_lab.simulator.main import main as simulator
 from flyball_operator.app import arguments as operator
 from flyball_operator.app.settings import Settings
 from flyball_operator.cli import main as flyball
 from flyball_operator.cli.output import written
-from support.ports import free_port
 from support.wrong_inputs.command_lines import BENCH, FLYBALL, OPERATOR, PADDED, SIMULATOR
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("arguments", "says"), [pytest.param(*case, id=case[0] or "nothing") for case in SIMULATOR])
@@ -101,7 +100,7 @@ def test_ctrl_c_ends_the_padded_engine_without_a_traceback(monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flyball_engine.padded.main._loaded", interrupted)
+    monkeypatch.setattr("flyball_lab.padded.main._loaded", interrupted)
     with pytest.raises(SystemExit, match="130"):
         padded(["serve", "--model=."])
 
@@ -159,7 +158,7 @@ def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "flyball: interrupted\n"
 
 
-@pytest.mark.parametrize("distribution", ["operator", "engine"])
+@pytest.mark.parametrize("distribution", ["operator", "engine/lab"])
 def test_the_declared_commands_are_there(distribution: str) -> None:
     scripts = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]["scripts"]
     assert list(scripts) == [{"operator": "flyball", "engine": "flyball-bench"}[distribution]]

@@ -10,7 +10,7 @@ from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.contract import OnTime, Shed
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.model import StepModel
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 from support.reflexes import a_budget
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support import cpu_image
+from flyball_lab.harness import cpu_image
+from flyball_lab.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 (DTYPE,) = (each for each in cpu_image.arguments() if each.startswith("--dtype="))
 
 
-@pytest.mark.parametrize("manifest", ["hack/lib/demo/chat.yaml", "docs/examples/cpu.yaml"])
+@pytest.mark.parametrize("manifest", ["engine/lab/src/flyball_lab/demo/chat.yaml", "docs/examples/cpu.yaml"])
 def test_an_engine_on_a_cpu_computes_in_the_numbers_of_the_image(manifest: str) -> None:
     arguments = yaml.safe_load((ROOT / manifest).read_text())["spec"]["engine"]["args"]
     assert DTYPE in arguments

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import StepKind
+from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.filters.hysteresis import HoldReason
@@ -25,7 +26,6 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 
 AUTO = tuning(TTFT, TPOT, GAP)
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from demo import report
-from demo.calibration import Calibration, carries
-from demo.errors import DemoError
-from demo.main import counted, example, in_force
-from demo.measure import REFUSED, Measured, Request, measure
-from demo.phases import AT_ONCE, NORMAL, calibration, phases, schedule, warm_up
-from demo.view import Now, View
-from demo.watch import Pod, Snapshot, Watcher, counters_of, pod_of
-from flyball_engine.bench.requests import Percentiles
 from flyball_engine.contract import Ceilings, CoreState, Limits, Metric, ObjectiveSpec, ReadBack, Setpoint, Shed
+from flyball_lab.benchmark.requests import Percentiles
+from flyball_lab.demo import report
+from flyball_lab.demo.calibration import Calibration, carries
+from flyball_lab.demo.errors import DemoError
+from flyball_lab.demo.main import counted, example, in_force
+from flyball_lab.demo.measure import REFUSED, Measured, Request, measure
+from flyball_lab.demo.phases import AT_ONCE, NORMAL, calibration, phases, schedule, warm_up
+from flyball_lab.demo.view import Now, View
+from flyball_lab.demo.watch import Pod, Snapshot, Watcher, counters_of, pod_of
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,
     InferenceService,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from flyball_lab.repository import ROOT
+
 HAZARDS = "tests/engine/test_hazards.py"
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flyball_lab.harness.virtual_time import run
 from flyball_operator.kube.election import (
     LEASE_SECONDS,
     RAISE_SECONDS,
@@ -22,7 +23,6 @@ from flyball_operator.kube.election import (
 )
 from flyball_operator.tuning.actuate.generation_bounds import UNTOLD_LEADERS
 from support.ballot import Ballot, Standing, Way
-from support.virtual_time import run
 
 
 def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, SetpointStatus, TuningStatus
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ConflictError, UnavailableError
 from flyball_operator.kube.events import BURST, REPEAT_SECONDS, EventPoster
 from flyball_operator.kube.status import QUIET_SECONDS, TunerStatus
-from support.manifests import Object, good
 
 
 class Recorder:

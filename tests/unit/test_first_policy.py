@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import LARGEST_LIMIT, Shed
+from flyball_lab.harness.service_tuners import AWAY, Harness
+from flyball_lab.harness.tuning import E2E, ENVELOPE, TPOT, TTFT, signals, tuning
+from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
@@ -15,9 +18,6 @@ from flyball_operator.tuning.report.status_codec import policy_of, resumed, setp
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.service_tuners import AWAY, Harness
-from support.tuning import E2E, ENVELOPE, TPOT, TTFT, signals, tuning
-from support.virtual_time import in_virtual_time
 
 SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
 

@@ -11,10 +11,10 @@ from flyball_engine.batching.gate import Arrival, Gate, Reason
 from flyball_engine.contract import OnTime, Setpoint, Shed
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.model import StepModel
-from flyball_engine.simulator.core import Core
-from flyball_engine.simulator.plant import Law
-from flyball_engine.simulator.requests import Fate, Request
 from flyball_engine.vllm.refusal import Mark, set_mark
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.plant import Law
+from flyball_lab.simulator.requests import Fate, Request
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRefuser, PlainScheduler
 from support.simulated import a_budget, a_core, a_request, a_setpoint
 

@@ -9,7 +9,7 @@ import pytest
 from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import Batching
 from flyball_engine.knobs import Static
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 
 

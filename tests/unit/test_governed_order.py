@@ -14,7 +14,7 @@ from flyball_engine.knobs import Batching, NoEvict, Policy, Static
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.scheduler import governed_class
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, SchedulingPolicy
 from support.reflexes import a_budget
 from support.simulated import two_classes

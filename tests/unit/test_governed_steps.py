@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.model import StepModel
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 from support.reflexes import a_budget
 

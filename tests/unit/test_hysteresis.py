@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flyball_lab.harness.tuning import ENVELOPE, limits
 from flyball_operator.tuning.control_input import ControlOutput, Prediction
 from flyball_operator.tuning.filters import hysteresis
 from flyball_operator.tuning.filters.hysteresis import HoldReason
-from support.tuning import ENVELOPE, limits
 
 NOTHING = Prediction(ttft=0, tpot=0, gap=0, e2e=0)
 

@@ -13,6 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
+from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.app.informer import LONGEST_RETRY_SECONDS, Informer, Informers
 from flyball_operator.app.kopf_glue import Watcher
 from flyball_operator.app.watch import Watch
@@ -31,8 +33,6 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError
-from support.manifests import Object, good
-from support.virtual_time import in_virtual_time
 
 RESYNC = 300.0
 

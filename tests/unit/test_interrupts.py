@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flyball_engine.bench.__main__ import run
-from flyball_engine.bench.interrupts import Interrupts, TerminatedError
+from flyball_lab.benchmark.__main__ import run
+from flyball_lab.benchmark.interrupts import Interrupts, TerminatedError
 
 
 class SwallowsWhatItRaises:
@@ -60,10 +60,10 @@ def test_an_interrupt_while_the_command_is_imported_is_no_traceback(
 ) -> None:
     class Importing:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "flyball_engine.bench.main":
+            if name == "flyball_lab.benchmark.main":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "flyball_engine.bench.main", raising=False)
+    monkeypatch.delitem(sys.modules, "flyball_lab.benchmark.main", raising=False)
     monkeypatch.setattr("sys.meta_path", [Importing(), *sys.meta_path])
     assert run() == 130
     assert capsys.readouterr().err == "flyball-bench: interrupted\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.model import StepModel
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, PlainStatus
 from support.reflexes import a_budget
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from flyball_engine.contract import ModelSpec, Setpoint, StepBudget
 from flyball_engine.model import StepModel
 from flyball_engine.signing import body_of
-from flyball_engine.simulator.core import Core
-from flyball_engine.simulator.presets import PRESETS
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.presets import PRESETS
 from support.simulated import a_core, a_request, a_setpoint, submitted
 
 #: An 8B model on an H100. A token of KV costs 50 ns, so that 40 contexts of 8,000 cost 16 ms.

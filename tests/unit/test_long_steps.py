@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.plays import known_model
-from flyball_engine.simulator.presets import PRESETS
+from flyball_lab.benches.law.plays import known_model
+from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs
+from flyball_lab.simulator.presets import PRESETS
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
 from flyball_operator.tuning.tunables import TUNABLES
-from support.tuning import E2E, GAP, TPOT, TTFT, inputs
 
 FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
 MEAN = margins().token * TOKEN.seconds

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, outcome, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.state import start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.tuning import E2E, GAP, TPOT, TTFT, outcome, signals, tuning, workload
 
 
 def policies_after(*, met: float, violated: float) -> list[Policy]:

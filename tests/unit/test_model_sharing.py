@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.manifests import good
+from flyball_lab.harness.plant import CPU, H100
+from flyball_lab.harness.service_tuners import Harness
+from flyball_lab.harness.tuners import ScriptedReader
+from flyball_lab.harness.tuning import signals, step_window
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning import model_sharing
@@ -21,12 +27,6 @@ from flyball_operator.tuning.report.status_codec import model_status, resumed
 from flyball_operator.tuning.spec import tuning_spec
 from flyball_operator.tuning.tuner import Tuner
 from support.cluster import Object
-from support.manifests import good
-from support.plant import CPU, H100
-from support.service_tuners import Harness
-from support.tuners import ScriptedReader
-from support.tuning import signals, step_window
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
 
 import pytest
 
 from flyball_engine.contract import MetricName
+from flyball_lab.repository import ROOT
 from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS, ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.causes import CauseReason
@@ -19,7 +19,6 @@ from flyball_operator.tuning.filters.hysteresis import HoldReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.report.conditions import Reason as TunerReason
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 CAUSES = "Causes"

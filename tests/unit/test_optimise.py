@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.plant import A100, H100
+from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 from flyball_operator.tuning.control_input import Margins
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, Objective, Span
 from flyball_operator.tuning.tunables import TUNABLES
-from support.plant import A100, H100
-from support.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 
 LONG: Any = {"prompt": 1500.0, "uncached": 1500.0, "attention": 700.0, "ratio": 20.0, "arrivals": 1.0}
 OVERLOAD: Any = {"arrivals": 40.0, "waiting": 200.0}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import OnTime, Shed
+from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.margins import margins
@@ -15,7 +16,6 @@ from flyball_operator.tuning.policy import NO_BUDGET
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import Objective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
-from support.tuning import E2E, GAP, TPOT, TTFT, signals, step_window, tuning
 
 QUEUE = tuning(TTFT, TPOT)
 SHED = replace(QUEUE, overload=Overload.SHED)

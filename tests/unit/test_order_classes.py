@@ -7,6 +7,10 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob, RequestClass, Shed
+from flyball_lab.harness.service_tuners import Engines, Harness, told
+from flyball_lab.harness.service_tuners import shown as seen
+from flyball_lab.harness.tuning import E2E, TPOT, TTFT, signals, tuning
+from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.margins import margins
@@ -16,10 +20,6 @@ from flyball_operator.tuning.report.conditions import shown
 from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
 from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
 from flyball_operator.tuning.state import TuningState, start
-from support.service_tuners import Engines, Harness, told
-from support.service_tuners import shown as seen
-from support.tuning import E2E, TPOT, TTFT, signals, tuning
-from support.virtual_time import in_virtual_time
 
 CHAT = Objective("chat-first", Metric.TIME_TO_FIRST_TOKEN, 0.5, 0.01, of_class="chat")
 WHOLE = Objective("chat-whole", Metric.END_TO_END_LATENCY, 8.0, 0.01, of_class="chat")

@@ -7,12 +7,12 @@ import pytest
 from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, QueueKnob, Setpoint
 from flyball_engine.control.acceptance import Refused, judge
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static
-from flyball_engine.padded.batch import Batch, Padding, Phase, Stepped, Use
-from flyball_engine.padded.former import form, whole
-from flyball_engine.padded.requests import Row, Text
-from flyball_engine.padded.support import UNGATED, UNSUPPORTED
-from support.engine import SERVICE, setpoint
-from support.padded import END, a_row
+from flyball_lab.harness.engine import SERVICE, setpoint
+from flyball_lab.harness.padded import END, a_row
+from flyball_lab.padded.batch import Batch, Padding, Phase, Stepped, Use
+from flyball_lab.padded.former import form, whole
+from flyball_lab.padded.requests import Row, Text
+from flyball_lab.padded.support import UNGATED, UNSUPPORTED
 from support.simulated import a_budget
 
 START = Dynamic(batch_size=8, max_delay_seconds=0.5)

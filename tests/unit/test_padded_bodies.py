@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flyball_engine.padded.bodies import PaddedChat, PaddedCompletion
-from support.padded import Counter
+from flyball_lab.harness.padded import Counter
+from flyball_lab.padded.bodies import PaddedChat, PaddedCompletion
 
 HELLO = [{"role": "user", "content": "1 2"}]
 

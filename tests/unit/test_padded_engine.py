@@ -11,13 +11,13 @@ import pytest
 
 from flyball_engine.contract import Batching, Knob, Metric, ObjectiveSpec, Policy, StrategyType
 from flyball_engine.knobs import Bucketed, Dynamic, Static
-from flyball_engine.openai.app import NotServedError
-from flyball_engine.padded.batch import Phase, Use
-from flyball_engine.padded.bodies import PaddedChat
-from flyball_engine.padded.engine import PaddedEngine
-from flyball_engine.padded.requests import Row
-from support.engine import setpoint
-from support.padded import CONTEXT, VOCABULARY, Counter, a_wish, an_engine, answered, until
+from flyball_lab.harness.engine import setpoint
+from flyball_lab.harness.padded import CONTEXT, VOCABULARY, Counter, a_wish, an_engine, answered, until
+from flyball_lab.openai.app import NotServedError
+from flyball_lab.padded.batch import Phase, Use
+from flyball_lab.padded.bodies import PaddedChat
+from flyball_lab.padded.engine import PaddedEngine
+from flyball_lab.padded.requests import Row
 
 
 def tokens(rows: list[Row]) -> list[list[int]]:

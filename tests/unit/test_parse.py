@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.manifests import Object, edited, good
 from flyball_operator.api.parse import InvalidSpecError, NoObjectError, parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, Mode
-from support.manifests import Object, edited, good
 
 
 def stored(manifest: Object | None = None, **parts: Any) -> Object:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import Metric, StepKind
+from flyball_lab.harness.plant import CPU
+from flyball_lab.harness.tuning import ENVELOPE, GAP, TPOT, TTFT, inputs, signals, tuning
 from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.decide import decide
@@ -17,8 +19,6 @@ from flyball_operator.tuning.report.status_codec import came_of_it
 from flyball_operator.tuning.spec import Objective
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.plant import CPU
-from support.tuning import ENVELOPE, GAP, TPOT, TTFT, inputs, signals, tuning
 
 STAGES = 4
 #: Loose enough for a round of four steps.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
@@ -17,7 +18,6 @@ from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_rep
 from flyball_operator.reconcile.plan.objects import covers
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.manifests import Object, good
 
 CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
 GPU = {"resourceName": "nvidia.com/gpu"}

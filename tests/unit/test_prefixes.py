@@ -13,7 +13,7 @@ import pytest
 from flyball_engine.control.cached_blocks import CachedBlocksReader, CachedBlocksWriter, cached_blocks_of
 from flyball_engine.vllm import prefixes as module
 from flyball_engine.vllm.prefixes import RUN, SLICE, Hashing, Prefixes
-from support.turns import to_its_end
+from flyball_lab.harness.turns import to_its_end
 
 SIZE = 16
 

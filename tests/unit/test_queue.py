@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flyball_lab.harness.virtual_time import run
 from flyball_operator.reconcile.queue import FIRST_RETRY_SECONDS, JITTER, LONGEST_RETRY_SECONDS, KeyQueue, Schedule
-from support.virtual_time import run
 
 
 def schedule(jitter: float = 0.5) -> Schedule[str]:

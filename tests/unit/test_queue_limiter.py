@@ -13,7 +13,7 @@ from flyball_engine.contract import QueueKnob, QueueLimits, Refusal, Setpoint
 from flyball_engine.control.acceptance import Refused, judge
 from flyball_engine.vllm.gate import GateKeeper
 from flyball_engine.vllm.queue_limiter import QueueLimiter
-from support.engine import SERVICE, setpoint
+from flyball_lab.harness.engine import SERVICE, setpoint
 from support.gates import GatedCores
 
 

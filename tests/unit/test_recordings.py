@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.recordings import Recording, names
+from flyball_lab.harness.recordings import Recording, names
 
 #: So many there are at least: the bench's loads, the disturbances, and what befalls engines and users do.
 AT_LEAST = 30

@@ -12,7 +12,7 @@ from flyball_engine.contract import Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm import refusal
 from flyball_engine.vllm.refusal import Mark, is_refusal, mark_of, set_mark
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainRefuser
 from support.reflexes import a_budget
 

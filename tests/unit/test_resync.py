@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from flyball_lab.harness import virtual_time
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.election import LeadershipLostError
@@ -26,8 +28,6 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.resync import Resyncer, Shared
 from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
-from support import virtual_time
-from support.manifests import Object, good
 
 
 @dataclass

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Knob, ReadBack
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
+from flyball_lab.harness.tuners import ScriptedReader
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.errors import UnreachableError
@@ -18,10 +22,6 @@ from flyball_operator.tuning.actuate.engine_pods import VERIFY_SECONDS
 from flyball_operator.tuning.observe.signals import Attainment, Missing, Outcome, Signals, Unobserved
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.tuner import Tuner
-from support.service_tuners import AWAY, Engines, Harness
-from support.tuners import ScriptedReader
-from support.tuning import signals
-from support.virtual_time import in_virtual_time, now
 
 OBSERVED, TUNED, MET = ConditionType.METRICS_AVAILABLE, ConditionType.TUNED, ConditionType.OBJECTIVES_MET
 COUNTS = {"TimePerOutputToken/0.06": Outcome(999, 1), "InterTokenLatency/0.25": Outcome(9999, 1)}

@@ -10,6 +10,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.service_tuners import AWAY, Harness
+from flyball_lab.harness.tuners import ScriptedReader
+from flyball_lab.harness.tuning import signals, step_window
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.dependencies import LATE_SECONDS
 from flyball_operator.tuning.observe.signals import Observation
@@ -17,11 +22,6 @@ from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.report.decision_age import HELPLESS_SECONDS
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import Tuner
-from support.manifests import Object
-from support.service_tuners import AWAY, Harness
-from support.tuners import ScriptedReader
-from support.tuning import signals, step_window
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 MINUTES = int(HELPLESS_SECONDS / 60)

@@ -7,6 +7,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Harness
+from flyball_lab.harness.tuners import ScriptedReader
+from flyball_lab.harness.tuning import TPOT, TTFT, signals, tuning
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.capacity import Carried, weighed
 from flyball_operator.tuning.observe.signals import Signals
@@ -14,10 +18,6 @@ from flyball_operator.tuning.report.capacity_report import STALE_SECONDS
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.tuner import Tuner
-from support.service_tuners import AWAY, WITH_DEADLINE, Harness
-from support.tuners import ScriptedReader
-from support.tuning import TPOT, TTFT, signals, tuning
-from support.virtual_time import in_virtual_time, now
 
 CAPACITY = ConditionType.CAPACITY_SUFFICIENT
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.contract import OnTime, OrderKnob
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness, shown, told
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, OrderStatus
 from flyball_operator.tuning.observe.signals import OrderOutcome
-from support.service_tuners import AWAY, Engines, Harness, shown, told
-from support.tuning import signals
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 ORDER = OnTime(first_token_deadline_seconds=2.0, margin=0.85)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from flyball_lab.harness.service_tuners import Harness
+from flyball_lab.harness.tuning import signals, step_window
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.actuate.engine_pods import RENEW_SHARE
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from support.service_tuners import Harness
-from support.tuning import signals, step_window
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 

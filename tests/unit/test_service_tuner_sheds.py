@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.contract import Knob, Limits, ModelSpec, Shed, StepBudget
+from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Engines, Harness, shown, told
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from support.service_tuners import AWAY, WITH_DEADLINE, Engines, Harness, shown, told
-from support.tuning import signals
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 

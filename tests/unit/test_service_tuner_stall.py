@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from flyball_lab.harness.service_tuners import Engines, Harness
+from flyball_lab.harness.tuning import signals, step_window
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.tunables import TUNABLES
-from support.service_tuners import Engines, Harness
-from support.tuning import signals, step_window
-from support.virtual_time import in_virtual_time, now
 
 TUNED = ConditionType.TUNED
 

@@ -11,7 +11,7 @@ from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import Batching, ClampReason, Generation, Knob
 from flyball_engine.knobs import Static
 from flyball_engine.model import StepModel
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.reflexes import a_budget
 
 SIZES = Sizes(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=4096)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan import settling
 from flyball_operator.reconcile.plan.intents import Apply
 from flyball_operator.reconcile.plan.objects import Item, Kind, Path, differences, spelt
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot, read_desire
-from support.manifests import Object, good
 
 RESYNC = 60.0
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import Shed
+from flyball_lab.harness.plant import CPU
+from flyball_lab.harness.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.decide import decide
@@ -20,8 +22,6 @@ from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
-from support.plant import CPU
-from support.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 
 SHED = tuning(TTFT, TPOT, overload=Overload.SHED)
 NARROW = Margins(token=0.9, first_token=0.8)

@@ -9,9 +9,9 @@ import pytest
 from flyball_engine.batching.gate import PROBE_SECONDS
 from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.contract import ModelSpec, OnTime, Policy, Setpoint, Shed, StepBudget
-from flyball_engine.simulator.core import Core
-from flyball_engine.simulator.plant import Law
-from flyball_engine.simulator.requests import Fate, Request
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.plant import Law
+from flyball_lab.simulator.requests import Fate, Request
 from support.simulated import LAW, a_budget, a_core, a_request, a_setpoint, submitted
 
 LATER = 1e6

@@ -9,9 +9,9 @@ from statistics import fmean, pstdev
 import pytest
 
 from flyball_engine.batching.step_statistics import Step
-from flyball_engine.simulator.plant import CALM, Disturbances, Law, Plant, Stretch
-from flyball_engine.simulator.presets import PREFILL_STEP, PRESETS
-from flyball_engine.sizing.devices import gpu
+from flyball_lab.simulator.plant import CALM, Disturbances, Law, Plant, Stretch
+from flyball_lab.simulator.presets import PREFILL_STEP, PRESETS
+from flyball_lab.sizing.devices import gpu
 
 H100 = PRESETS["h100-8b"].law
 

@@ -8,8 +8,8 @@ from flyball_engine.batching.batch_metrics import batch_counts
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, StepBudget
-from flyball_engine.simulator.core import Core, Speculation
-from flyball_engine.simulator.requests import Fate, Request
+from flyball_lab.simulator.core import Core, Speculation
+from flyball_lab.simulator.requests import Fate, Request
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
 
 LATER = 1e6

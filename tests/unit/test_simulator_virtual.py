@@ -10,12 +10,12 @@ from statistics import fmean, median, quantiles
 import pytest
 
 from flyball_engine.contract import Metric, ObjectiveSpec, QueueLimits, Shed
-from flyball_engine.simulator.lengths import SHAPES, around
-from flyball_engine.simulator.main import main
-from flyball_engine.simulator.presets import PRESETS
-from flyball_engine.simulator.requests import Fate
-from flyball_engine.simulator.virtual import build, crash, retune, run, slow_down
-from flyball_engine.simulator.workload import Phase, TraceError, read_trace, workload
+from flyball_lab.simulator.lengths import SHAPES, around
+from flyball_lab.simulator.main import main
+from flyball_lab.simulator.presets import PRESETS
+from flyball_lab.simulator.requests import Fate
+from flyball_lab.simulator.virtual import build, crash, retune, run, slow_down
+from flyball_lab.simulator.workload import Phase, TraceError, read_trace, workload
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
 
 CHAT = SHAPES["conversation"]

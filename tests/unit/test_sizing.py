@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.sizing.config import read
-from flyball_engine.sizing.devices import GIB, GPUS, Device, gpu, plain
-from flyball_engine.sizing.errors import SizingError
-from flyball_engine.sizing.memory import activation_bytes, cache_shape, capacity, request_blocks
-from flyball_engine.sizing.names import NONE, SETTINGS
-from flyball_engine.sizing.presets import PRESETS
-from flyball_engine.sizing.request import Request, degrees
-from flyball_engine.sizing.roofline import Roofline
-from flyball_engine.sizing.shape import Checkpoint, Layer
-from flyball_engine.sizing.size import Sizing, size
-from flyball_engine.sizing.weights import active_parameters, parameters, weight_bytes
+from flyball_lab.sizing.config import read
+from flyball_lab.sizing.devices import GIB, GPUS, Device, gpu, plain
+from flyball_lab.sizing.errors import SizingError
+from flyball_lab.sizing.memory import activation_bytes, cache_shape, capacity, request_blocks
+from flyball_lab.sizing.names import NONE, SETTINGS
+from flyball_lab.sizing.presets import PRESETS
+from flyball_lab.sizing.request import Request, degrees
+from flyball_lab.sizing.roofline import Roofline
+from flyball_lab.sizing.shape import Checkpoint, Layer
+from flyball_lab.sizing.size import Sizing, size
+from flyball_lab.sizing.weights import active_parameters, parameters, weight_bytes
 from support import model_configs as models
 from support.model_configs import PUBLISHED, Config
 

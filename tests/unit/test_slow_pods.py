@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.service_tuners import Engines, Harness
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.tuning.observe.slow_pods import SlowPod, told, watched
 from flyball_operator.tuning.tunables import TUNABLES
-from support.service_tuners import Engines, Harness
-from support.tuning import signals
-from support.virtual_time import in_virtual_time, now
 
 
 def named(*biases: float) -> dict[str, float]:

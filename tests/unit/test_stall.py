@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
+from flyball_lab.harness.tuning import limits
 from flyball_operator.tuning.filters.stall import Stall, observed
 from flyball_operator.tuning.tunables import TUNABLES
-from support.tuning import limits
 
 
 def core(*, prefilled: int = 0, steps: int = 100, **state: Any) -> CoreState:

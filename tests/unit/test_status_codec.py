@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import Limits
+from flyball_lab.harness.plant import CPU
+from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 from flyball_operator.api.v1alpha1 import (
     ConditionType,
     Mode,
@@ -25,8 +27,6 @@ from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.conditions import Progress, Reason
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState, start
-from support.plant import CPU
-from support.tuning import GAP, TPOT, TTFT, limits, signals, tuning
 
 SPEC = tuning(TTFT, TPOT, GAP)
 SHED = replace(SPEC, overload=Overload.SHED)

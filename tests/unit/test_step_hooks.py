@@ -14,7 +14,7 @@ from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.vllm.scheduler import governed_class
 from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.step_hooks import StepHooks
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 
 

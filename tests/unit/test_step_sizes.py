@@ -10,7 +10,7 @@ import pytest
 from flyball_engine.batching.step_sizes import rounded_down
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler
 from support.reflexes import a_budget, seconds, served
 

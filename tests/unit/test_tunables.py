@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import reference
-from bench.law_ablate import INERT, OFF, SHARES, changed, in_force, names
-from bench.policies import play, the_law
-from bench.scenarios import SCENARIOS
+from flyball_lab.benches.law.ablation import INERT, OFF, SHARES, changed, in_force, names
+from flyball_lab.benches.law.policies import play, the_law
+from flyball_lab.benches.law.scenarios import SCENARIOS
+from flyball_lab.tools import reference
 from flyball_operator import tuning
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 

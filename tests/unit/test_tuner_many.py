@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from flyball_lab.harness.service_tuners import AWAY, Harness
+from flyball_lab.harness.tuners import ScriptedReader, inference_service
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.tuner import BEGUN_AT_ONCE, TICKS_OF_A_WINDOW, Tuner
-from support.service_tuners import AWAY, Harness
-from support.tuners import ScriptedReader, inference_service
-from support.virtual_time import in_virtual_time, now
 
 
 @dataclass

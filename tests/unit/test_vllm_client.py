@@ -16,7 +16,7 @@ from flyball_engine.control.state_file import find_state_files
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
 from flyball_engine.vllm.queue_limiter import QueueLimiter
-from support.engine import setpoint
+from flyball_lab.harness.engine import setpoint
 from support.gates import a_policy
 from support.plain_scheduler import GovernedCore
 

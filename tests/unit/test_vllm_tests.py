@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import vllm_tests
-from vllm_tests import DownloadError, main, unpacked
+from flyball_lab.tools import vllm_tests
+from flyball_lab.tools.vllm_tests import DownloadError, main, unpacked
 
 TESTS = "tests/v1/core/test_scheduler.py"
 

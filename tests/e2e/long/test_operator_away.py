@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_lab.harness.streams import StreamTotals
+from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, kubectl, throughout
 from support.live import RELEASE, Flyball, Service, in_time, shedding_service
-from support.streams import StreamTotals
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flyball_lab.harness.streams import StreamLoad
+from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, apply, delete, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
-from support.streams import StreamLoad
-from support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 

@@ -24,7 +24,7 @@ from flyball_engine.control.tokens import verifier_of
 from flyball_engine.launch.environment import OUR_PLUGINS, Place, changes
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.scheduler import governed_class
-from support.engine import SERVICE, Signer
+from flyball_lab.harness.engine import SERVICE, Signer
 from support.hazards.core import Core
 
 _AUTHENTICATION = (

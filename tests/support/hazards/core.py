@@ -18,9 +18,9 @@ from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.step_hooks import StepHooks
-from support.model_runner import output_of, request_of
-from support.story import Story
-from support.story_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.model_runner import output_of, request_of
+from flyball_lab.harness.story import Story
+from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_scheduler
 
 Prepare = Callable[[Any], None]
 

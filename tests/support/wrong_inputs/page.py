@@ -65,13 +65,13 @@ def doors() -> Iterator[Door]:
         [(" ".join([f"({case})", *options]), 2, says) for case, (_, options, says) in sizing.WRONG.items()],
     )
     yield Door(
-        "`python -m flyball_engine.simulator`",
+        "`python -m flyball_lab.simulator`",
         "Exit code 2, the usage, and what is accepted.",
         "tests/unit/test_commands.py",
         [(given, 2, says) for given, says in command_lines.SIMULATOR],
     )
     yield Door(
-        "`python -m flyball_engine.padded`",
+        "`python -m flyball_lab.padded`",
         "As above.",
         "tests/unit/test_commands.py",
         [(given, 2, says) for given, says in command_lines.PADDED],

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from flyball_engine.sizing.config import AUTO, DTYPES
-from flyball_engine.sizing.devices import GPUS, MIB, Device, gpu, plain
-from flyball_engine.sizing.errors import ConfigError, RequestError, SizingError
-from flyball_engine.sizing.names import REMOVED, SETTINGS
-from flyball_engine.sizing.packing import NAMED
-from flyball_engine.sizing.presets import PRESETS
-from flyball_engine.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, Request
-from flyball_engine.sizing.size import size
+from flyball_lab.sizing.config import AUTO, DTYPES
+from flyball_lab.sizing.devices import GPUS, MIB, Device, gpu, plain
+from flyball_lab.sizing.errors import ConfigError, RequestError, SizingError
+from flyball_lab.sizing.names import REMOVED, SETTINGS
+from flyball_lab.sizing.packing import NAMED
+from flyball_lab.sizing.presets import PRESETS
+from flyball_lab.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, Request
+from flyball_lab.sizing.size import size
 from flyball_operator.cli.size_report import as_json, as_text, names_as_text
 
 #: Exit code where the input is wrong, as argparse has it.

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flyball_engine.sizing.names import REMOVED, SETTINGS
-from flyball_engine.sizing.request import USUAL_UTILIZATION
-from flyball_engine.sizing.roofline import Cost
-from flyball_engine.sizing.shape import Checkpoint, Heads
-from flyball_engine.sizing.size import Sizing, Steps
+from flyball_lab.sizing.names import REMOVED, SETTINGS
+from flyball_lab.sizing.request import USUAL_UTILIZATION
+from flyball_lab.sizing.roofline import Cost
+from flyball_lab.sizing.shape import Checkpoint, Heads
+from flyball_lab.sizing.size import Sizing, Steps
 
 _WIDTH = 100
 

@@ -1,0 +1,7 @@
+"""`python -m bench`."""
+
+import sys
+
+from flyball_lab.benches.main import run
+
+sys.exit(run())

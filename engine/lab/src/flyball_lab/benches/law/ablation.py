@@ -1,0 +1,192 @@
+"""What each constant of the law buys: goodput with it switched off, and moved by half up and down, over that as it is.
+
+Every run is the law at its 5 s, where all wait and where the late are refused, on all scenarios or, with --quick, on
+a few of them. A difference up to `NOISE` is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.law.comparison import Figures
+from flyball_lab.benches.law.kept import Kept
+from flyball_lab.benches.law.policies import Outcome, play, the_law
+from flyball_lab.benches.law.runs import finish
+from flyball_lab.benches.law.scenarios import SCENARIOS, Case
+from flyball_lab.benches.options import Options
+from flyball_operator.tuning.tunables import TUNABLES, Tunables
+
+TICK: Final = 5.0
+#: Stands for all of them.
+ALL: Final = "all"
+#: Share of goodput up to which a difference is taken for noise.
+NOISE: Final = 0.01
+MOVED: Final = (0.5, 1.5)
+#: Scenarios of --quick: bursts, steps beyond capacity, long prompts, a change of mix and a start without a model.
+QUICK: Final = (
+    "h100 load steps",
+    "h100 code in bursts",
+    "h100 retrieval",
+    "h100 mix shift",
+    "h100 bursts before a model",
+)
+#: Values that switch a rule off, where there is one.
+OFF: Final[Mapping[str, Any]] = {
+    "ahead": 0.0,
+    "ahead_kept": 0.0,
+    "changes_apart": 0.0,
+    "cusum_alarm": math.inf,
+    "first_token_margin": 1.0,
+    "gap_share": 1.0,
+    "guess_pull": 1e-6,
+    "huber": math.inf,
+    "kappa_gain": 0.0,
+    "kept_per_window": 0.0,
+    "largest_error": math.inf,
+    "least_first_share": 0.0,
+    "least_noise": 1e-9,
+    "longer": (),
+    "moved": 0.0,
+    "proven_pull": 1e-6,
+    "seqs_hysteresis": 0.0,
+    "token_margin": 1.0,
+    "tokens_hysteresis": 0.0,
+}
+#: Shares, of which more than the whole means nothing: they are moved half-way to it instead.
+SHARES: Final = (
+    "first_token_margin",
+    "gap_share",
+    "kept_per_window",
+    "least_first_share",
+    "least_token_margin",
+    "long_prompt",
+    "short_answer",
+    "token_margin",
+)
+#: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
+INERT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("tail", "weighed_seconds", "memory_seconds", "alike", "fewer_seconds", "most_growth"),
+        "it is about what status says of capacity: tests/perturb/test_capacity.py",
+    ),
+    **dict.fromkeys(
+        ("rollback_hold", "canary_window", "canary_patience"),
+        "it is about policies that fail: tests/unit/test_canary.py",
+    ),
+    **dict.fromkeys(
+        ("stuck_seconds", "kv_free", "proven_seconds", "fall_back_hold"),
+        "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
+    ),
+    **dict.fromkeys(
+        ("slower", "slower_of_two", "no_longer_slower", "slow_for_seconds", "slow_shown_within"),
+        "it is about what status says of pods: tests/unit/test_slow_pods.py",
+    ),
+    "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
+}
+
+
+@dataclass(frozen=True)
+class _Job:
+    case: Case
+    seed: int
+    gate: bool
+    #: The constant and its value; None: all as they are.
+    changed: tuple[str, Any] | None
+
+    @property
+    def law(self) -> bool:
+        return True
+
+    @property
+    def key(self) -> str:
+        what = "as it is" if self.changed is None else f"{self.changed[0]} = {_said(self.changed[1])}"
+        return f"{self.case.identity} | {what} | {'gated' if self.gate else 'open'} | seed {self.seed}"
+
+    def play(self) -> Outcome:
+        with in_force(self.changed):
+            return play(self.case, the_law(TICK), self.seed, gate=self.gate)
+
+
+def measure(options: Options) -> Figures:
+    """By constant and value: mean and worst of the quotients of goodput, and what goes worst.
+
+    Raises InterruptedPart with the constants that were finished.
+    """
+    named = QUICK if options.quick and not options.scenarios else options.scenarios
+    cases = [case for case in SCENARIOS if not named or case.name in named]
+    runs = [(case, seed, gate) for case in cases for seed in options.played for gate in (False, True)]
+    asked = names() if ALL in options.ablate or not options.ablate else options.ablate
+    changes = [change for name in asked for change in changed(name)]
+    jobs = [_Job(*run, change) for change in (None, *changes) for run in runs]
+    found, whole = finish(jobs, Kept(options.out))
+    figures: Figures = {}
+    for change in changes:
+        pairs = [(_Job(*run, None), _Job(*run, change)) for run in runs]
+        if all(job.key in found for pair in pairs for job in pair):
+            name, value = change
+            shares = {moved.key: _over(found[moved.key], found[base.key]) for base, moved in pairs}
+            figures[f"{name} {getattr(TUNABLES, name)} → {_said(value)}"] = _figures(shares)
+    if not whole:
+        raise InterruptedPart(figures)
+    return figures
+
+
+def names() -> list[str]:
+    """The constants that goodput hangs on."""
+    return [one.name for one in fields(Tunables) if one.name not in INERT]
+
+
+def changed(name: str) -> Iterator[tuple[str, Any]]:
+    """A constant with the values it is tried with."""
+    if name in OFF:
+        yield name, OFF[name]
+    value = getattr(TUNABLES, name)
+    if isinstance(value, tuple):
+        return
+    for factor in MOVED:
+        moved = value * factor
+        if name in SHARES and moved >= 1.0:
+            moved = (1.0 + value) / 2
+        yield name, max(1, round(moved)) if isinstance(value, int) else moved
+
+
+def _said(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _over(one: Outcome, base: Outcome) -> float:
+    return one.goodput / base.goodput if base.goodput else 1.0
+
+
+def _figures(shares: Mapping[str, float]) -> dict[str, float]:
+    worst = min(shares, key=lambda key: shares[key])
+    ratios: Sequence[float] = list(shares.values())
+    beyond = sum(abs(one - 1.0) > NOISE for one in ratios)
+    case, _, how, _ = worst.split(" | ")
+    return {
+        "goodput over that as it is, mean": statistics.fmean(ratios),
+        f"worst ({case}, {how})": shares[worst],
+        "best": max(ratios),
+        f"runs that differ by more than {NOISE:.0%}": beyond,
+    }
+
+
+@contextmanager
+def in_force(change: tuple[str, Any] | None) -> Iterator[None]:
+    """For a run, in a process of its own, another value of a constant: nothing else ever writes to it."""
+    if change is None:
+        yield
+        return
+    name, value = change
+    before = getattr(TUNABLES, name)
+    object.__setattr__(TUNABLES, name, value)
+    try:
+        yield
+    finally:
+        object.__setattr__(TUNABLES, name, before)

@@ -1,0 +1,11 @@
+"""The law of a service whose overload is shed: with a step budget and a gate."""
+
+from __future__ import annotations
+
+from flyball_lab.benches.law.comparison import Figures, compare
+from flyball_lab.benches.options import Options
+
+
+def measure(options: Options) -> Figures:
+    """As `law.compare`."""
+    return compare(options, gate=True)

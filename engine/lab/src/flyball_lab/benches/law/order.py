@@ -1,0 +1,188 @@
+"""Who is served first, and who is refused: orders of prompts under setpoints that never move, and no tuner.
+
+Goodput is compared seed by seed with that of the perfect scheduler: the on-time set with the plant's own coefficients,
+and of some limits and step budgets the best in hindsight. Beside it stand first come, first served; the same with late
+ones last, and with a step's tokens by P-PAS; and with a gate that decides at arrival, with the best of the same limits.
+
+Beyond what is carried two classes of requests are served, too: what those with objectives keep, and what batch work
+gets of the rest.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.intervals import quotients
+from flyball_lab.benches.law.comparison import Figures
+from flyball_lab.benches.law.kept import Kept
+from flyball_lab.benches.law.orders import (
+    FIRST_COME,
+    LATE_LAST,
+    P_PAS,
+    QUEUE,
+    SHED,
+    WRONGLY,
+    Crowd,
+    Rule,
+    crowds,
+    gates,
+    perfect,
+)
+from flyball_lab.benches.law.policies import Outcome
+from flyball_lab.benches.law.runs import finish
+from flyball_lab.benches.law.two_classes import TWO_CLASSES, TwoClasses
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.report.page import OF_SEED
+
+OVER: Final = " over the perfect"
+KEPT: Final = "kept of the interactive class"
+REST: Final = "batch work over the rest of the capacity"
+#: From this load on the engine cannot serve all.
+OVERLOAD: Final = 1.3
+#: Requests/s that stand for none in a quotient: three in a run.
+_NONE: Final = 0.025
+#: The figures of a scenario that are summed up, and how.
+SUMMED: Final[dict[str, Callable[[Sequence[float]], float]]] = {
+    "queue_over_perfect_worst": min,
+    "shed_over_perfect_worst": min,
+    "shed_over_fixed_worst": min,
+    "shed_over_fixed_hard_mean": statistics.fmean,
+    "queue_over_fcfs_overload": min,
+    "model_error_loss_worst": max,
+    "admitted_ok_worst": min,
+    "interactive_kept": min,
+    "batch_of_the_rest": min,
+}
+#: What the last two are of: elsewhere some requests cannot be in time even without batch work.
+_SUMMED_KIND: Final = "chat"
+
+
+@dataclass(frozen=True)
+class _Job:
+    case: Crowd
+    rule: Rule
+    seed: int
+    law: bool = False
+
+    @property
+    def key(self) -> str:
+        """Cases and rules are known by their names."""
+        return f"{self.case.identity} | {self.rule.name} | order | seed {self.seed}"
+
+    def play(self) -> Outcome:
+        """The run."""
+        return self.rule.play(self.case, self.seed)
+
+
+@dataclass(frozen=True)
+class _ClassesJob:
+    case: TwoClasses
+    seed: int
+    law: bool = False
+    rule: Rule = QUEUE
+
+    @property
+    def key(self) -> str:
+        """As above."""
+        return f"{self.case.name} | order | seed {self.seed}"
+
+    def play(self) -> Outcome:
+        """The run."""
+        return self.case.play(self.seed)
+
+
+def measure(options: Options) -> Figures:
+    """By scenario, and summed up. Raises InterruptedPart with the scenarios that were finished."""
+    cases, seeds = crowds(quick=options.quick), options.played
+    best, gated = perfect(quick=options.quick), gates(quick=options.quick)
+    rules = (*best, *gated, FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY)
+    jobs = [_Job(case, rule, seed) for case in cases for rule in rules for seed in seeds]
+    mixed = {case: [_ClassesJob(case, seed) for seed in seeds] for case in TWO_CLASSES if _plays(case, options)}
+    found, whole = finish([*jobs, *chain.from_iterable(mixed.values())], Kept(options.out))
+    figures: Figures = {}
+    summed: dict[str, list[float]] = {}
+    for case in cases:
+        mine = {rule: [_Job(case, rule, seed).key for seed in seeds] for rule in rules}
+        if not all(key in found for keys in mine.values() for key in keys):
+            continue
+        came = {rule: [found[key] for key in keys] for rule, keys in mine.items()}
+        for name, values in _summed(case, came, best, gated).items():
+            summed.setdefault(name, []).extend(values)
+        figures[case.name] = _figures(came, best, gated)
+    for crowd, of_crowd in mixed.items():
+        if all(job.key in found for job in of_crowd):
+            figures[crowd.name] = rows = _of_classes([found[job.key] for job in of_crowd])
+            if crowd.kind == _SUMMED_KIND:
+                summed |= {name: [rows[row]] for name, row in (("interactive_kept", KEPT), ("batch_of_the_rest", REST))}
+    if summed:
+        figures["worst"] = {name: how(summed[name]) for name, how in SUMMED.items() if name in summed}
+    if not whole:
+        raise InterruptedPart(figures)
+    return figures
+
+
+def _plays(case: TwoClasses, options: Options) -> bool:
+    return not options.quick or case.kind == _SUMMED_KIND
+
+
+def _of_classes(came: Sequence[Outcome]) -> dict[str, float]:
+    """The worst seed's."""
+    return {
+        KEPT: min(one.kept for one in came),
+        REST: min(one.goodput for one in came),
+        "batch work finished": min(one.first for one in came),
+    }
+
+
+def _figures(came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]) -> dict[str, float]:
+    top = _best(came, best)
+    figures = {f"{top.name}, goodput": statistics.fmean(_goodput(came[top]))}
+    for rule in (_best(came, gated), FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY):
+        name = "the best gate at arrival" if rule in gated else rule.name
+        figures[name + OVER] = statistics.fmean(_over(came[rule], came[top]))
+    figures["kept of those let in, on time, shed"] = min(one.kept for one in came[SHED])
+    for rule in (FIRST_COME, LATE_LAST, QUEUE):
+        figures[f"longest wait, {rule.name}, s"] = max(one.longest for one in came[rule])
+    for rule in (top, FIRST_COME, QUEUE, SHED):
+        for seed, one in enumerate(came[rule], 1):
+            figures[f"{OF_SEED}{seed}: {rule.name}, requests/s"] = one.goodput
+    return figures
+
+
+def _summed(
+    case: Crowd, came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]
+) -> dict[str, list[float]]:
+    """What each seed has for the figures that are summed up."""
+    top, gate = came[_best(came, best)], came[_best(came, gated)]
+    over_fixed = _over(came[SHED], gate)
+    summed = {
+        "queue_over_perfect_worst": _over(came[QUEUE], top),
+        "shed_over_perfect_worst": _over(came[SHED], top),
+        "shed_over_fixed_worst": over_fixed,
+        "model_error_loss_worst": [
+            1.0 - share for rule in WRONGLY for share in _over(came[rule], came[SHED if rule.sheds else QUEUE])
+        ],
+        "admitted_ok_worst": [min(one.first, one.tokens) for one in came[SHED]],
+    }
+    if case.bursts or case.load >= OVERLOAD:
+        summed["shed_over_fixed_hard_mean"] = over_fixed
+    if case.load >= OVERLOAD:
+        summed["queue_over_fcfs_overload"] = _over(came[QUEUE], came[FIRST_COME])
+    return summed
+
+
+def _best(came: dict[Rule, list[Outcome]], rules: Sequence[Rule]) -> Rule:
+    return max(rules, key=lambda rule: statistics.fmean(_goodput(came[rule])))
+
+
+def _goodput(outcomes: Sequence[Outcome]) -> list[float]:
+    return [one.goodput for one in outcomes]
+
+
+def _over(mine: Sequence[Outcome], others: Sequence[Outcome]) -> list[float]:
+    return quotients(_goodput(mine), [max(_NONE, value) for value in _goodput(others)])

@@ -1,0 +1,40 @@
+"""The law on recorded traffic, with and without a gate."""
+
+from __future__ import annotations
+
+import statistics
+
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.law.comparison import Figures, compare
+from flyball_lab.benches.law.scenarios import Recorded
+from flyball_lab.benches.law.traffic import recorded
+from flyball_lab.benches.options import OBJECTIVES, SHARE, Options
+
+
+def measure(options: Options) -> Figures:
+    """As `law.compare`, by whether there is a gate. Raises TraceError."""
+    assert options.trace is not None
+    case = recorded(options.trace, options.preset, rate=options.rate, minutes=options.minutes)
+    print(f"trace: {_told(case, given=options.rate is not None)}", flush=True)
+    figures: Figures = {}
+    for gate, name in ((False, "open"), (True, "gated")):
+        try:
+            figures |= _named(compare(options, gate=gate, cases=[case]), name)
+        except InterruptedPart as part:
+            raise InterruptedPart(figures | _named(part.figures, name)) from part
+    return figures
+
+
+def _named(figures: Figures, name: str) -> Figures:
+    return {f"{title}, {name}": values for title, values in figures.items()}
+
+
+def _told(case: Recorded, *, given: bool) -> str:
+    prompt, output = (statistics.fmean(row[index] for row in case.rows) for index in (1, 2))
+    ttft, tpot = OBJECTIVES[case.preset]
+    why = "as asked" if given else f"so that the engine is used to {100 * SHARE:g} % of what it carries"
+    many, rate = len(case.rows), len(case.rows) / case.seconds
+    return (
+        f"{case.name} ({why}): {many} requests in {case.seconds:.0f} s, {rate:.1f}/s of {prompt:.0f}+{output:.0f} "
+        f"tokens; objectives {ttft:g} s and {1000 * tpot:g} ms"
+    )

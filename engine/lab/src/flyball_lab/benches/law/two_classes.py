@@ -1,0 +1,92 @@
+"""Two classes of requests beyond what an engine carries: people who wait, and batch work that fills what they leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from flyball_engine.contract import Classes, RequestClass, Setpoint
+from flyball_lab.benches.law.orders import KINDS, QUEUE, SECONDS
+from flyball_lab.benches.law.policies import Outcome
+from flyball_lab.benches.law.scenarios import Scenario
+from flyball_lab.simulator.lengths import SHAPES
+from flyball_lab.simulator.requests import Fate, Request
+from flyball_lab.simulator.virtual import retune, run
+from flyball_lab.simulator.workload import Phase, workload
+
+#: Shares of the capacity: together 1.5 times what the engine carries.
+INTERACTIVE: Final = 0.75
+BATCH: Final = 0.75
+_NAMES: Final = ("interactive", "batch")
+#: Seconds from the first arrival in which all batch work is done.
+_UNTIL: Final = 5 * SECONDS
+
+
+@dataclass(frozen=True)
+class TwoClasses:
+    """Requests of one kind in two classes: those of `interactive` have the objectives, those of `batch` none."""
+
+    kind: str
+    variation: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        arrivals = "Poisson" if self.variation == 1.0 else "bursts"
+        return f"{self.kind} and batch work, {arrivals}, {INTERACTIVE + BATCH:g} × capacity"
+
+    @property
+    def capacity(self) -> float:
+        """Requests/s of which an engine carries the objectives."""
+        return KINDS[self.kind][0]
+
+    @property
+    def like(self) -> Scenario:
+        """The objectives, and the engine."""
+        return KINDS[self.kind][1]
+
+    def requests(self, seed: int) -> list[Request]:
+        """Both classes, in order of arrival."""
+        random, shape = Random(seed), SHAPES[self.like.phases[0][1]]
+        phases = [
+            Phase(seconds=SECONDS, rate=share * self.capacity, shape=shape, variation=self.variation, of_class=name)
+            for name, share in zip(_NAMES, (INTERACTIVE, BATCH), strict=True)
+        ]
+        return workload([phases], random)
+
+    def setpoint(self) -> Setpoint:
+        """All wait. Only the interactive class has a deadline."""
+        told = QUEUE.setpoint(self.like)
+        assert told.on_time is not None
+        deadline = told.on_time.first_token_deadline_seconds
+        classes = Classes(
+            classes=(
+                RequestClass(name=_NAMES[0], value=_NAMES[0], first_token_deadline_seconds=deadline),
+                RequestClass(name=_NAMES[1], value=_NAMES[1]),
+            )
+        )
+        objectives = tuple(one.model_copy(update={"of_class": _NAMES[0]}) for one in told.objectives)
+        return told.model_copy(update={"classes": classes, "objectives": objectives})
+
+    def play(self, seed: int) -> Outcome:
+        """One run.
+
+        `kept`: the share of the interactive requests. `goodput`: batch requests that ended while requests came, over
+        what the interactive ones leave of the capacity. `first`: the share of batch requests that ended at all.
+        """
+        requests = self.requests(seed)
+        run(self.like.core(seed), requests, until=_UNTIL, events=[retune(0.0, self.setpoint())])
+        mine, batch = ([one for one in requests if one.of_class == name] for name in _NAMES)
+        ended = [one for one in batch if one.fate is Fate.FINISHED]
+        left = self.capacity - len(mine) / SECONDS
+        return Outcome(
+            goodput=sum(one.ended <= SECONDS for one in ended) / SECONDS / left,
+            kept=sum(map(self.like.good, mine)) / len(mine),
+            changes=0,
+            first=len(ended) / len(batch),
+        )
+
+
+#: What is played.
+TWO_CLASSES: Final = tuple(TwoClasses(kind) for kind in KINDS)

@@ -1,0 +1,195 @@
+"""One run on the real engine: the load from its clients, and whoever decides on the limits meanwhile.
+
+Every run writes under an epoch of its own, the tuner's and the bench's alike, so that none can act on another's engine.
+Prometheus scrapes the engine in all runs: it costs all of them the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from flyball_engine.contract import Generation, Metric, MetricName, ObjectiveSpec, Setpoint, Shed, StepBudget
+from flyball_lab.benches.engine.engines import Engines
+from flyball_lab.benches.engine.load import Answer, Ask, arrive, closed
+from flyball_lab.benches.law.setpoints import GATE_MARGIN
+from flyball_lab.benches.live.calibration import Calibration
+from flyball_lab.benches.live.elsewhere import Elsewhere
+from flyball_lab.benches.live.goodput import Objectives, Played, Seen
+from flyball_lab.benches.live.governed import NAME, Surroundings, service
+from flyball_lab.benches.live.load import Arrival
+from flyball_lab.benches.live.policies import Policy
+from flyball_lab.harness.engine import SERVICE
+from flyball_lab.harness.prometheus import Target, prometheus
+from flyball_lab.harness.tuners import thinking
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.api.v1alpha1 import TuningStatus
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
+from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
+from flyball_operator.tuning.policy import NO_BUDGET, model_spec
+from flyball_operator.tuning.report.status_codec import step_model_of
+
+#: Seconds between scrapes, and between decisions: the operator's default, and the scrape interval it asks for.
+SCRAPE: Final = "5s"
+TICK: Final = 5.0
+DRAIN_SECONDS: Final = 60.0
+#: In which a whole window without a request must come by.
+IDLE_SECONDS: Final = 90.0
+#: The service as Prometheus' target labels name it.
+IDENTITY: Final = ("team", SERVICE)
+
+
+@dataclass
+class Bed:
+    """The engines, a Prometheus that scrapes the governed one, and how often someone has written to it."""
+
+    engines: Engines
+    prometheus: str
+    epoch: int
+
+    def play(
+        self,
+        policy: Policy,
+        arrivals: Sequence[Arrival],
+        calibration: Calibration,
+        *,
+        seconds: float,
+        gate: bool,
+        tuning: TuningStatus,
+    ) -> tuple[Played, Surroundings | None]:
+        """One policy under one load, and what the tuner had around it.
+
+        `tuning`: what the tuner knows when it begins, and by whose model a gate before limits that never move predicts.
+        """
+        self.epoch += 1
+        objectives = calibration.objectives
+        asks = [Ask(self.engines.prompts.of(one.prompt), one.output, one.at) for one in arrivals]
+        longest = max((one.output for one in arrivals), default=1)
+        # What is not answered by then was not in time.
+        patience = seconds - max((one.at for one in arrivals), default=0.0)
+        patience += objectives.ttft + longest * objectives.tpot
+        url = (self.engines.stock if policy.stock else self.engines.governed.server).url
+        world = None
+        before = self._counted()
+        elsewhere = Elsewhere([self.engines.governed.server.process.pid, self.engines.stock.process.pid])
+        if policy.governed:
+            world = self._world(objectives, gate=gate, tuning=tuning)
+            answers = asyncio.run(self._governed(world, url, asks, patience))
+        else:
+            if not policy.stock:
+                self._hold(policy, objectives, gate=gate, tuning=tuning)
+            answers = asyncio.run(arrive(url, asks, patience=patience))
+        others = elsewhere.share()
+        self._drain(policy)
+        after = self._counted()
+        played = Played(
+            seconds=seconds,
+            seen=tuple(_seen(*one) for one in zip(arrivals, answers, strict=True)),
+            counted=None if policy.stock else (after[0] - before[0], after[1] - before[1]),
+            others=others,
+            held=() if world is None else tuple(world.held),
+            decisions=() if world is None else world.decisions,
+        )
+        return played, world
+
+    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> Surroundings:
+        server = self.engines.governed.server
+        world = Surroundings(epoch=self.epoch, key=server.signer.key)
+        world.port = httpx.URL(server.control_url).port or 0
+        world.serve(service(objectives, sheds=gate, tuning=tuning))
+        return world
+
+    async def _governed(self, world: Surroundings, url: str, asks: Sequence[Ask], patience: float) -> list[Answer]:
+        with closing(PrometheusReader(PrometheusClient(self.prometheus, timeout=TIMEOUT))) as reader:
+            # A Prometheus that has just begun knows no window yet, and what is in another policy's is not our doing.
+            async with asyncio.timeout(IDLE_SECONDS):
+                while not _idle((await reader.read({IDENTITY: 1}))[IDENTITY]):  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(1.0)
+            world.began = time.monotonic()
+            async with thinking(world, reader, tick=TICK):
+                return await arrive(url, asks, patience=patience)
+
+    def _hold(self, policy: Policy, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> None:
+        assert policy.limits is not None
+        step, shed = None, None
+        if gate and (model := step_model_of(tuning.model)) is not None:
+            step = StepBudget(seconds=NO_BUDGET, model=model_spec(model))
+            shed = Shed(ttft_deadline_seconds=objectives.ttft, margin=GATE_MARGIN)
+        wanted = Setpoint(
+            service=SERVICE,
+            epoch=self.epoch,
+            generation=1,
+            limits=policy.limits,
+            step=step,
+            shed=shed,
+            objectives=_contract(objectives),
+        )
+        answer = self.engines.governed.control.put(wanted)
+        if not answer.confirmed(Generation(epoch=self.epoch, generation=1)):
+            raise RuntimeError(f"{policy.name} was not confirmed: {answer}")
+
+    def _drain(self, policy: Policy) -> None:
+        """Wait until nothing runs: what clients left behind must not meet the next policy."""
+        unfinished = self._stock_unfinished if policy.stock else self._unfinished
+        eventually(lambda: unfinished() == 0, expecting="an engine with nothing to do", within=DRAIN_SECONDS)
+
+    def _unfinished(self) -> int:
+        return sum(core.running + core.waiting for core in self.engines.governed.control.read().cores)
+
+    def _stock_unfinished(self) -> float:
+        """By vLLM's own gauges, which only a step brings up to date."""
+        url = self.engines.stock.url
+        closed(url, [Ask(self.engines.prompts.of(8), 1)], streams=1)
+        text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        families = (family for family in text_string_to_metric_families(text) if family.name in names)
+        return sum(sample.value for family in families for sample in family.samples)
+
+    def _counted(self) -> tuple[int, int]:
+        """Requests that kept all objectives, and all, since the engine's start and whatever objectives there were."""
+        name = MetricName.ALL_OBJECTIVES_REQUESTS.removesuffix("_total")
+        values = {"met": 0.0, "violated": 0.0}
+        for family in text_string_to_metric_families(self.engines.governed.control.metrics()):
+            if family.name == name:
+                for sample in family.samples:
+                    if sample.name.endswith("_total"):
+                        values[sample.labels["outcome"]] += sample.value
+        return int(values["met"]), int(sum(values.values()))
+
+
+@contextmanager
+def bed(engines: Engines) -> Iterator[Bed]:
+    """Engines and clients apart, and Prometheus with the clients."""
+    with engines.apart(), TemporaryDirectory(prefix="flyball-live-") as folder:
+        control = engines.governed.server.control_url.removeprefix("http://")
+        with prometheus(Path(folder), [Target(control, SERVICE, pod=NAME)], scrape=SCRAPE) as running:
+            accepted = engines.governed.control.read().accepted
+            yield Bed(engines, running.url, accepted.epoch if accepted is not None else 0)
+
+
+def _idle(observation: Observation) -> bool:
+    """Whether a whole window is known, and nothing arrived in it."""
+    if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
+        return False
+    return observation.load.arrivals + observation.load.running <= 0
+
+
+def _contract(objectives: Objectives) -> tuple[ObjectiveSpec, ...]:
+    return (
+        ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_seconds=objectives.ttft),
+        ObjectiveSpec(metric=Metric.TIME_PER_OUTPUT_TOKEN, threshold_seconds=objectives.tpot),
+    )
+
+
+def _seen(arrival: Arrival, answer: Answer) -> Seen:
+    return Seen(arrival.at, arrival.phase, arrival.output, answer.status, answer.first, answer.ended)

@@ -1,0 +1,70 @@
+"""What this machine's engine does: it gives the load its rates and the objectives their thresholds.
+
+Measured on stock vLLM with its own limits, so that no policy is measured by its own yardstick. Objectives are multiples
+of what a request takes with hardly anybody beside it, as users set them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.load import Ask, closed
+from flyball_lab.benches.live.goodput import Objectives
+from flyball_lab.benches.live.load import CHAT, KINDS, LONG, Kind
+
+#: First-token objective over the first token of a long prompt alone; token objective over a token of a few chats.
+FIRST: Final = 4.0
+TOKEN: Final = 6.0
+FEW: Final = 4
+#: Streams that never let the engine idle, and for how long each kind is asked.
+STREAMS: Final = 32
+SECONDS: Final = 8.0
+ALONE: Final = 7
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The objectives, and what is answered per second of a kind alone when the engine never idles."""
+
+    objectives: Objectives
+    busy: Mapping[str, float]
+
+    @property
+    def told(self) -> dict[str, float]:
+        """As figures."""
+        rates = {f"{name}, answered per s when busy": rate for name, rate in self.busy.items()}
+        return {"first token s": self.objectives.ttft, "per token ms": 1e3 * self.objectives.tpot} | rates
+
+
+def calibrate(engines: Engines) -> Calibration:
+    """Measure all of it, in half a minute."""
+    url = engines.stock.url
+    alone = closed(url, [Ask(engines.prompts.of(sum(LONG.prompt) // 2), 2) for _ in range(ALONE)], streams=1)
+    first = statistics.median(answer.first for answer in alone if answer.first is not None)
+    few = closed(url, asks(engines, CHAT), streams=FEW, seconds=SECONDS / 2)
+    token = statistics.median(
+        (one.ended - one.first) / (one.tokens - 1) for one in few if one.first is not None and one.ended is not None
+    )
+    found = Calibration(
+        Objectives(ttft=float(f"{FIRST * first:.2g}"), tpot=float(f"{TOKEN * token:.2g}")),
+        {kind.name: _busy(engines, kind) for kind in KINDS},
+    )
+    say(f"objectives and load: {', '.join(f'{name} {value:.3g}' for name, value in found.told.items())}")
+    return found
+
+
+def _busy(engines: Engines, kind: Kind) -> float:
+    began = time.monotonic()
+    answered = closed(engines.stock.url, asks(engines, kind), streams=STREAMS, seconds=SECONDS)
+    return sum(answer.ended is not None for answer in answered) / (time.monotonic() - began)
+
+
+def asks(engines: Engines, kind: Kind) -> Iterator[Ask]:
+    """Requests of a kind, on and on."""
+    while True:
+        yield Ask(engines.prompts.of(engines.random.randint(*kind.prompt)), engines.random.randint(*kind.output))

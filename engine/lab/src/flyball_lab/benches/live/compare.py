@@ -1,0 +1,204 @@
+"""The tuner against vLLM's defaults and other limits that never move, on one real engine, in turn.
+
+Repetitions are pairs: all policies of one meet the same arrivals of the same lengths, so what is compared is the
+quotient of each repetition. The order of the policies is another in each, so that none always follows the same.
+Before the first counted run the tuner has one uncounted, in which it learns the engine; each run of its own
+resumes from what status held then, as after a restart of the operator.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import flyball_engine
+import flyball_operator
+from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.intervals import half_width, quotients
+from flyball_lab.benches.live.bed import Bed, bed
+from flyball_lab.benches.live.calibration import Calibration, calibrate
+from flyball_lab.benches.live.goodput import Objectives, Played, figures, goodput
+from flyball_lab.benches.live.load import arrivals, length, phases
+from flyball_lab.benches.live.policies import GOVERNED, Policy, policies
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.rows import Rows
+from flyball_operator.api.v1alpha1 import TuningStatus
+
+Figures = dict[str, dict[str, float]]
+
+REPETITIONS: Final = 3
+WIDTH: Final = " ±"
+OVER: Final = "governed over it"
+#: The seed of the run in which the tuner learns, and whose load no counted run has.
+LEARNING_SEED: Final = 0
+_HERE: Final = Path(__file__).parent
+#: What makes a run what it is.
+SOURCES: Final = (
+    *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "policies.py")),
+    _HERE.parent / "engine/load.py",
+    *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "control", "vllm", "contract.py", "model.py")),
+    *(Path(flyball_operator.__path__[0]) / name for name in ("engines", "prometheus", "tuning")),
+)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a folder's runs have in common: the calibration, and what the tuner had learnt before them."""
+
+    calibration: Calibration
+    tuning: TuningStatus
+    learnt: Mapping[str, float]
+
+    def row(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        calibration = {"objectives": asdict(self.calibration.objectives), "busy": dict(self.calibration.busy)}
+        tuning = self.tuning.model_dump(mode="json", by_alias=True)
+        return {"calibration": calibration, "tuning": tuning, "learnt": dict(self.learnt)}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Ground:
+        """From JSON."""
+        objectives, busy = row["calibration"]["objectives"], row["calibration"]["busy"]
+        calibration = Calibration(Objectives(**objectives), busy)
+        return cls(calibration, TuningStatus.model_validate(row["tuning"]), row["learnt"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    policy: Policy
+    repetition: int
+    gate: bool
+    quick: bool
+
+    @property
+    def key(self) -> str:
+        """All that it depends on but for the ground and the sources."""
+        gate, pace = ("gated" if self.gate else "open"), (" | quick" if self.quick else "")
+        return f"{gate} | {self.policy.name} | repetition {self.repetition}{pace}"
+
+
+def jobs(*, gate: bool, quick: bool) -> list[Job]:
+    """All runs of a part, in their order."""
+    tried, found = policies(gate=gate, quick=quick), []
+    for repetition in range(1, 1 + (1 if quick else REPETITIONS)):
+        turn = (repetition - 1) // 2
+        order = (*tried[turn:], *tried[:turn])
+        found += [Job(policy, repetition, gate, quick) for policy in (order if repetition % 2 else order[::-1])]
+    return found
+
+
+def ground_key(*, quick: bool) -> str:
+    """Under which the ground is kept."""
+    return f"ground{' | quick' if quick else ''}"
+
+
+def objectives_of(row: Mapping[str, Any]) -> Objectives:
+    """The objectives of a ground that was kept."""
+    return Ground.of(row).calibration.objectives
+
+
+def measure(engines: Engines, options: Options, *, gate: bool) -> Figures:
+    """Goodput of each policy, and the tuner's over it. Raises InterruptedPart with what was finished."""
+    rows, quick = Rows(options.out, SOURCES), options.quick
+    found: dict[Job, Played] = {}
+    ground: Ground | None = None
+    try:
+        ground = _ground(engines, rows, quick=quick)
+        with bed(engines) as on:
+            _finish(on, ground, rows, jobs(gate=gate, quick=quick), found)
+    except KeyboardInterrupt:
+        raise InterruptedPart(_figures(ground, found) if ground is not None else {}) from None
+    return _figures(ground, found)
+
+
+def _ground(engines: Engines, rows: Rows, *, quick: bool) -> Ground:
+    """That of the folder, or that of an earlier part, or measured."""
+    key = ground_key(quick=quick)
+    if (row := rows.get(key)) is not None:
+        say("objectives, load and model as they were kept")
+        return Ground.of(row)
+    ground = _measured(engines, quick)
+    rows.add(key, ground.row())
+    return ground
+
+
+@functools.cache
+def _measured(engines: Engines, quick: bool) -> Ground:
+    """Once for all parts."""
+    with engines.apart():
+        calibration = calibrate(engines)
+    of = phases(quick=quick)
+    load = arrivals(of, calibration.busy, seed=LEARNING_SEED)
+    say("the tuner learns the engine, knowing nothing of it")
+    with bed(engines) as on:
+        _, world = on.play(GOVERNED, load, calibration, seconds=length(of), gate=False, tuning=TuningStatus())
+    assert world is not None
+    tuning = next(iter(world.services.values())).status.tuning
+    learnt = {"trusted after s": world.trusted_at or float("nan"), "median error": float(tuning.model.error or "nan")}
+    say(f"learnt: {', '.join(f'{name} {value:.3g}' for name, value in learnt.items())}")
+    return Ground(calibration, tuning, learnt)
+
+
+def _finish(on: Bed, ground: Ground, rows: Rows, wanted: Sequence[Job], found: dict[Job, Played]) -> None:
+    for job in wanted:
+        if (row := rows.get(job.key)) is not None:
+            found[job] = Played.of(row)
+    known, began, objectives = len(found), time.monotonic(), ground.calibration.objectives
+    if known:
+        say(f"{known} of {len(wanted)} runs taken up from before")
+    for job in wanted:
+        if job in found:
+            continue
+        of = phases(quick=job.quick)
+        load = arrivals(of, ground.calibration.busy, seed=job.repetition)
+        played, _ = on.play(
+            job.policy, load, ground.calibration, seconds=length(of), gate=job.gate, tuning=ground.tuning
+        )
+        found[job] = played
+        rows.add(job.key, played.row())
+        left = (time.monotonic() - began) / (len(found) - known) * (len(wanted) - len(found))
+        good = goodput(played, objectives)
+        say(f"{len(found)} of {len(wanted)}, {job.key}: goodput {good:.2f}/s; some {left:.0f} s to go")
+
+
+def _figures(ground: Ground, found: Mapping[Job, Played]) -> Figures:
+    """Of the repetitions in which every policy has had its turn."""
+    objectives = ground.calibration.objectives
+    by_policy = _by_policy(found)
+    goodputs = {policy: [goodput(one, objectives) for one in runs] for policy, runs in by_policy.items()}
+    told: Figures = {"the load and the tuner's model": ground.calibration.told | dict(ground.learnt)}
+    for policy, runs in by_policy.items():
+        told[policy.name] = figures(runs, objectives)
+        if (width := half_width(goodputs[policy])) is not None:
+            told[policy.name]["goodput" + WIDTH] = width
+        if not policy.governed and GOVERNED in goodputs:
+            told[policy.name] |= _over(goodputs[GOVERNED], goodputs[policy])
+    statics = [policy for policy in goodputs if not policy.governed]
+    if GOVERNED in goodputs and statics:
+        best = max(statics, key=lambda one: statistics.fmean(goodputs[one]))
+        told[f"the best that never moves: {best.name}"] = _over(goodputs[GOVERNED], goodputs[best])
+    return told
+
+
+def _by_policy(found: Mapping[Job, Played]) -> dict[Policy, list[Played]]:
+    """By policy its repetitions, in their order; only those that all policies have."""
+    tried = list(dict.fromkeys(job.policy for job in found))
+    by_job = {(job.policy, job.repetition): played for job, played in found.items()}
+    repetitions = sorted({job.repetition for job in found})
+    whole = [one for one in repetitions if all((policy, one) in by_job for policy in tried)]
+    tried.sort(key=lambda policy: not policy.governed)
+    return {policy: [by_job[policy, one] for one in whole] for policy in tried} if whole else {}
+
+
+def _over(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    shares = quotients(ours, theirs)
+    width = half_width(shares)
+    return {OVER: statistics.fmean(shares)} | ({} if width is None else {OVER + WIDTH: width})

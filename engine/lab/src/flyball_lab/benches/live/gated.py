@@ -1,0 +1,12 @@
+"""Everybody has the same gate: late requests are refused (`overload: Shed`)."""
+
+from __future__ import annotations
+
+from flyball_lab.benches.engine.engines import Engines
+from flyball_lab.benches.live import compare
+from flyball_lab.benches.options import Options
+
+
+def measure(engines: Engines, options: Options) -> compare.Figures:
+    """Goodput of each policy, and the tuner's over it."""
+    return compare.measure(engines, options, gate=True)

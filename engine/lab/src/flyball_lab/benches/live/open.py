@@ -1,0 +1,12 @@
+"""All requests wait (`overload: Queue`)."""
+
+from __future__ import annotations
+
+from flyball_lab.benches.engine.engines import Engines
+from flyball_lab.benches.live import compare
+from flyball_lab.benches.options import Options
+
+
+def measure(engines: Engines, options: Options) -> compare.Figures:
+    """Goodput of each policy, and the tuner's over it."""
+    return compare.measure(engines, options, gate=False)

@@ -1,0 +1,1 @@
+"""What a tick of the tuner costs by the number of services."""

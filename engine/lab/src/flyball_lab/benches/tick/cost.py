@@ -1,0 +1,141 @@
+"""What a tick of the tuner costs by the number of services: processor, memory, queries, and Prometheus beside.
+
+A real Prometheus scrapes the control ports of two pods for each service, which one process serves on as many addresses
+(`tick_fleet`); the operator's tuner works over it in a process of its own (`tick_operator`). Of more services than
+`SCRAPED` those are scraped, and a process between the two says the same of the others (`tick_copies`). A tick is the
+time from one read to the next, so what decisions, read-backs and pushes take in between counts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.options import Options
+from flyball_lab.benches.tick.operator import PODS, address_of, uid_of
+from flyball_lab.harness.ports import free_port
+from flyball_lab.harness.prometheus import Target, prometheus
+
+#: Before these a model is learnt, and limits go down to what the load needs.
+WARM_TICKS: Final = 5
+#: Ticks that come late may take minutes each: after so many seconds what was measured will do.
+LONGEST_SECONDS: Final = 300.0
+#: Engines are scraped as they are in a cluster, of so many services at most: that is a core's worth of Prometheus.
+SCRAPE: Final = "5s"
+SCRAPED: Final = 100
+Row = dict[str, Any]
+
+
+def measure(options: Options) -> dict[str, dict[str, float]]:
+    """Figures by number of services. Ctrl-C keeps those that are measured."""
+    figures: dict[str, dict[str, float]] = {}
+    for services in options.services:
+        rows: list[Row] = []
+        try:
+            rows.extend(_ticks(services, options.ticks))
+        except KeyboardInterrupt:
+            if rows:
+                figures[_title(services)] = _figures(services, rows)
+            raise InterruptedPart(figures) from None
+        figures[_title(services)] = _figures(services, rows)
+        print(f"  {_title(services)}: {len(rows)} ticks", file=sys.stderr, flush=True)
+    return figures
+
+
+def _title(services: int) -> str:
+    return f"{services} services of {PODS} pods" if services > 1 else f"1 service of {PODS} pods"
+
+
+def _ticks(services: int, ticks: int) -> Iterator[Row]:
+    """A row for each tick after the first ones."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        port, scraped = free_port(), min(services, SCRAPED)
+        _await_ready(stack.enter_context(_process("flyball_lab.benches.tick.fleet", str(port))))
+        targets = [
+            Target(f"{address_of(pod)}:{port}", uid_of(pod // PODS), pod=f"chat-{pod // PODS}-{pod % PODS}")
+            for pod in range(PODS * scraped)
+        ]
+        running = stack.enter_context(prometheus(Path(folder), targets, scrape=SCRAPE))
+        url = running.url
+        if scraped < services:
+            copies, numbers = free_port(), (str(scraped), str(services))
+            _await_ready(stack.enter_context(_process("flyball_lab.benches.tick.copies", str(copies), url, *numbers)))
+            url = f"http://127.0.0.1:{copies}"
+        arguments = {
+            "--url": url,
+            "--prometheus": str(running.pid),
+            "--services": str(services),
+            "--port": str(port),
+        }
+        said = stack.enter_context(
+            _process("flyball_lab.benches.tick.operator", *(word for pair in arguments.items() for word in pair))
+        )
+        yield from measured(said, ticks)
+
+
+def measured(said: Iterable[str], ticks: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Row]:
+    """The rows of so many ticks after the first ones, fewer if these take too long, but one."""
+    began = clock()
+    for number, line in enumerate(said):
+        if number >= WARM_TICKS:
+            yield json.loads(line)
+            if number + 1 >= WARM_TICKS + ticks or clock() - began > LONGEST_SECONDS:
+                return
+    raise RuntimeError("the operator ended before its time")
+
+
+def _await_ready(said: Iterator[str]) -> None:
+    """Until a process says that it serves."""
+    if next(said, None) is None:
+        raise RuntimeError("what the operator works over did not start")
+
+
+@contextmanager
+def _process(module: str, *arguments: str) -> Iterator[Any]:
+    """What a process says, line by line; it ends with us."""
+    # A group of its own: a Ctrl-C is ours to answer.
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
+    """The median and the largest of each, in seconds, mebibytes or a number."""
+    spread = {
+        "operator processor s": "operator of the tick",
+        "of it reading s": "operator while it reads",
+        "read wall s": "read seconds",
+        "Prometheus processor s": "prometheus of the tick",
+        "of it while read s": "prometheus while it reads",
+        "tick wall s": "wall of the tick",
+    }
+    found = {"ticks": float(len(rows))}
+    for shown, name in spread.items():
+        values = [row[name] for row in rows]
+        found |= {f"{shown} p50": statistics.median(values), f"{shown} max": max(values)}
+    return found | {
+        "queries": max(row["queries of the tick"] for row in rows),
+        "status writes p50": statistics.median(row["writes of the tick"] for row in rows),
+        "observed share": statistics.fmean(row["observed"] / row["of"] for row in rows),
+        "tuned share": statistics.fmean(row["tuned"] / row["of"] for row in rows),
+        "services scraped": float(min(services, SCRAPED)),
+        "memory MiB": max(row["VmRSS MiB"] for row in rows),
+        "largest memory MiB": max(row["VmHWM MiB"] for row in rows),
+        "services": float(services),
+    }

@@ -1,0 +1,116 @@
+"""Files of results: a line for each measured point, appended as soon as it is measured; the report beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from flyball_lab.benchmark.errors import FileError, why
+from flyball_lab.benchmark.measurements import FORMAT, Measurement
+from flyball_lab.benchmark.page import page
+from flyball_lab.benchmark.report import Report
+from flyball_lab.benchmark.writing import write_all
+
+RESULTS: Final = "results.jsonl"
+REPORT: Final = "report.json"
+PAGE: Final = "report.html"
+GENERATOR_LOG: Final = "generator.log"
+#: A point is some 2 KB; a file beyond this holds something else.
+MOST_BYTES: Final = 64 * 2**20
+
+
+def read(path: Path) -> list[Measurement]:
+    """The points of a file; raises FileError naming the line. A last line that was cut off counts as not measured."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FileError(f"{path}: larger than any file of results ({MOST_BYTES // 2**20} MB)")
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {why(error)}; accepted: a {RESULTS}, or its folder") from error
+    if _is_report(content):
+        raise FileError(f"{path} is a report; accepted: the {RESULTS} that it was made of, or its folder")
+    try:
+        lines = content.rpartition(b"\n")[0].decode().split("\n")  # a text may have other ends of lines in it
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is no text; accepted: a {RESULTS}, or its folder") from error
+    return [_measurement(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _is_report(content: bytes) -> bool:
+    """As `Results.write` writes one: over many lines. A file of results has a point in its first."""
+    return content.startswith((b"{\n", b"<!DOCTYPE html>"))
+
+
+def _measurement(path: Path, number: int, line: str) -> Measurement:
+    try:
+        return Measurement.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        raise FileError(
+            f"{path}, line {number}: {field}: {first['msg']}; "
+            f"accepted: points as flyball-bench writes them, version {FORMAT}"
+        ) from error
+
+
+class Results:
+    """The file of results in a folder. One process at a time writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / RESULTS
+        self._unwritten: list[Measurement] = []
+
+    def load(self, *, fresh: bool) -> list[Measurement]:
+        """What was measured before; with `fresh` that is put aside (`results.jsonl.old`) and nothing is.
+
+        With it comes what this process measured and could not keep.
+        """
+        with _as_file_error(self._path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if fresh and self._path.exists():
+                self._path.replace(self._path.with_suffix(".jsonl.old"))
+        return [*(read(self._path) if self._path.exists() else []), *self._unwritten]
+
+    def append(self, one: Measurement) -> None:
+        """Keep a point: one line, on the disk when this returns. Raises FileError; `load` has it all the same."""
+        self._unwritten.append(one)
+        with _as_file_error(self._path):
+            self._drop_torn_line()
+            with self._path.open("ab", buffering=0) as file:
+                write_all(file, one.model_dump_json().encode() + b"\n")
+                os.fsync(file.fileno())
+        self._unwritten.remove(one)
+
+    def _drop_torn_line(self) -> None:
+        # Else the next line would be appended to half of one, and both be lost.
+        if self._path.exists() and not (content := self._path.read_bytes()).endswith(b"\n"):
+            os.truncate(self._path, content.rfind(b"\n") + 1)
+
+    def write(self, report: Report) -> tuple[Path, Path]:
+        """The report as JSON and as a page, each whole or not at all; their paths."""
+        documents = {REPORT: report.model_dump_json(indent=1) + "\n", PAGE: page(report)}
+        for name, text in documents.items():
+            partial = self.folder / f"{name}.partial"
+            with _as_file_error(self.folder / name):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    partial.write_text(text, encoding="utf-8")
+                    partial.replace(self.folder / name)
+                except OSError:
+                    partial.unlink(missing_ok=True)
+                    raise
+        return self.folder / REPORT, self.folder / PAGE
+
+
+@contextlib.contextmanager
+def _as_file_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"--out: {path}: {why(error)}; accepted: a folder that can be written to") from error

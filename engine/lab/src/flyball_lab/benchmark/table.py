@@ -1,0 +1,100 @@
+"""The report as text, for a terminal. Pure. "-" is what could not be observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from flyball_lab.benchmark.advice import lines
+from flyball_lab.benchmark.measurements import Measurement
+from flyball_lab.benchmark.report import Line, Report
+
+ABSENT: Final = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its two-line head, and how a point's cell is made."""
+
+    head: str
+    unit: str
+    cell: Callable[[Line, Measurement], str]
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number at that many significant digits, never in exponents."""
+    if value is None:
+        return ABSENT
+    whole = len(str(int(abs(value))))
+    return f"{value:.{max(0, digits - whole)}f}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return ABSENT if seconds is None else figure(1e3 * seconds)
+
+
+def _share(one: Measurement) -> str:
+    share = one.utilisation.share if one.utilisation else None
+    return ABSENT if share is None else f"{share:.0%}"
+
+
+def knee_mark(line: Line, one: Measurement) -> str:
+    """Says of the point at the knee that it is, and of the last one that it may lie beyond."""
+    if line.knee is None or line.knee.concurrency != one.point.concurrency:
+        return ""
+    return "knee" if line.knee.passed else "not yet"
+
+
+COLUMNS: Final = (
+    Column("clients", "", lambda _, one: str(one.point.concurrency)),
+    Column("output", "tokens/s", lambda _, one: figure(one.output_tokens_per_second)),
+    Column("total", "tokens/s", lambda _, one: figure(one.total_tokens_per_second)),
+    Column("gain", "× 1", lambda line, one: figure(line.gain.get(one.point.concurrency), 2)),
+    Column("requests", "/s", lambda _, one: figure(one.requests_per_second)),
+    Column("TTFT p50", "ms", lambda _, one: _milliseconds(one.ttft.p50)),
+    Column("p99", "ms", lambda _, one: _milliseconds(one.ttft.p99)),
+    Column("TPOT p50", "ms", lambda _, one: _milliseconds(one.tpot.p50)),
+    Column("p99", "ms", lambda _, one: _milliseconds(one.tpot.p99)),
+    Column("e2e p50", "ms", lambda _, one: _milliseconds(one.e2e.p50)),
+    Column("p99", "ms", lambda _, one: _milliseconds(one.e2e.p99)),
+    Column("running", "mean", lambda _, one: figure(one.utilisation.running) if one.utilisation else ABSENT),
+    Column("slots", "used", lambda _, one: _share(one)),
+    Column("errors", "", lambda _, one: str(one.failed)),
+    Column("knee", "", knee_mark),
+)
+
+
+def table(report: Report) -> str:
+    """All of it: a table for each workload, the errors, the rule of the knee, the advice."""
+    return "\n".join(_parts(report)) + "\n"
+
+
+def _parts(report: Report) -> Iterator[str]:
+    for workload in report.workloads:
+        lines_of = report.of(workload)
+        yield f"\n{workload.describe()}"
+        yield from _rows(lines_of)
+        for line in lines_of:
+            for one in line.measurements:
+                yield from (
+                    f"  {line.name} at {one.point.concurrency}: {count} × {reason}"
+                    for reason, count in one.errors.items()
+                )
+    yield f"\n{report.knee_rule}"
+    if report.advice:
+        yield "\nAdvice, from these points alone:"
+        yield from lines(report.advice)
+
+
+def _rows(series: Sequence[Line]) -> Iterator[str]:
+    heads = [["", *(column.head for column in COLUMNS)], ["", *(column.unit for column in COLUMNS)]]
+    body = [
+        [line.name if first else "", *(column.cell(line, one) for column in COLUMNS)]
+        for line in series
+        for first, one in ((index == 0, one) for index, one in enumerate(line.measurements))
+    ]
+    widths = [max(len(row[index]) for row in [*heads, *body]) for index in range(len(COLUMNS) + 1)]
+    for row in [*heads, *body]:
+        cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        yield "  ".join([row[0].ljust(widths[0]), *cells]).rstrip()

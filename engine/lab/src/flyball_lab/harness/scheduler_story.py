@@ -1,0 +1,387 @@
+"""vLLM's real scheduler classes under the step hooks, with a made-up model: run by the Python of the vLLM environment.
+
+    python scheduler_story.py MODEL '{"asynchronous": true, "seed": 1, ...}'  →  one JSON object on standard output
+
+Requests come and go, setpoints are applied at random, and every step is checked and added up by hand. With asynchronous
+scheduling two steps are in flight, as in vLLM's engine core.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections import deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.request import Request, RequestStatus
+
+from flyball_engine.batching import setpoint_enforcer
+from flyball_engine.batching.limits import Limited, Sizes
+from flyball_engine.batching.watchdog import Watchdog
+from flyball_engine.contract import (
+    STEP_FIELDS,
+    TOKEN_BUCKETS,
+    Batching,
+    Limits,
+    OnTime,
+    OrderKnob,
+    Setpoint,
+    StepBudget,
+)
+from flyball_engine.control.state_file import StateReader, find_state_files
+from flyball_engine.vllm.plugin import failure, register
+from flyball_engine.vllm.step_hooks import StepHooks
+from flyball_lab.harness.any_setpoint import any_setpoint
+from flyball_lab.harness.live_objects import misjudged
+from flyball_lab.harness.model_runner import output_of, request_of
+from flyball_lab.harness.prefix_judge import PrefixJudge
+from flyball_lab.harness.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
+from flyball_lab.harness.story_batches import BatchTally
+from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
+
+
+class Engine:
+    """A core's loop: schedule, execute (made up), update; with two steps in flight if asynchronous."""
+
+    def __init__(self, story: Story, model: str) -> None:
+        self.story, self.tally, self.random = story, Tally(), random.Random(story.seed)
+        self.now = 1000.0
+        self.config = make_config(story, model)
+        self.folder = tempfile.TemporaryDirectory()
+        self.scheduler = make_scheduler(self.config, story)
+        self.hooks = StepHooks(
+            self.scheduler,
+            folder=Path(self.folder.name),
+            clock=lambda: self.now,
+            watchdog=Watchdog(seconds=story.patience, steps=20),
+        )
+        self.scheduler.flyball = self.hooks
+        self.reader = StateReader(find_state_files(Path(self.folder.name))[0])
+        self.in_flight: deque[tuple[Any, float, dict[str, Any]]] = deque()
+        self.updated = 0.0
+        self.added = 0
+        self.requests: dict[str, Request] = {}  # all there ever were: a client may leave before the next step
+        self.generation = 0
+        self.honest = False
+        self.batches = BatchTally(story.max_num_seqs)
+        self.limits: dict[str, int] = {}
+        self.hasher = get_request_block_hasher(BLOCK, _hash)
+        self.prefixes = PrefixJudge(self.scheduler, self.hooks.cached, Path(self.folder.name), _hash)
+        self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
+        self.batching = Batching()
+        if story.batching:
+            self.switch(Batching.model_validate_json(json.dumps(story.batching)))
+
+    def add(self) -> None:
+        """One more request, with a prompt that may share its beginning with others."""
+        length = self.random.choice([1, 5, 40, 200, 600])
+        shared = self.random.choice([0, length // 2])
+        prompt = [7] * shared + [self.random.randrange(2000, 9000) for _ in range(length - shared)]
+        most = self.random.randint(1, self.story.longest)
+        if self.random.random() < self.story.unnamed:
+            most = 1024 - length
+        name = f"r{self.added}"
+        self.added += 1
+        priority = self.random.randint(0, 3)
+        request = request_of(
+            name, prompt, output=most, arrival=float(self.added), priority=priority, block_hasher=self.hasher
+        )
+        if self.random.random() < self.story.grammars:
+            wait_for_grammar(request)
+        self.requests[name] = request
+        self.scheduler.add_request(request)
+        self.rules.added(name, self.now)
+
+    def retune(self, *, limits: dict[str, int], step: StepBudget | None = None, on_time: OnTime | None = None) -> None:
+        """Apply a setpoint with these limits, a step budget, and an order."""
+        self._apply(
+            Setpoint(
+                service="s",
+                epoch=1,
+                generation=self.generation + 1,
+                limits=Limits(**limits),
+                step=step,
+                on_time=on_time,
+                batching=self.batching,
+                expires_seconds=100_000.0,
+            )
+        )
+
+    def switch(self, batching: Batching) -> None:
+        """Another strategy, under the same limits."""
+        self.batching = batching
+        self.tally.switches += 1
+        self.retune(limits=self.limits)
+
+    def retune_in_any_way(self) -> None:
+        """Apply whatever the contract accepts."""
+        self.honest = False
+        self.tally.switches += 1
+        self._apply(any_setpoint(self.random, generation=self.generation + 1))
+
+    def _apply(self, setpoint: Setpoint) -> None:
+        """As the control port does: knobs that are refused never come here."""
+        unsupported = self.reader.unsupported
+        limits = {knob.value: limit for knob, limit in setpoint.limits.given().items() if knob not in unsupported}
+        if any(knob in unsupported for knob in setpoint.batching.given()):
+            batching = Batching(max_concurrent_prefills=setpoint.batching.max_concurrent_prefills)
+            setpoint = setpoint.model_copy(update={"batching": batching})
+        if OrderKnob.ON_TIME in unsupported:
+            setpoint = setpoint.model_copy(update={"on_time": None})
+        self.generation += 1
+        self.tally.retunes += 1
+        self.hooks.apply(setpoint.model_copy(update={"limits": Limits(**limits)}))
+        self.limits, self.batching = limits, setpoint.batching
+        trusted = setpoint.step is not None and setpoint.step.model.trusted
+        self.rules.switched(self.batching, is_ordered=trusted and setpoint.on_time is not None)
+
+    def retune_at_random(self) -> None:
+        """Apply limits that nobody in their senses would ask for, too."""
+        limits = {
+            "max_num_active_seqs": self.random.choice([1, 2, 8, 31, 32, 500]),
+            "max_num_scheduled_tokens": self.random.choice([1, 4, 16, 33, 100, 512, 100_000]),
+            "long_prefill_token_threshold": self.random.choice([0, 1, 16, 64, 5000]),
+            **({"num_speculative_tokens": self.random.choice([0, 1, 2, 3, 4, 9])} if self.story.drafts else {}),
+        }
+        chosen = dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3)))
+        step, on_time = self._budget_at_random(), self._order_at_random()
+        while on_time is not None and step is None:
+            step = self._budget_at_random()
+        self.retune(limits=chosen, step=step, on_time=on_time)
+
+    def _order_at_random(self) -> OnTime | None:
+        """Deadlines that nobody keeps, that all keep, and in between: a step takes some 3 to 50 ms."""
+        if not self.story.ordered or self.random.random() > self.story.ordered or self.batching.chooses():
+            return None
+        return OnTime(
+            first_token_deadline_seconds=self.random.choice([1e-3, 0.05, 0.2, 1.0, 3600.0]),
+            late_share=self.random.choice([0.0, 0.1, 0.5]),
+        )
+
+    def _budget_at_random(self) -> StepBudget | None:
+        """None, one with the truth about the made-up model, or one with a model far from it."""
+        seconds = self.random.choice([1e-6, 0.004, 0.01, 0.03, 60.0])
+        honest = StepBudget(seconds=seconds, model=a_model(FIXED_SECONDS, SECONDS_PER_TOKEN))
+        wrong = StepBudget(seconds=seconds, model=a_model(0.0, self.random.choice([0.0, 1e-9, 10.0])))
+        chosen = self.random.choice([None, honest, wrong])
+        self.honest = chosen is honest
+        return chosen
+
+    def step(self) -> None:
+        """One turn of the core's loop."""
+        if len(self.in_flight) < (2 if self.story.asynchronous else 1) and self.scheduler.has_requests():
+            self._schedule()
+            if self.story.asynchronous and len(self.in_flight) < 2 and self.in_flight[-1][0].num_scheduled_tokens:
+                return
+        if self.in_flight:
+            self._update()
+
+    def _schedule(self) -> None:
+        scheduler, tally = self.scheduler, self.tally
+        running = {r.request_id: (r, r.is_prefill_chunk, r.num_computed_tokens) for r in scheduler.running}
+        preempted = sum(r.num_preemptions for r in scheduler.requests.values())
+        began = self.now
+        self.rules.before(self.now)
+        output = scheduler.schedule()
+        self.batches.planned(output)
+        grammar_comes(scheduler.running)
+        tally.broken += self.rules.after(self._effective(), output, in_flight=bool(self.in_flight))
+        tally.in_batches = self.rules.in_batches
+        # Where delays are long the clock goes faster while nothing happens.
+        is_idle = self.story.extremes and not output.num_scheduled_tokens and not self.in_flight
+        self.now += 0.25 if is_idle else 0.001
+        tally.steps += 1
+        tally.ordered += self.rules.is_ordered
+        parks = self.hooks.parks
+        tally.parked += parks
+        tally.parked_in_vain += parks and not output.num_scheduled_tokens
+        tally.overlapped += bool(self.in_flight and output.num_scheduled_tokens)
+        new_preemptions = sum(r.num_preemptions for r in scheduler.requests.values()) - preempted
+        tally.preemptions += new_preemptions
+        tally.most_running = max(tally.most_running, len(scheduler.running))
+        effective = self._effective()
+        tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
+        tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
+        step = _by_hand(output, scheduler, running) | {"running": len(scheduler.running)}
+        begun = sum(prefilling for _, prefilling, _ in running.values())
+        self._judge_budget(output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
+        if not new_preemptions:
+            tally.starved_decodes += sum(
+                request.request_id not in output.num_scheduled_tokens and not _is_ending(request)
+                for request, prefilling, _ in running.values()
+                if not prefilling
+            )
+        self.in_flight.append((output, began, step))
+
+    def _judge_budget(self, tokens: int, *, decodes: int, begun: int) -> None:
+        """Does the step fit into its time, or is it the least there is? Its time is what it takes here, so biased."""
+        report = self.reader.read()
+        assert report is not None
+        if not report.step_budget_seconds or not self.honest:
+            return
+        bias = report.state.local_bias
+        predicted = (1.0 if bias is None else bias) * (FIXED_SECONDS + SECONDS_PER_TOKEN * tokens)
+        # Decodes whose last token is in flight leave theirs to the prompts; so do those that draft less than they may.
+        least = decodes * (1 + self.scheduler.num_spec_tokens) + LEAST_CHUNK * max(1, begun)
+        self.tally.budgeted += 1
+        self.tally.over_budget += predicted > report.step_budget_seconds + 1e-9 and tokens > least
+
+    def _effective(self) -> dict[str, int]:
+        report = self.reader.read()
+        assert report is not None
+        return {knob.value: value for knob, value in report.state.effective.given().items()}
+
+    def _update(self) -> None:
+        output, began, step = self.in_flight.popleft()
+        self.now += 0.002 + 0.0001 * output.total_num_scheduled_tokens
+        names = list(output.num_scheduled_tokens)
+        sampled = [self._say(name, step["ends"][name]) for name in names]
+        self.scheduler.update_from_output(output, output_of(names, sampled))
+        if step["tokens"]:
+            seconds = self.now - max(began, self.updated)
+            row = self.tally.sums[step["row"]]
+            for index, value in enumerate((1, seconds, seconds * seconds, *step["values"])):
+                row[index] += value
+            self.batches.ended(step, seconds)
+        self.updated = self.now
+
+    def _say(self, name: str, end: tuple[int, bool]) -> list[int]:
+        position, prefilling = end
+        return [] if prefilling else [token_of(name, position)]
+
+    def abort_one(self) -> None:
+        """A client leaves."""
+        if self.scheduler.requests:
+            leaving = self.random.choice(sorted(self.scheduler.requests))
+            self.scheduler.finish_requests(leaving, RequestStatus.FINISHED_ABORTED)
+            self.tally.aborted += 1
+
+
+def _by_hand(output: Any, scheduler: Any, running: dict[str, Any]) -> dict[str, Any]:
+    """What the step processes, request by request, from what vLLM says of each."""
+    prefill = decodes = kv = 0
+    attention = 0.0
+    ends = {}
+    for name, tokens in output.num_scheduled_tokens.items():
+        request = scheduler.requests[name]
+        before = request.num_computed_tokens - tokens
+        ends[name] = (request.num_computed_tokens, request.is_prefill_chunk)
+        if name not in running or running[name][1]:
+            prefill += tokens
+            attention += tokens * (before + tokens / 2)
+        else:
+            decodes += 1
+            kv += request.num_computed_tokens
+    total = sum(output.num_scheduled_tokens.values())
+    bucket = next((edge for edge in TOKEN_BUCKETS if edge >= total), None)
+    row = f"{bucket} {'mixed' if prefill else 'decode'}"
+    return {"row": row, "values": (total, prefill, decodes, kv, attention), "tokens": total, "ends": ends}
+
+
+def _is_ending(request: Any) -> bool:
+    """Asynchronous: vLLM plans no step for a request whose last token is in flight."""
+    return bool(request.num_output_placeholders) or request.is_finished()
+
+
+def _hash(value: Any) -> bytes:
+    return hash(value).to_bytes(8, "little", signed=True)
+
+
+def _break_floors() -> None:
+    """Take away what keeps decodes alive, so that only the watchdog is left."""
+
+    def token_limit(wanted: int, *, sizes: Sizes, **_: Any) -> Limited:
+        return Limited(min(wanted, sizes.max_num_batched_tokens))
+
+    vars(setpoint_enforcer).update(token_limit=token_limit)
+
+
+def play(story: Story, model: str) -> dict[str, Any]:
+    """Play a story to its end."""
+    if story.broken_floors:
+        _break_floors()
+    engine = Engine(story, model)
+    while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
+        _meddle(engine, story)
+        engine.step()
+        if engine.tally.steps % 20 == 0:
+            engine.prefixes.look(engine.requests)
+        if engine.tally.steps > 50_000:
+            break
+    _judge_outputs(engine.requests, engine.tally)
+    return _result(engine)
+
+
+def _meddle(engine: Engine, story: Story) -> None:
+    """What happens between two steps."""
+    if engine.added < story.requests and engine.random.random() < story.arrivals:
+        engine.add()
+    if engine.random.random() < story.retunes:
+        engine.retune_at_random()
+    if engine.random.random() < story.switches:
+        engine.switch(random_batching(engine.random))
+    if engine.random.random() < story.extremes:
+        engine.retune_in_any_way()
+    if engine.random.random() < 0.1:
+        grammar_comes(engine.scheduler.waiting)
+    if engine.random.random() < story.aborts:
+        engine.abort_one()
+    if story.once and engine.generation == 0 and len(engine.scheduler.running) > 20:
+        engine.retune(limits=story.once)
+
+
+def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
+    for name, request in requests.items():
+        said = list(request.output_token_ids)
+        first = request.num_prompt_tokens
+        tally.wrong_outputs += said != [token_of(name, first + index) for index in range(len(said))]
+        aborted = request.status == RequestStatus.FINISHED_ABORTED
+        tally.unfinished += not aborted and len(said) != request.max_tokens
+
+
+def _result(engine: Engine) -> dict[str, Any]:
+    report = engine.reader.read()
+    assert report is not None
+    return {
+        **{name: value for name, value in vars(engine.tally).items() if name != "sums"},
+        "batches": asdict(report.batches) | {"oldest": report.oldest_waiting_seconds},
+        "batches_by_hand": engine.batches.closed(engine.requests, preemptions=engine.tally.preemptions),
+        "by_hand": engine.tally.sums,
+        "prefixes": asdict(engine.prefixes.tally),
+        "published": {
+            f"{row.bucket} {row.kind.value}": [float(getattr(row, name)) for name in STEP_FIELDS]
+            for row in report.state.steps
+        },
+        "governed": report.governed,
+        "trips": report.state.watchdog_trips,
+        "order": dict(report.state.order),
+        "kv_usage": engine.scheduler.kv_cache_manager.usage,
+        "scheduler": type(engine.scheduler).__name__,
+        "depths": sorted(engine.rules.depths),
+    }
+
+
+def prepare() -> None:
+    """What vLLM and the plugin need before the first story of a process."""
+    init_none_hash(_hash)
+    register()
+    assert failure() is None, failure()
+
+
+def main() -> None:
+    """Play the stories given as JSON, one result per line; then what was misjudged."""
+    model, *stories = sys.argv[1:]
+    prepare()
+    for text in stories:
+        print(json.dumps(play(Story(**json.loads(text)), model)))
+    print(json.dumps({"misjudged": misjudged(Engine(Story(seed=0), model))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the commands in `hack` run: generated files, recordings, long runs of the scheduler."""

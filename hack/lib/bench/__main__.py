@@ -1,7 +1,0 @@
-"""`python -m bench`."""
-
-import sys
-
-from bench.main import run
-
-sys.exit(run())
