@@ -1,10 +1,11 @@
 """The law against limits that never move, and against other rules: requests per second that keep every objective.
 
-The oracle of a scenario is the best of a grid of fixed limits, found in hindsight by trying all of it. Beside it stand
-what vLLM starts with and a small C, which a person would set by hand, and the baselines (`baselines`). Every policy
-meets the same requests. Either all of them wait, or overload is shed: with the law as it ships, by what it has learnt; with all
-others by a gate that foresees the queue at arrival, by the plant's own coefficients. Behind a gate the oracle may hold
-steps to a budget, too, and choose the gate's margin, so that what the law is ahead by is not its actuator.
+The oracle of a scenario is the best of a grid of fixed limits, found in hindsight by trying all of it. Beside it
+stand what vLLM starts with and a small C, which a person would set by hand, and the baselines (`baselines`). Every
+policy meets the same requests. Either all of them wait, or overload is shed: with the law as it ships, by what it has
+learnt; with all others by a gate that foresees the queue at arrival, by the plant's own coefficients. Behind a gate
+the oracle may hold steps to a budget, too, and choose the gate's margin, so that what the law is ahead by is not its
+actuator.
 """
 
 from __future__ import annotations
