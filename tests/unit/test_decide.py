@@ -12,7 +12,8 @@ from flyball_engine.contract import StepKind
 from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.filters.hysteresis import HoldReason
+from flyball_operator.tuning.filters.filter import Filter, HoldReason
+from flyball_operator.tuning.filters.pace import Pace
 from flyball_operator.tuning.observe.signals import (
     Missing,
     Observation,
@@ -24,10 +25,15 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
-from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.state import FILTERS, Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
 AUTO = tuning(TTFT, TPOT, GAP)
+
+
+def changed_at(at: float) -> tuple[Filter, ...]:
+    """The filters of a service whose policy changed then."""
+    return tuple(Pace(at) if isinstance(one, Pace) else one for one in FILTERS)
 
 
 def ticks(
@@ -193,7 +199,7 @@ def test_signals_that_flap_change_it_six_times_a_minute_at_most() -> None:
 
 
 def test_a_change_that_waits_is_weighed_anew_and_made_when_it_may_be() -> None:
-    state = replace(tuned(), changed_at=195.0, policy=Policy(limits=limits(128, 2048)))
+    state = replace(tuned(), filters=changed_at(195.0), policy=Policy(limits=limits(128, 2048)))
     state, early = ticks(state, signals(200.0), now=200.0)
     assert (early.hold, early.changed) == (HoldReason.CHANGED_OFTEN, False)
     assert early.output is not None
@@ -212,7 +218,7 @@ def test_the_moves_of_a_shadow_are_not_counted() -> None:
 
 
 def test_what_the_spec_asks_for_is_not_held() -> None:
-    often = replace(start(AUTO), changed_at=95.0)
+    often = replace(start(AUTO), filters=changed_at(95.0))
     narrow = replace(AUTO, envelope=Envelope(Span(4, 16), Span(128, 256)))
     state, decision = ticks(often, signals(100.0), spec=narrow)
     assert decision.changed

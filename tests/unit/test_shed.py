@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_engine.contract import Shed
+from flyball_engine.contract import Limits, Shed
+from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import CPU
 from flyball_lab.harness.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
@@ -14,10 +15,11 @@ from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.estimate.step_time import Doubt, Fit, StepTimeEstimator
-from flyball_operator.tuning.filters.hysteresis import HoldReason
+from flyball_operator.tuning.filters.filter import HoldReason, Proposal, Tick
+from flyball_operator.tuning.filters.hysteresis import Hysteresis
 from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, settled
+from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, wanted_policy
 from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
@@ -28,6 +30,18 @@ NARROW = Margins(token=0.9, first_token=0.8)
 CHOICE = choose(inputs(TTFT, TPOT))
 #: What a step may take by the objectives.
 ASKED = margins().token * TPOT.seconds
+
+
+def settled(
+    present: Policy, given: Limits, output: ControlOutput, model: StepModel, margins: Margins, spec: TuningSpec
+) -> Policy:
+    """What of a wish passes the hysteresis."""
+    wanted = wanted_policy(given, output, model, margins, spec)
+    proposal = Proposal(policy=wanted, hold=HoldReason.GOOD_ENOUGH, trigger="")
+    tick = Tick(at=0.0, current=present, spec=spec, observation=Unobserved(Missing.NOT_SCRAPED, ""))
+    return Hysteresis().apply(tick, proposal)[1].policy
+
+
 PRESENT = settled(Policy(limits=limits(16, 2048)), limits(16, 2048), CHOICE, CPU, NARROW, SHED)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
 from flyball_lab.harness.tuning import limits
-from flyball_operator.tuning.filters.stall import Stall, observed
+from flyball_operator.tuning.observe.stall import Stall, observed
 from flyball_operator.tuning.tunables import TUNABLES
 
 

@@ -15,8 +15,7 @@ from flyball_operator.tuning.control_input import ControlInput, ControlOutput, W
 from flyball_operator.tuning.estimate import doubts
 from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.estimate.step_time import learn
-from flyball_operator.tuning.filters import hysteresis
-from flyball_operator.tuning.filters.hysteresis import HoldReason
+from flyball_operator.tuning.filters.filter import Filter, HoldReason, PodsObserved, Proposal, Tick
 from flyball_operator.tuning.first_policy import edited_first
 from flyball_operator.tuning.observe.signals import (
     Observation,
@@ -28,54 +27,48 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
-from flyball_operator.tuning.policy import Policy, asked_deadlines, rounded, settled
+from flyball_operator.tuning.policy import Policy, replace_limits, rounded, wanted_policy, within_spec
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
 
-def decide(state: TuningState, observation: Observation, spec: TuningSpec, now: float) -> tuple[TuningState, Decision]:
-    """One tick. What the spec does not allow any more is mended first, whatever is observed."""
-    if (edited := _edited(state, spec)) is not None:
-        moved, said = edited
-        return moved, _decision(state, moved, now, None, said)
+def decide(
+    state: TuningState, observation: Observation, spec: TuningSpec, now: float, pods: PodsObserved | None = None
+) -> tuple[TuningState, Decision]:
+    """One tick: what is proposed, through the filters. `pods`: what read-backs say, None between ticks."""
+    tick = Tick(at=now, current=state.policy, spec=spec, observation=observation, pods=pods)
+    state, proposal = _proposed(state, tick)
+    filters: list[Filter] = []
+    for one in state.filters:
+        after, proposal = one.apply(tick, proposal)
+        filters.append(after)
+    decision = Decision(
+        at=now,
+        before=tick.current,
+        policy=proposal.policy,
+        hold=proposal.hold if proposal.policy == tick.current else None,
+        trigger=proposal.trigger,
+        output=proposal.output,
+        rolled_back=proposal.urgent and proposal.hold is HoldReason.ROLLED_BACK,
+    )
+    return replace(state, policy=proposal.policy, filters=tuple(filters)), decision
+
+
+def _proposed(state: TuningState, tick: Tick) -> tuple[TuningState, Proposal]:
+    """The state with what the tick brings, and a proposal. What the spec does not allow any more is mended first."""
+    spec, observation = tick.spec, tick.observation
+    first = edited_first(state.policy, spec, trusted=state.step_time.model is not None)
+    if (edited := within_spec(state.policy, spec, first=first)) is not None:
+        # Were it the current policy, none of these reasons would be given.
+        return state, Proposal(policy=edited[0], hold=HoldReason.NOT_OBSERVED, trigger=edited[1], urgent=True)
     blind = blind_spot(observation, TUNABLES.stale_seconds)
     if blind is not None or isinstance(observation, Unobserved) or isinstance(observation.load, Unobserved):
-        return state, _decision(state, state, now, HoldReason.NOT_OBSERVED, blind.detail if blind is not None else "")
-    watched = _weigh(_watch(state, observation, observation.load), observation, observation.load, spec, now)
-    return _paced(watched, *_act(watched, observation, observation.load, spec, now), spec)
-
-
-def _edited(state: TuningState, spec: TuningSpec) -> tuple[TuningState, str] | None:
-    """The state without what an edited spec does not allow, and what is said of it; None if it allows all."""
-    inside, policy = hysteresis.clipped(state.limits, spec.envelope), state.policy
-    if inside != state.limits:
-        moved = replace(state, policy=replace(policy, limits=inside))
-        return moved, "the bounds changed, and the limits with them"
-    if (refusing := _edited_refusals(policy, spec)) is not None:
-        return replace(state, policy=refusing[0]), refusing[1]
-    if policy.on_time is not None and not spec.orders:
-        allowed = policy.within(sheds=spec.sheds, orders=False)
-        return replace(state, policy=allowed), "prompts are served in order of arrival again"
-    if (first := edited_first(policy, spec, trusted=state.step_time.model is not None)) is not None:
-        return replace(state, policy=first), "what is asked for changed, and the first policy with it"
-    present = policy.deadlines
-    if present and (deadlines := asked_deadlines(present, spec.objectives)) != present:
-        moved = replace(state, policy=policy.due_by(deadlines))
-        return moved, "the first-token objective changed, and the deadline with it"
-    return None
-
-
-def _edited_refusals(policy: Policy, spec: TuningSpec) -> tuple[Policy, str] | None:
-    """The policy that refuses whom, and how, the spec says, and what is said of it; None if it does."""
-    if policy.shed is None:
-        return None
-    if not spec.sheds:
-        return policy.within(sheds=False, orders=spec.orders), "no request is refused any more"
-    if policy.shed.refusal_status != spec.refusal_status:
-        said = f"requests are refused with {spec.refusal_status} from now on"
-        return policy.refusing_with(spec.refusal_status), said
-    return None
+        unseen = "" if blind is None else blind.detail
+        return state, Proposal(policy=state.policy, hold=HoldReason.NOT_OBSERVED, trigger=unseen)
+    load = observation.load
+    state = _weigh(_watch(state, observation, load), observation, load, spec, tick.at)
+    return state, _wanted(state, observation, load, tick)
 
 
 def learn_steps(state: TuningState, window: StepWindow) -> TuningState:
@@ -120,57 +113,39 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
     return replace(state, balance=balance, advised=balance.advised)
 
 
-def _act(
-    state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float
-) -> tuple[TuningState, Decision]:
-    if now < state.held_until:
-        return state, _decision(state, state, now, HoldReason.ROLLED_BACK, "holding after a change was undone")
+def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick) -> Proposal:
+    """What the law wants."""
+    spec = tick.spec
     if load.running + load.waiting + load.arrivals + load.refused <= 0:
-        return state, _decision(state, state, now, HoldReason.IDLE, "no requests")
+        return Proposal(policy=state.policy, hold=HoldReason.IDLE, trigger="no requests")
     model, workload = state.step_time.model, _workload(state, load, signals)
     if model is None or workload is None:
         first = state.workload.first_workload(load, cores=signals.cores)
-        return _learn_on(state, workload or first, spec, now, window=signals.window_seconds)
+        return _learning_policy(state, workload or first, tick, window=signals.window_seconds)
     inputs = _inputs(state, model, workload, spec)
     output = in_steps(choose(inputs), spec.stages)
-    limits, hold = hysteresis.restrain(state.limits, output, spec.envelope)
-    policy = settled(state.policy, limits, output, model, inputs.margins, spec)
-    moved = replace(state, policy=policy)
-    said = explain(output, workload, policy, spec)
-    return moved, _decision(state, moved, now, hold if policy == state.policy else None, said, output)
+    limits = replace_limits(state.limits, seqs=output.seqs, tokens=output.tokens)
+    policy = wanted_policy(limits, output, model, inputs.margins, spec)
+    why = explain(output, workload, policy, spec)
+    return Proposal(policy=policy, hold=HoldReason.GOOD_ENOUGH, trigger=why, output=output)
 
 
-def _paced(
-    state: TuningState, moved: TuningState, decision: Decision, spec: TuningSpec
-) -> tuple[TuningState, Decision]:
-    """What was decided, or the policy as it is where that changed a moment ago: the next tick weighs it anew."""
-    # A shadow's moves are no setpoints, which is what there may not be too many of.
-    if not decision.changed or not spec.live:
-        return moved, decision
-    # A first gate cannot wait: what is let in meanwhile is late.
-    gates = decision.before.shed is None and decision.policy.shed is not None
-    if gates or not 0.0 <= decision.at - state.changed_at < TUNABLES.changes_apart:
-        return replace(moved, changed_at=decision.at), decision
-    said = f"{decision.trigger}; changed less than {TUNABLES.changes_apart:.0f} s ago: this change waits"
-    return state, replace(decision, policy=state.policy, hold=HoldReason.CHANGED_OFTEN, trigger=said)
-
-
-def _learn_on(
-    state: TuningState, workload: Workload | None, spec: TuningSpec, now: float, *, window: float
-) -> tuple[TuningState, Decision]:
+def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, *, window: float) -> Proposal:
     """Nothing is decided before there is a model, but one thing: an overload need not wait for it.
 
     Beyond capacity all steps are full. They are so alike that they make no model. But the queue consists of such
     steps, so a fit of them is good enough to refuse and to order by. It says less of smaller steps, which the engine's
     local bias corrects. Steps in a budget have other sizes, so there is a model soon. S stays.
     """
-    fit = state.step_time.fit
+    spec, fit = tick.spec, state.step_time.fit
+    learns = Proposal(policy=state.policy, hold=HoldReason.LEARNING, trigger=_learning(state))
     if not (spec.sheds or spec.orders) or workload is None or fit is None or not fit.usable_for_admission:
-        return state, _decision(state, state, now, HoldReason.LEARNING, _learning(state))
+        return learns
     inputs = _inputs(state, fit.model, workload, spec)
     asked, _ = inputs.mean_budget
     if state.policy.budget is not None and asked is not None:
-        return _explored(state, asked / spec.stages, spec, now, window=window)
+        explored = _explored(state, asked / spec.stages, tick, window=window)
+        return learns if explored is None else replace(learns, policy=explored)
     output = choose(inputs)
     if output.given_up:
         # What of a full step is fixed is a guess, and a budget by it no token objective's: half steps will tell.
@@ -179,32 +154,25 @@ def _learn_on(
         output = replace(output, budget=inputs.step(decodes, reach - decodes * workload.drafted) / 2)
     # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
-    limits = hysteresis.replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
-    policy = settled(state.policy, limits, in_steps(output, spec.stages), fit.model, inputs.margins, spec)
-    moved = replace(state, policy=policy)
-    hold = HoldReason.LEARNING if policy == state.policy else None
-    said = f"{_learning(state)}; {_deadline_said(policy, spec)}"
-    return moved, _decision(state, moved, now, hold, said)
+    limits = replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
+    policy = wanted_policy(limits, in_steps(output, spec.stages), fit.model, inputs.margins, spec)
+    return replace(learns, policy=policy, trigger=f"{_learning(state)}; {_deadline_said(policy, spec)}")
 
 
-def _explored(
-    state: TuningState, asked: float, spec: TuningSpec, now: float, *, window: float
-) -> tuple[TuningState, Decision]:
+def _explored(state: TuningState, asked: float, tick: Tick, *, window: float) -> Policy | None:
     """While steps that a budget holds are too alike for a model, windows have budgets of different size.
 
     One that is a guess, above what the objectives leave (`asked`, seconds), is halved until it is there. From there on
-    every other one is half as long. None is ever more than that, or than the one before.
+    every other one is half as long. None is ever more than that, or than the one before. None where none is due.
     """
     step = state.policy.step
-    if step is None or not spec.live or 0.0 <= now - state.changed_at < window:
-        return state, _decision(state, state, now, HoldReason.LEARNING, _learning(state))
-    if step.seconds > (1.0 + TUNABLES.moved) * asked:
+    if step is None or not tick.spec.live or 0.0 <= tick.at - state.changed_at < window:
+        return None
+    if asked < (1.0 - TUNABLES.moved) * step.seconds:
         seconds = max(asked, step.seconds / 2)
     else:
         seconds = asked if step.seconds < (1.0 - TUNABLES.moved) * asked else step.seconds / 2
-    policy = replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
-    moved = replace(state, policy=policy)
-    return moved, _decision(state, moved, now, None, _learning(state))
+    return replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
 
 
 def _inputs(state: TuningState, model: StepModel, workload: Workload, spec: TuningSpec) -> ControlInput:
@@ -252,14 +220,3 @@ def _explained(output: ControlOutput, workload: Workload) -> str:
     if output.given_up:
         return f"no limits hold {', '.join(output.given_up)} at {load}: first tokens as fast as the others allow"
     return f"{output.binding or 'the upper bound'} binds at {load}"
-
-
-def _decision(
-    before: TuningState,
-    after: TuningState,
-    now: float,
-    hold: HoldReason | None,
-    trigger: str,
-    output: ControlOutput | None = None,
-) -> Decision:
-    return Decision(at=now, before=before.policy, policy=after.policy, hold=hold, trigger=trigger, output=output)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_engine.contract import LARGEST_LIMIT, Metric
-from flyball_operator.tuning.filters.hysteresis import replace_limits
-from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.policy import Policy, replace_limits
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 

@@ -28,7 +28,7 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import format_duration, parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlOutput, Margins
-from flyball_operator.tuning.spec import Objective, TuningSpec, of_class
+from flyball_operator.tuning.spec import Envelope, Objective, TuningSpec, of_class
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
@@ -133,10 +133,10 @@ class Policy:
         return self.step.seconds if self.step is not None and self.step.seconds < NO_BUDGET else None
 
 
-def settled(
-    present: Policy, limits: Limits, output: ControlOutput, model: StepModel, margins: Margins, spec: TuningSpec
+def wanted_policy(
+    limits: Limits, output: ControlOutput, model: StepModel, margins: Margins, spec: TuningSpec
 ) -> Policy:
-    """The policy with these limits and what the choice asks for; the present one if it says nearly the same."""
+    """The policy with these limits and what the law asks for."""
     deadlines = {name: rounded(seconds) for name, seconds in output.deadlines.items()}
     deadline = deadlines.get(DEFAULT_CLASS)
     shed, on_time, margin = None, None, round(margins.first_token, 2)
@@ -149,8 +149,58 @@ def settled(
     if output.budget is not None or shed is not None or on_time is not None:
         budget = NO_BUDGET if output.budget is None else rounded(min(NO_BUDGET, output.budget))
         step = StepBudget(seconds=budget, model=model_spec(model))
-    wanted = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
-    return present if limits == present.limits and not _moved(present, wanted) else wanted
+    return Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due)
+
+
+def within_spec(present: Policy, spec: TuningSpec, *, first: Policy | None) -> tuple[Policy, str] | None:
+    """The policy that an edited spec asks for in place of the present one, and why; None if that may stay.
+
+    `first`: what it asks for while there is no model, None if the present policy may stay.
+    """
+    if (inside := clipped(present.limits, spec.envelope)) != present.limits:
+        return replace(present, limits=inside), "the bounds changed, and the limits with them"
+    if (refusing := _refusing_as(present, spec)) is not None:
+        return refusing
+    if present.on_time is not None and not spec.orders:
+        allowed = present.within(sheds=spec.sheds, orders=False)
+        return allowed, "prompts are served in order of arrival again"
+    if first is not None:
+        return first, "what is asked for changed, and the first policy with it"
+    deadlines = asked_deadlines(present.deadlines, spec.objectives) if present.deadlines else {}
+    if deadlines != present.deadlines:
+        return present.due_by(deadlines), "the first-token objective changed, and the deadline with it"
+    return None
+
+
+def _refusing_as(present: Policy, spec: TuningSpec) -> tuple[Policy, str] | None:
+    """The policy that refuses whom, and how, the spec says, and why; None if it does."""
+    if present.shed is None:
+        return None
+    if not spec.sheds:
+        return present.within(sheds=False, orders=spec.orders), "no request is refused any more"
+    if present.shed.refusal_status != spec.refusal_status:
+        said = f"requests are refused with {spec.refusal_status} from now on"
+        return present.refusing_with(spec.refusal_status), said
+    return None
+
+
+def limits_given(limits: Limits, envelope: Envelope) -> tuple[int, int]:
+    """S and C, where they are not given the most that the envelope allows."""
+    return (
+        limits.max_num_active_seqs or envelope.seqs.most,
+        limits.max_num_scheduled_tokens or envelope.tokens.most,
+    )
+
+
+def replace_limits(limits: Limits, *, seqs: int, tokens: int) -> Limits:
+    """The same limits with another S and C."""
+    return limits.model_copy(update={"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
+
+
+def clipped(limits: Limits, envelope: Envelope) -> Limits:
+    """The limits moved inside the envelope."""
+    seqs, tokens = limits_given(limits, envelope)
+    return replace_limits(limits, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
 
 
 def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | None:
@@ -193,20 +243,20 @@ def model_spec(model: StepModel) -> ModelSpec:
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 
 
-def _moved(present: Policy, wanted: Policy) -> bool:
-    """Whether it says something else. What noise does to a deadline that is made of lengths is nothing else."""
+def says_the_same(present: Policy, wanted: Policy) -> bool:
+    """Whether it says nearly the same, limits apart: noise moves deadlines, model and budget a little."""
     now, then = present.deadlines, wanted.deadlines
     if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):
         wanted = wanted.due_by(now)
     step, new_step = present.step, wanted.step
     if (present.shed, present.on_time, present.queued_tokens) != (wanted.shed, wanted.on_time, wanted.queued_tokens):
-        return True
+        return False
     if present.class_deadlines != wanted.class_deadlines:
-        return True
+        return False
     if step is None or new_step is None:
-        return step is not new_step
+        return step is new_step
     alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.moved
-    return not (alike and _near(step.seconds, new_step.seconds))
+    return alike and _near(step.seconds, new_step.seconds)
 
 
 def _near(present: float, wanted: float) -> bool:

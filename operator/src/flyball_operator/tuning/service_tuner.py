@@ -13,19 +13,19 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.setpoint_rollout import SetpointRollout
-from flyball_operator.tuning.actuate.stall_fallback import StallFallback
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.filters.filter import PodsObserved
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.event_recorder import EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
+from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
 from flyball_operator.tuning.report.status_reporter import StatusReporter
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import Decision
 
 
 class ServiceTuner:
@@ -47,8 +47,8 @@ class ServiceTuner:
         self._engine_pods = EnginePods(client, clock, *told, dependencies.control_port, context.bounds)
         vetted = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         canary = CanaryRollout(self._engine_pods, clock, vetted=vetted)
-        self._stall = StallFallback(self._engine_pods, dependencies, tuning)
-        self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, self._stall, events)
+        slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
+        self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, slow_pods, events)
         self._rollout = SetpointRollout(context, self._engine_pods, canary, self._reporter)
 
     @property
@@ -83,12 +83,11 @@ class ServiceTuner:
             context.state = learn_steps(context.state, window)
         failed = await self._rollout.check_canary(now)
         before = context.state
-        context.state, decided = decide(before, observation, self._decided_by, now)
-        decision = self._past_stalls(decided, observation)
+        context.state, decision = decide(before, observation, self._decided_by, now, self._pods_observed)
         if failed:
             decision = replace(decision, hold=None, trigger=failed)
         self._reporter.decided(decision, observation)
-        await self._rollout.follow(decision, before, at_once=decision is not decided)
+        await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))
         await self._reporter.say()
 
     def to_be_kept(self) -> bool:
@@ -127,13 +126,10 @@ class ServiceTuner:
         spec = self._context.spec
         return spec if self._engine_pods.gates else replace(spec, overload=Overload.QUEUE)
 
-    def _past_stalls(self, decided: Decision, observation: Observation) -> Decision:
-        """The decision; where engines let nobody in under what they were told, what worked before."""
-        context = self._context
-        context.state, decision = self._stall.let_in(
-            context.state, decided, self._decided_by, observation, self._rollout.live
-        )
-        return decision
+    @property
+    def _pods_observed(self) -> PodsObserved:
+        pods = self._engine_pods
+        return PodsObserved(stuck=pods.stuck(), moving=pods.moving, live=self._rollout.live)
 
 
 def _tripped(events: EventRecorder) -> Callable[[str], None]:

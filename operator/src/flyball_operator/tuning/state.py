@@ -1,34 +1,39 @@
-"""What one service's tuning remembers from tick to tick, and what one tick decided. Pure."""
+"""What one service's tuning remembers from tick to tick, its filters in order, and what one tick decided. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
-from flyball_operator.tuning.filters.hysteresis import HoldReason
+from flyball_operator.tuning.filters.filter import Filter, HoldReason
+from flyball_operator.tuning.filters.hysteresis import Hysteresis
+from flyball_operator.tuning.filters.pace import Pace
+from flyball_operator.tuning.filters.rollback import Rollback
 from flyball_operator.tuning.first_policy import first_policy
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
+
+#: What a proposed policy passes, in this order, as they are before a first tick.
+FILTERS: Final[tuple[Filter, ...]] = (Rollback(), Hysteresis(), Pace())
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningState:
     """What is remembered from tick to tick of one service; bounded.
 
-    `policy`: the law's, live in Auto. `held_until`: nothing moves before, since a policy was seen to fail.
-    `changed_at`: when the law changed the policy by itself last. `balance`: the load against what the engines carry,
-    None until there is a model; `advised`: the replicas that were advised last, whatever is known now.
+    `policy`: the law's, live in Auto. `filters`: with their memory. `balance`: the load against what the engines
+    carry, None until there is a model; `advised`: the replicas that were advised last, whatever is known now.
     """
 
     policy: Policy
     step_time: StepTimeEstimator = field(default_factory=StepTimeEstimator)
     workload: WorkloadEstimator = field(default_factory=WorkloadEstimator)
-    held_until: float = float("-inf")
-    changed_at: float = float("-inf")
+    filters: tuple[Filter, ...] = FILTERS
     balance: Balance | None = None
     advised: int | None = None
 
@@ -37,12 +42,23 @@ class TuningState:
         """The policy's limits."""
         return self.policy.limits
 
+    @property
+    def changed_at(self) -> float:
+        """When the law changed the policy by itself last, in Unix seconds."""
+        return max(one.changed_at for one in self.filters if isinstance(one, Pace))
+
+    def held(self, policy: Policy, *, until: float) -> TuningState:
+        """The state with a policy that nothing moves before `until`, in Unix seconds."""
+        filters = (replace(one, held_until=until) if isinstance(one, Rollback) else one for one in self.filters)
+        return replace(self, policy=policy, filters=tuple(filters))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """One tick's outcome. `policy` is the law's after it; `hold` says why it did not move, None if it did.
 
-    `trigger` is one sentence for people. `output` is what the law wanted, None where it was not asked.
+    `trigger` is one sentence for people. `output` is what the law wanted, None where it was not asked. `rolled_back`:
+    it goes back to what worked, in all pods at once.
     """
 
     at: float
@@ -51,6 +67,7 @@ class Decision:
     hold: HoldReason | None
     trigger: str
     output: ControlOutput | None = None
+    rolled_back: bool = False
 
     @property
     def changed(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.errors import BadAnswerError, EngineError, RefusedError, UnreachableError
-from flyball_operator.tuning.filters.stall import Stall
+from flyball_operator.tuning.observe.stall import Stall
 from flyball_operator.tuning.report.conditions import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.

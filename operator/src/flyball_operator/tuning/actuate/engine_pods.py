@@ -47,8 +47,8 @@ from flyball_operator.tuning.actuate.engine_handle import (
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.filters.canary import Showing
-from flyball_operator.tuning.filters.stall import observed
 from flyball_operator.tuning.observe.signals import CellKey, Sums, cells_of
+from flyball_operator.tuning.observe.stall import observed
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.report.conditions import Reason

@@ -1,1 +1,4 @@
-"""PURE. What a wanted policy must pass before engines are told: hysteresis and pace, canary, stall."""
+"""PURE. What a proposed policy must pass before engines are told. Their order is `FILTERS` in `state`.
+
+`canary` stands behind them: it decides how a policy that passed reaches the pods.
+"""

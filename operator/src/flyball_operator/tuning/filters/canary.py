@@ -78,19 +78,10 @@ def is_due(*, live: bool, trusted: bool, vetted: bool, pods: int) -> bool:
 
 def undecided(before: TuningState, after: TuningState) -> TuningState:
     """What a tick has seen, without what it decided: while a policy is tried out nothing else is made live."""
-    return replace(
-        after,
-        policy=before.policy,
-        held_until=before.held_until,
-        changed_at=before.changed_at,
-    )
+    return replace(after, policy=before.policy, filters=before.filters)
 
 
 def undone(state: TuningState, canary: Canary, ended: Ended, now: float) -> tuple[TuningState, str]:
     """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
-    moved = replace(
-        state,
-        policy=canary.before,
-        held_until=now + TUNABLES.rollback_hold,
-    )
+    moved = state.held(canary.before, until=now + TUNABLES.rollback_hold)
     return moved, f"{ended.why}: what it alone was given is undone, held for {TUNABLES.rollback_hold:.0f} s"

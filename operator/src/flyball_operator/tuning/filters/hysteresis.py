@@ -1,61 +1,39 @@
-"""What stands between the law's wish and the engine: hysteresis and a pace. Every refusal has a reason.
-
-Each change is a setpoint that every pod must confirm, so what noise asks for is not sent. Pure; times in seconds.
-"""
+"""What noise asks for is not sent: each change is a setpoint that every pod must confirm. Pure."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from typing import Self
 
 from flyball_engine.contract import Limits
-from flyball_operator.tuning.control_input import ControlOutput
+from flyball_operator.tuning.filters.filter import Proposal, Tick
+from flyball_operator.tuning.policy import limits_given, replace_limits, says_the_same
 from flyball_operator.tuning.spec import Envelope
 from flyball_operator.tuning.tunables import TUNABLES
 
 
-class HoldReason(StrEnum):
-    """Why the limits stay as they are."""
+@dataclass(frozen=True)
+class Hysteresis:
+    """Keeps a limit, the budget and the model where they would change by less than a share of what they are."""
 
-    NOT_OBSERVED = "NotObserved"
-    """Signals are missing, stale or partial."""
-    IDLE = "Idle"
-    """No requests: there is nothing to decide on."""
-    LEARNING = "Learning"
-    """The step-time model is not trusted yet."""
-    GOOD_ENOUGH = "GoodEnough"
-    """The change would be within the hysteresis."""
-    CHANGED_OFTEN = "ChangedOften"
-    """It changed a moment ago, and this change may wait."""
-    ROLLED_BACK = "RolledBack"
-    """A change was undone; nothing moves until the hold ends."""
+    def apply(self, tick: Tick, proposal: Proposal) -> tuple[Self, Proposal]:
+        """The proposal with the current limits where the change is small; the current policy where nothing is left."""
+        if proposal.urgent or proposal.policy == tick.current:
+            return self, proposal
+        limits = restrained(tick.current.limits, proposal.policy.limits, tick.spec.envelope)
+        policy = replace(proposal.policy, limits=limits)
+        kept = limits == tick.current.limits and says_the_same(tick.current, policy)
+        return self, replace(proposal, policy=tick.current if kept else policy)
 
 
-def restrain(current: Limits, output: ControlOutput, envelope: Envelope) -> tuple[Limits, HoldReason | None]:
-    """The limits that the law wants where they are worth a change; a reason if they are the current ones."""
-    seqs, tokens = _given(current, envelope)
-    new_seqs = seqs if _near(output.seqs, seqs, TUNABLES.seqs_hysteresis) else output.seqs
-    new_tokens = tokens if _near(output.tokens, tokens, TUNABLES.tokens_hysteresis) else output.tokens
-    if (new_seqs, new_tokens) == (seqs, tokens):
-        return current, HoldReason.GOOD_ENOUGH
-    return replace_limits(current, seqs=new_seqs, tokens=new_tokens), None
-
-
-def clipped(current: Limits, envelope: Envelope) -> Limits:
-    """The limits moved inside the envelope."""
-    seqs, tokens = _given(current, envelope)
-    return replace_limits(current, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
-
-
-def replace_limits(limits: Limits, *, seqs: int, tokens: int) -> Limits:
-    """The same limits with another S and C."""
-    return limits.model_copy(update={"max_num_active_seqs": seqs, "max_num_scheduled_tokens": tokens})
-
-
-def _given(limits: Limits, envelope: Envelope) -> tuple[int, int]:
-    return (
-        limits.max_num_active_seqs or envelope.seqs.most,
-        limits.max_num_scheduled_tokens or envelope.tokens.most,
-    )
+def restrained(current: Limits, wanted: Limits, envelope: Envelope) -> Limits:
+    """The wanted limits, each as it is now where the change is within its hysteresis."""
+    seqs, tokens = limits_given(current, envelope)
+    new_seqs, new_tokens = limits_given(wanted, envelope)
+    seqs = seqs if _near(new_seqs, seqs, TUNABLES.seqs_hysteresis) else new_seqs
+    tokens = tokens if _near(new_tokens, tokens, TUNABLES.tokens_hysteresis) else new_tokens
+    restrained = replace_limits(current, seqs=seqs, tokens=tokens)
+    return current if limits_given(current, envelope) == (seqs, tokens) else restrained
 
 
 def _near(new: float, old: float, share: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_operator.tuning.estimate import doubts
-from flyball_operator.tuning.filters.hysteresis import HoldReason
+from flyball_operator.tuning.filters.filter import HoldReason
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved, blind_spot
 from flyball_operator.tuning.state import Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES

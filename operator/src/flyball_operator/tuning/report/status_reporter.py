@@ -8,7 +8,6 @@ from flyball_engine.contract import Limits
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, TuningStatus
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.actuate.stall_fallback import StallFallback
 from flyball_operator.tuning.estimate import doubts
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, Signals, blind_spot
@@ -19,6 +18,7 @@ from flyball_operator.tuning.report.conditions import Progress
 from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
+from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.state import Decision
 from flyball_operator.tuning.tunables import TUNABLES
@@ -35,14 +35,14 @@ class StatusReporter:
         signals: SignalHistory,
         engine_pods: EnginePods,
         canary: CanaryRollout,
-        stall: StallFallback,
+        slow_pods: SlowPodReport,
         events: EventRecorder,
     ) -> None:
         self._context = context
         self._signals = signals
         self._engine_pods = engine_pods
         self._canary = canary
-        self._stall = stall
+        self._slow_pods = slow_pods
         self._events = events
         service = context.service
         self._capacity = CapacityReport(service, context.dependencies.clock)
@@ -62,7 +62,7 @@ class StatusReporter:
     def decided(self, decision: Decision, observation: Observation) -> None:
         """Take in what a tick has decided, and what came of the last decision one window after it."""
         context, metrics, labels = self._context, self._context.metrics, self._context.labels
-        metrics.slow_pods(*labels, self._stall.compare_pods(self._events))
+        metrics.slow_pods(*labels, self._slow_pods.compare_pods(self._events))
         metrics.decided(*labels, decision, context.state.step_time.fit)
         self._capacity.note(context.state)
         metrics.capacity(*labels, self._capacity.balance(context.state))
@@ -160,6 +160,6 @@ class StatusReporter:
             capacity=self._capacity.capacity,
             order=self._order if live is not None and live.on_time is not None else None,
             recommended=status_codec.setpoint_status(state.policy) if shadow else None,
-            slow_pods=status_codec.slow_pods_status(self._stall.slow_pods),
+            slow_pods=status_codec.slow_pods_status(self._slow_pods.slow_pods),
             decisions=self.history.decisions,
         )

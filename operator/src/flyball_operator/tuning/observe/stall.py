@@ -1,0 +1,46 @@
+"""Requests that wait while places are free, and nobody lets in, as the read-backs show it. `rollback` acts on it.
+
+The engine's watchdog sees a queue that stands still only where nothing runs, and only while the core steps. Here the
+rest is seen, later than it acts: a core that does not step at all, and a queue that nobody serves beside requests that
+run, as under a budget which the running ones use up. Pure; seconds of one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flyball_engine.contract import CoreState, StrategyType
+from flyball_operator.tuning.tunables import TUNABLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """A core that had requests waiting and places free at each read-back from `since` to `seen`, and let none in.
+
+    `prefilled` prompt tokens and `steps` since the engine's start, as they were then; `stepping`: steps were made.
+    """
+
+    since: float
+    seen: float
+    prefilled: int
+    steps: int
+    stepping: bool = False
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it lasted long enough to be no chance."""
+        return self.seen - self.since >= TUNABLES.stuck_seconds
+
+
+def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
+    """The stall with one more read-back; None where requests need not wait, or are let in."""
+    places = core.effective.max_num_active_seqs
+    if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
+        return None
+    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (places is not None and core.running >= places)):
+        return None
+    prefilled = sum(sums.prefill_tokens for sums in core.steps)
+    steps = sum(sums.steps for sums in core.steps)
+    if before is None or prefilled != before.prefilled:
+        return Stall(since=now, seen=now, prefilled=prefilled, steps=steps)
+    return replace(before, seen=now, stepping=steps != before.steps)

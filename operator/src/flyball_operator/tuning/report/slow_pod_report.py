@@ -1,0 +1,32 @@
+"""Which pods are slower than their siblings: said once when they begin to be, and once when they no longer are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flyball_operator.api.v1alpha1 import TuningStatus
+from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.observe import slow_pods
+from flyball_operator.tuning.report import status_codec
+from flyball_operator.tuning.report.event_recorder import EventRecorder
+
+
+class SlowPodReport:
+    """The memory of one service; `tuning`: what its status says."""
+
+    def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], tuning: TuningStatus) -> None:
+        self._engine_pods = engine_pods
+        self._clock = clock
+        self._lags = slow_pods.begun(status_codec.slow_pods(tuning), clock())
+
+    @property
+    def slow_pods(self) -> dict[str, float]:
+        """The pods that are slower than their siblings, and by what factor."""
+        return slow_pods.told(self._lags)
+
+    def compare_pods(self, event_recorder: EventRecorder) -> int:
+        """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""
+        before, biases = self.slow_pods, self._engine_pods.biases()
+        self._lags = slow_pods.watched(self._lags, biases, self._clock())
+        event_recorder.news += slow_pods.news(before, self.slow_pods, biases)
+        return len(self.slow_pods)
