@@ -43,6 +43,9 @@ pytestmark = pytest.mark.engine
 #: Says that a step takes far longer than any does.
 SLOW = StepModel(t0=0.1, h=0.0, c1=1e-3, c2=1e-3, beta=0.0, g=0.0, kappa=1)
 
+#: The same ten times over.
+VERY_SLOW = StepModel(t0=1.0, h=0.0, c1=1e-2, c2=1e-2, beta=0.0, g=0.0, kappa=1)
+
 #: Says that a step takes next to nothing.
 INSTANT = StepModel(t0=1e-6, h=0.0, c1=1e-9, c2=1e-9, beta=0.0, g=0.0, kappa=1)
 
@@ -80,9 +83,11 @@ class Gated:
 
     served: Served
 
-    def sheds_after(self, deadline: float, *, model: StepModel = SLOW, trusted: bool = True, **shed: Any) -> None:
+    def sheds_after(
+        self, deadline: float, *, model: StepModel = SLOW, budget: float = 0.3, trusted: bool = True, **shed: Any
+    ) -> None:
         self.served.set(
-            step=a_budget(0.3, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0, **shed)
+            step=a_budget(budget, model, trusted=trusted), shed=Shed(ttft_deadline_seconds=deadline, margin=1.0, **shed)
         )
 
     def orders_and_sheds_after(self, deadline: float, model: StepModel) -> None:
@@ -245,7 +250,8 @@ def test_of_two_long_prompts_the_one_that_is_cached_is_let_in(gated: Gated) -> N
     gated.served.set()
     assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
     # Of the model's steps the cold prompt takes eight, the warm one the least there is.
-    gated.sheds_after(0.8)
+    # A wait of seconds leaves room for a machine that is busy with other things.
+    gated.sheds_after(8.0, model=VERY_SLOW, budget=3.0)
     with gated.busy():
         assert gated.post("/v1/completions", {"prompt": warm, "max_tokens": 1}).status_code == 200
         assert gated.post("/v1/completions", {"prompt": [*warm, 5], "max_tokens": 1, "stream": True}).status_code == 200

@@ -24,7 +24,7 @@ STORIES: dict[str, dict[str, Any]] = {
 def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What came of each story."""
     folder = tmp_path_factory.mktemp("twins")
-    results = told_by("scheduler_twins", STORIES, python=vllm_python, model=model, folder=folder)
+    results = told_by("support.scheduler_twins", STORIES, python=vllm_python, model=model, folder=folder)
     return dict(zip(STORIES, results, strict=True))
 
 

@@ -21,12 +21,12 @@ def tell(stories: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, 
 
     Beside them `objects`: what was misjudged of vLLM's classes.
     """
-    results = told_by("scheduler_story", stories, python=python, model=model, folder=folder)
+    results = told_by("flyball_lab.harness.scheduler_story", stories, python=python, model=model, folder=folder)
     return dict(zip((*stories, "objects"), results, strict=True))
 
 
 def told_by(module: str, stories: Mapping[str, Any], *, python: str, model: Path, folder: Path) -> list[dict[str, Any]]:
-    """The objects that a module of `support` writes when it is run with these stories: one each, in their order.
+    """The objects that a module writes when it is run with these stories: one each, in their order.
 
     What one writes beside them comes last.
     """
@@ -36,7 +36,7 @@ def told_by(module: str, stories: Mapping[str, Any], *, python: str, model: Path
     def tell_share(number: int) -> list[dict[str, Any]]:
         home = folder / str(number)
         home.mkdir()
-        return _told(["-m", f"support.{module}", str(model), *shares[number]], python=python, home=home)
+        return _told(["-m", module, str(model), *shares[number]], python=python, home=home)
 
     with ThreadPoolExecutor(TELLERS) as pool:
         told = list(pool.map(tell_share, range(len(shares))))
