@@ -119,7 +119,8 @@ class TestTheLawInTrouble:
 
     def test_a_wrong_model_is_what_it_begins_with(self) -> None:
         slow = Disturbed(CALM, Trouble(name="slow", prior=3.0), Random(1), gated=False)
-        model = slow._state.step_time.model
+        run(CALM.core(1), [], until=1.0, events=slow.events(1.0))
+        model = slow.state.step_time.model
         assert model is not None
         assert model.t0 == pytest.approx(3 * CALM.known.t0)
         assert model.kappa == CALM.known.kappa

@@ -26,6 +26,7 @@ from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
 from flyball_operator.tuning.report.status_reporter import StatusReporter
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import TuningState
 
 
 class ServiceTuner:
@@ -50,6 +51,11 @@ class ServiceTuner:
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
         self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, slow_pods, events)
         self._rollout = SetpointRollout(context, self._engine_pods, canary, self._reporter)
+
+    @property
+    def state(self) -> TuningState:
+        """What is remembered from tick to tick."""
+        return self._context.state
 
     @property
     def liveness(self) -> Liveness:

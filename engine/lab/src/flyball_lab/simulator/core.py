@@ -23,7 +23,16 @@ from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.batching.step_statistics import Step, StepStatistics
-from flyball_engine.contract import DEFAULT_CLASS, Knob, Metric, ObjectiveSpec, Policy, QueueLimits, Setpoint
+from flyball_engine.contract import (
+    DEFAULT_CLASS,
+    Generation,
+    Knob,
+    Metric,
+    ObjectiveSpec,
+    Policy,
+    QueueLimits,
+    Setpoint,
+)
 from flyball_lab.simulator.plant import Plant, Stretch
 from flyball_lab.simulator.prompt_order import PromptOrder
 from flyball_lab.simulator.requests import Fate, Request
@@ -100,6 +109,7 @@ class Core:
         self._random = random
         self._jumps = jumps
         self._flight: _Flight | None = None
+        self.starts = 1
         self._ready_at = 0.0
         self._numbers = 0
         self._leaving: list[tuple[float, int, Request]] = []
@@ -114,6 +124,24 @@ class Core:
         """Have a gate of another kind, as whoever compares gates does."""
         self._new_gate = gate
         self.gate = gate(self)
+
+    @property
+    def accepted(self) -> Generation | None:
+        """The setpoint in force when the step in flight has ended; None before the first, and after an expiry."""
+        waiting = self._inbox[-1] if self._inbox else None
+        if waiting is None:
+            return self.governed.applied
+        return Generation(epoch=waiting.epoch, generation=waiting.generation)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache has room for."""
+        return self._config.kv_tokens
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is there: not while it starts after a crash."""
+        return self.now >= self._ready_at
 
     @property
     def next_change(self) -> float:
@@ -238,6 +266,7 @@ class Core:
         self.governed.trips, self.governed.expiries = trips, expiries
         counts, self.gate = self.gate.counts, self._new_gate(self)
         self.gate.counts = counts
+        self.starts += 1
         self._ready_at = self.now + start_seconds
 
     def _arrival(self, request: Request) -> Arrival:

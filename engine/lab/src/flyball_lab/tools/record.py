@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from flyball_engine.contract import Metric, ObjectiveSpec
-from flyball_lab.benches.law.closed_loop import ClosedLoop
+from flyball_lab.benches.law.closed_loop import ClosedLoop, manifest
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case, Scenario
 from flyball_lab.harness.manifests import Object
@@ -22,18 +22,13 @@ from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.virtual import run
 from flyball_operator.api import names
-from flyball_operator.api.quantities import format_duration
+from flyball_operator.api.v1alpha1 import Overload
 from flyball_operator.tuning.observe.signals import Missing, Observation, Outcome, Signals, Unobserved
 from flyball_operator.tuning.tunables import TUNABLES
 
 TICK: Final = 5.0
 #: Seconds of each load that are recorded.
 SECONDS: Final = 180.0
-_METRICS: Final = {
-    Metric.TIME_TO_FIRST_TOKEN: "TimeToFirstToken",
-    Metric.TIME_PER_OUTPUT_TOKEN: "TimePerOutputToken",
-    Metric.END_TO_END_LATENCY: "EndToEndLatency",
-}
 
 
 def service(objectives: Sequence[Object], *, seqs: int, tokens: int, **tuning: Any) -> Object:
@@ -75,17 +70,7 @@ def load(case: Scenario, name: str, *, gated: bool, seen: Callable[[Signals], Ob
     closed_loop = Watched(case, gated=gated, seen=seen)
     requests = case.requests(1)
     run(case.core(1), requests, until=SECONDS, events=[*case.events(), *closed_loop.events(SECONDS)])
-    objectives = [
-        {"name": one.name, "metric": _METRICS[one.metric], "threshold": format_duration(one.seconds)}
-        for one in case.tuning.objectives
-    ]
-    sizes = case.hardware.sizes
-    made = service(
-        objectives,
-        seqs=sizes.max_num_seqs,
-        tokens=sizes.max_num_batched_tokens,
-        overload="Shed" if gated else "Queue",
-    )
+    made = manifest(replace(case.tuning, overload=Overload.SHED if gated else Overload.QUEUE))
     return Recording(name, made, [f"pod-{number + 1}" for number in range(case.pods)], closed_loop.steps)
 
 

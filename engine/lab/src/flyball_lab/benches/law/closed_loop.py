@@ -1,43 +1,54 @@
-"""The tuner's law around a simulated engine, in virtual time: it sees what Prometheus would show it, and retunes.
+"""The tuner of one service, as it ships, around simulated engines in virtual time.
 
-It sends what the law decided and adds nothing: behind a gate that is, besides the limits, the time a step may take
-with the model it was learnt by, and the deadline.
+It sees what Prometheus would show it. All else is the operator's own: filters, canary, way back, status, and the watch
+that gives a setpoint to a pod that came back.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
-from flyball_engine.contract import Metric
+from flyball_engine.contract import Metric, Setpoint
 from flyball_lab.benches.law.plays import STEP_MARGIN
-from flyball_lab.benches.law.setpoints import fixed
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.service_tuners import Engines, Harness
+from flyball_lab.harness.simulated_engines import SimulatedEngines
+from flyball_lab.harness.virtual_time import VirtualLoop
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.virtual import Event
-from flyball_operator.api.v1alpha1 import Overload
+from flyball_operator.api import names
+from flyball_operator.api.quantities import format_duration
+from flyball_operator.api.v1alpha1 import InferenceService, Overload
 from flyball_operator.tuning.capacity import Balance
-from flyball_operator.tuning.decide import decide
+from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.observe.signals import (
+    Attainment,
     Cells,
+    Missing,
     Observation,
     Outcome,
     RequestLoad,
     Signals,
     StepWindow,
+    Unobserved,
     cells_of,
     difference,
 )
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
-from flyball_operator.tuning.spec import TuningSpec
-from flyball_operator.tuning.state import start
+from flyball_operator.tuning.report import status_codec
+from flyball_operator.tuning.service_tuner import ServiceTuner
+from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.state import TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds between two scrapes, unless decisions come more often; and the least that figures are taken over.
@@ -45,6 +56,9 @@ SCRAPE_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 15.0
 #: Scrapes that a window spans at least, as the operator's.
 SCRAPES_PER_WINDOW: Final = 3
+#: Seconds between two looks at the pods, as the operator's.
+WATCH_SECONDS: Final = 1.0
+_UNSCRAPED: Final = Unobserved(Missing.NOT_SCRAPED, "no scrape yet")
 
 
 @dataclass(frozen=True)
@@ -59,16 +73,26 @@ class _Sample:
 
 
 class ClosedLoop:
-    """Observes a core at every scrape and decides at every `tick` seconds, as the operator does for a service.
+    """Observes a core at every scrape and ticks every `tick` seconds, as the operator does for a service.
 
-    `gated`: of a service whose overload is shed. `changes`: setpoints after the first; `signals`: what it decided on
-    last.
+    `gated`: of a service whose overload is shed. `changes`: when engines were told another policy than before;
+    `signals`: what it saw last.
     """
 
     def __init__(
-        self, tuning: TuningSpec, *, tick: float, gated: bool, cores: int = 1, scrape: float | None = None
+        self,
+        tuning: TuningSpec,
+        *,
+        tick: float,
+        gated: bool,
+        cores: int = 1,
+        scrape: float | None = None,
+        model: StepTimeEstimator | None = None,
     ) -> None:
-        """`cores` engines stand behind what it observes. `scrape`: seconds; absent, as often as it decides."""
+        """`cores` engines stand behind what it observes. `scrape`: seconds; absent, as often as it ticks.
+
+        `model`: what its status says it has learnt.
+        """
         self.changes: list[float] = []
         self.signals: Signals | None = None
         self._cores = cores
@@ -76,22 +100,39 @@ class ClosedLoop:
         self._window_seconds = max(WINDOW_SECONDS, SCRAPES_PER_WINDOW * self._scrape_seconds)
         self._tuning = tuning = replace(tuning, overload=Overload.SHED if gated else Overload.QUEUE)
         self._tick = tick
-        self._state = start(tuning)
-        self._generation = 0
+        self._service = _Service(manifest(tuning, model))
+        self._policy: Policy | None = None
+        self._now = 0.0
         self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.uneven_seconds / self._scrape_seconds))
         self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     @property
+    def state(self) -> TuningState:
+        """What the tuner remembers."""
+        return self._service.state
+
+    @property
     def balance(self) -> Balance | None:
         """The load against what the engine carries, None until there is a model."""
-        return self._state.balance
+        return self.state.balance
 
     def events(self, seconds: float) -> list[Event]:
         """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
-        first = Event(0.0, self._push)
         # An engine is scraped as soon as it is discovered, which is before it is ready for a first request.
         scrapes = [Event(at, self._scrape) for at in (0.0, *_times(self._scrape_seconds, seconds))]
-        return [first, *scrapes, *(Event(at, self._decide) for at in _times(self._tick, seconds))]
+        ticks = [Event(at, self._decide) for at in _times(self._tick, seconds)]
+        watches = [Event(at, self._watch) for at in _times(WATCH_SECONDS, seconds)]
+        return [Event(0.0, self._start), *scrapes, *ticks, *watches, Event(seconds, self._end)]
+
+    def _start(self, core: Core) -> None:
+        """The pods are there, and nothing was scraped yet: engines get the first policy."""
+        engines = SimulatedEngines(cores_of(core), sent=self._sent, on_setpoint=self._told_anew)
+        self._service.begin(engines)
+        self._now = core.now
+        self._service.tick(core.now, _UNSCRAPED, Attainment())
+
+    def _end(self, _: Core) -> None:
+        self._service.end()
 
     def _scrape(self, core: Core) -> None:
         queued = len(core.scheduler.running) + len(core.scheduler.waiting)
@@ -108,28 +149,29 @@ class ClosedLoop:
         if isinstance(seen.load, RequestLoad):
             seen = replace(seen, load=replace(seen.load, uneven=_uneven(self._each)))
         self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
-        self._state, decision = decide(self._state, self._told(self.signals), self._tuning, core.now)
-        if decision.changed:
-            self.changes.append(core.now)
-            self._push(core)
+        self._now = core.now
+        # Counts come by a query of their own, whose reader passes over figures that cannot be.
+        counts = Attainment(outcomes=self.signals.outcomes)
+        self._service.tick(core.now, self._observed(self.signals), counts)
 
-    def _told(self, signals: Signals) -> Observation:
+    def _watch(self, core: Core) -> None:
+        self._now = core.now
+        self._service.watch(core.now)
+
+    def _observed(self, signals: Signals) -> Observation:
         """What reaches it of what there is to be seen."""
         return signals
 
-    def _sent(self) -> Policy:
-        """What engines are told."""
-        return self._state.policy
+    def _told_anew(self, setpoint: Setpoint) -> None:
+        """Some engine is given a setpoint that none had before."""
+        policy = Policy.of(setpoint)
+        if self._policy is not None and policy != self._policy:
+            self.changes.append(self._now)
+        self._policy = policy
 
-    def _push(self, core: Core) -> None:
-        self._generation += 1
-        policy = self._sent()
-        sent = fixed(policy.limits, self._tuning, generation=self._generation)
-        setpoint = sent.model_copy(
-            update={"step": policy.step, "shed": policy.shed, "on_time": policy.on_time, "queue": policy.queue}
-        )
-        core.follow(setpoint)
-        core.apply(setpoint)
+    def _sent(self, setpoint: Setpoint) -> Setpoint:
+        """What engines get for it."""
+        return setpoint
 
 
 class Constant(ClosedLoop):
@@ -138,14 +180,106 @@ class Constant(ClosedLoop):
     Each step has the same share of the tightest token objective, whatever comes: what of the law moves nothing.
     """
 
-    def _sent(self) -> Policy:
-        policy, tuning = self._state.policy, self._tuning
-        if policy.step is None:
-            return policy
+    def _sent(self, setpoint: Setpoint) -> Setpoint:
+        tuning = self._tuning
+        if setpoint.step is None:
+            return setpoint
         tokens = [one.seconds for one in tuning.objectives if one.metric is Metric.TIME_PER_OUTPUT_TOKEN]
         seconds = STEP_MARGIN * min(tokens) if tokens else NO_BUDGET
-        step = policy.step.model_copy(update={"seconds": seconds})
-        return replace(policy, limits=tuning.envelope.upper(), step=step)
+        step = setpoint.step.model_copy(update={"seconds": seconds})
+        return setpoint.model_copy(update={"limits": tuning.envelope.upper(), "step": step})
+
+
+class _Service:
+    """A service with its tuner, driven from outside: the loop's time is the run's, and nothing waits."""
+
+    def __init__(self, service: Object) -> None:
+        self._harness = Harness()
+        self._harness.raw = {**service, "metadata": {**self._harness.raw["metadata"], **service["metadata"]}}
+        self._loop = VirtualLoop()
+        weakref.finalize(self, self._loop.close)
+        self._engines: SimulatedEngines | None = None
+        self._tuner: ServiceTuner | None = None
+        self._raw: Object | None = None
+        self._parsed: InferenceService | None = None
+
+    @property
+    def state(self) -> TuningState:
+        """What the tuner remembers."""
+        assert self._tuner is not None, "the run has begun"
+        return self._tuner.state
+
+    def begin(self, engines: SimulatedEngines) -> None:
+        """The pods are there."""
+        self._engines = engines
+        self._harness.engines = cast("Engines", engines)
+
+        async def made() -> ServiceTuner:
+            return self._harness.tuner()
+
+        self._tuner = self._loop.run_until_complete(made())
+
+    def tick(self, now: float, observation: Observation, attainment: Attainment) -> None:
+        """One tick of the tuner."""
+        tuner = self._present(now)
+        self._loop.run_until_complete(tuner.tick(observation, attainment))
+
+    def watch(self, now: float) -> None:
+        """What the operator does between two ticks."""
+        tuner = self._present(now)
+        if tuner.to_be_kept():
+            self._loop.run_until_complete(tuner.keep())
+
+    def end(self) -> None:
+        """Nobody drives it any more."""
+        self._loop.close()
+
+    def _present(self, now: float) -> ServiceTuner:
+        """The tuner, told of the service and its pods as they are."""
+        assert self._tuner is not None
+        assert self._engines is not None
+        self._loop.now = now
+        self._harness.written.clear()
+        self._harness.events.clear()
+        # Written anew, status is another object; parsed each second it would take longer than all else.
+        if self._parsed is None or self._raw is not self._harness.raw:
+            self._raw, self._parsed = self._harness.raw, self._harness.service
+        self._tuner.update(self._parsed, self._engines.pods())
+        return self._tuner
+
+
+def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Object:
+    """An InferenceService whose tuner may use and must hold this; `model`: what its status says was learnt."""
+    seqs, tokens = tuning.envelope.seqs, tuning.envelope.tokens
+    made: Object = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "chat", "generation": 1},
+        "spec": {
+            "model": {"uri": "hf://Qwen/Qwen3-8B"},
+            "engine": {"image": "vllm/vllm-openai:v0.32.0"},
+            "objectives": [_objective(one) for one in tuning.objectives],
+            "batching": {"maxNumSeqs": seqs.most, "maxNumBatchedTokens": tokens.most},
+            "tuning": {
+                "mode": tuning.mode.value,
+                "overload": tuning.overload.value,
+                "order": tuning.order.value,
+                "bounds": {"maxNumActiveSeqs": {"min": seqs.least}, "maxNumScheduledTokens": {"min": tokens.least}},
+            },
+        },
+    }
+    if model is not None:
+        made["status"] = {"tuning": {"model": status_codec.model_status(model).model_dump(mode="json", by_alias=True)}}
+    return made
+
+
+def _objective(one: Objective) -> Object:
+    return {
+        "name": one.name,
+        "metric": one.metric.value,
+        "threshold": format_duration(one.seconds),
+        "target": f"{100 * (1 - one.allowed):g}",
+    }
 
 
 def _times(period: float, seconds: float) -> Sequence[float]:

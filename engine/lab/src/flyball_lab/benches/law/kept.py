@@ -29,7 +29,7 @@ _SOURCES: Final = (
     *(_TUNING / name for name in ("control_input.py", "estimate/margins.py", "spec.py", "tunables.py")),
 )
 #: And what one of the law's, besides.
-_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _TUNING)
+_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _LAB / "harness", _TUNING)
 
 
 class Kept:

@@ -67,21 +67,16 @@ class Disturbed(ClosedLoop):
     """A tuner in trouble. `seqs`: S after each decision. `outside`, `raised`: decisions, see `policies.Outcome`."""
 
     def __init__(self, case: Case, trouble: Trouble, random: Random, *, gated: bool) -> None:
-        super().__init__(case.tuning, tick=TICK, gated=gated, scrape=trouble.scrape)
+        model = None
+        if trouble.prior is not None:
+            wrong, most = _times(case.known, trouble.prior), case.tuning.envelope.tokens.most
+            model = resume(wrong, error=0.05, steps=100_000, reach=most)
+        super().__init__(case.tuning, tick=TICK, gated=gated, scrape=trouble.scrape, model=model)
         self.seqs: list[int] = []
         self.outside = self.raised = 0
         self._trouble = trouble
         self._random = random
         self._first: Signals | None = None
-        if trouble.prior is not None:
-            wrong = _times(case.known, trouble.prior)
-            most = case.tuning.envelope.tokens.most
-            step_time = resume(wrong, error=0.05, steps=100_000, reach=most)
-            self._state = replace(self._state, step_time=step_time)
-
-    def back(self, core: Core) -> None:
-        """An engine that started anew has no setpoint: it gets the last one."""
-        self._push(core)
 
     def _scrape(self, core: Core) -> None:
         if self._random.random() >= self._trouble.dropped:
@@ -90,7 +85,7 @@ class Disturbed(ClosedLoop):
             # A window is of its length, however few scrapes are in it.
             self._samples.popleft()
 
-    def _told(self, signals: Signals) -> Observation:
+    def _observed(self, signals: Signals) -> Observation:
         trouble, random = self._trouble, self._random
         if trouble.absurd is not None and self._first is not None and random.random() < LIES:
             return absurd(trouble.absurd, signals, self._first)
@@ -102,7 +97,7 @@ class Disturbed(ClosedLoop):
             super()._decide(core)
         except (ArithmeticError, ValueError):
             self.raised += 1
-        limits, envelope = self._state.limits, self._tuning.envelope
+        limits, envelope = self.state.limits, self._tuning.envelope
         seqs, tokens = limits.max_num_active_seqs or 0, limits.max_num_scheduled_tokens or 0
         self.seqs.append(seqs)
         inside = envelope.seqs.least <= seqs <= envelope.seqs.most
@@ -114,8 +109,6 @@ def play_law(case: Case, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:
     closed_loop = Disturbed(case, trouble, Random(seed), gated=gate)
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     events = [*case.events(), *_befalls(case, trouble), *closed_loop.events(until)]
-    if trouble.restart:
-        events.append(Event(case.seconds / 2 + RESTART_SECONDS, closed_loop.back))
     run(case.core(seed), requests, until=until, events=events)
     mean = statistics.fmean(closed_loop.seqs)
     swing = statistics.pstdev(closed_loop.seqs) / mean if mean else 0.0
