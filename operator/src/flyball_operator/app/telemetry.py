@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Final
 
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pythonjsonlogger.json import JsonFormatter
 
 from flyball_operator.app.settings import LogFormat, LogLevel
 from flyball_operator.reconcile.metrics import Metrics
@@ -65,32 +63,20 @@ class TelemetryServer:
         await self._runner.cleanup()
 
 
-#: Attributes every log record has; others were given as `extra` and are written out.
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; what cannot be JSON is written as text."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **{key: value for key, value in vars(record).items() if key not in _STANDARD},
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+def json_formatter() -> logging.Formatter:
+    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, and the exception where there is one."""
+    return JsonFormatter(
+        ("time", "levelname", "name", "message"),
+        timestamp="time",
+        rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+    )
 
 
 def configure_logging(level: LogLevel, form: LogFormat) -> None:
     """Log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else text)
+    handler.setFormatter(json_formatter() if form is LogFormat.JSON else text)
     logging.basicConfig(level=level.value, handlers=[handler], force=True)
     # kopf tells of every step of its own at INFO, and of every failed request and ended task at ERROR. What comes of
     # these we tell ourselves (`app.watch`); a handler that fails is told by another logger of kopf's.

@@ -1,0 +1,42 @@
+"""Each line of the operator's log is one JSON object with the same fields."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from flyball_operator.app.telemetry import json_formatter
+
+
+def line(**fields: Any) -> dict[str, Any]:
+    record = logging.makeLogRecord({"name": "flyball", "levelname": "INFO", "created": 1.5} | fields)
+    text = json_formatter().format(record)
+    assert "\n" not in text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_a_line_says_when_how_grave_where_and_what() -> None:
+    found = line(msg="%s: %d pods", args=("team/chat", 2))
+    assert list(found) == ["time", "level", "logger", "message"]
+    assert datetime.fromisoformat(found["time"]) == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
+    assert (found["level"], found["logger"], found["message"]) == ("INFO", "flyball", "team/chat: 2 pods")
+
+
+def test_what_else_a_record_has_is_written_as_json_or_as_text() -> None:
+    found = line(msg="", pods=3, where=object)
+    assert found["pods"] == 3
+    assert isinstance(found["where"], str)
+
+
+def test_an_exception_is_written_with_its_traceback() -> None:
+    try:
+        raise ValueError("no such pod")
+    except ValueError:
+        found = line(msg="failed", exc_info=sys.exc_info())
+    assert found["message"] == "failed"
+    assert found["exception"].startswith("Traceback")
+    assert found["exception"].endswith("ValueError: no such pod")
