@@ -113,13 +113,14 @@ def test_another_beginning_is_another_prompt(server: Server) -> None:
     assert server.look([7, *prompt[1:]]) == 0
 
 
-def test_no_more_is_remembered_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_remembered_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_RUNS", 5)
+    server = Server(tmp_path)
     prompts = [some(3 * RUN * SIZE + 1, seed=seed) for seed in range(4)]
     for prompt in prompts:
         server.cache(prompt)
         assert server.look(prompt) == 3 * RUN * SIZE
-    assert len(server.prefixes._runs._held) == 5
+    assert len(server.prefixes._runs) == 5
     server.look(prompts[-1])
     assert server.hashes == 1, "the last is remembered whole"
     server.look(prompts[0])

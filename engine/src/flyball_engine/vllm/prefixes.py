@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+
+from cachetools import LRUCache
 
 from flyball_engine.control.cached_blocks import CachedBlocksError, CachedBlocksReader, cached_blocks_of
 
@@ -34,6 +35,9 @@ HashBlock = Callable[[bytes, Sequence[int], Any], bytes]
 #: What else must be alike in the first block and in the others: adapter and salt.
 ExtraKeys = Callable[[int, Any, str | None], tuple[Any, Any]]
 
+#: The hashes of blocks in runs of `RUN`, those used last; the key covers all tokens from the prompt's first on.
+_Runs = LRUCache[int, list[bytes]]
+
 
 @dataclass(frozen=True)
 class Hashing:
@@ -49,7 +53,7 @@ class Prefixes:
     def __init__(self, caches: Sequence[CachedBlocksReader], hashing: Hashing) -> None:
         self._caches = caches
         self._hashing = hashing
-        self._runs = _Runs()
+        self._runs: _Runs = LRUCache(REMEMBERED_RUNS)
 
     async def cached(self, engine_input: Any, adapter: Any) -> tuple[int, ...] | None:
         """Tokens that each core holds of what the renderer made; None if that cannot be told.
@@ -74,27 +78,6 @@ class Prefixes:
                 )
             held.append(await chain.held_by(cache))
         return tuple(held)
-
-
-class _Runs:
-    """The hashes of blocks in runs of `RUN`, those used last; the key covers all tokens from the prompt's first on."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[int, list[bytes]] = OrderedDict()
-
-    def find(self, key: int) -> list[bytes]:
-        """The hashes of a run; none if it is not remembered."""
-        digests = self._held.get(key)
-        if digests is None:
-            return []
-        self._held.move_to_end(key)
-        return digests
-
-    def remember(self, key: int, digests: list[bytes]) -> None:
-        """A run was hashed."""
-        self._held[key] = digests
-        if len(self._held) > REMEMBERED_RUNS:
-            self._held.popitem(last=False)
 
 
 class _Chain:
@@ -145,7 +128,7 @@ class _Chain:
         if digests and position == (0 if first else 1):
             self._key = hash((self._key, *self._tokens[first * size : (first + RUN) * size]))
             self._work += RUN_WORK
-            if known := self._runs.find(self._key):
+            if known := self._runs.get(self._key):
                 digests += known[position:]
                 return
         start = len(digests) * size
@@ -153,7 +136,7 @@ class _Chain:
         digests.append(self._block(before, self._tokens[start : start + size], keys))
         self._work += 1
         if len(digests) == first + RUN:
-            self._runs.remember(self._key, digests[first:])
+            self._runs[self._key] = digests[first:]
 
 
 def open_prefixes(folder: Path, engines: Sequence[int], engine_client: Any) -> Prefixes | None:

@@ -6,11 +6,12 @@ An event is a courtesy. It is never retried, and never holds up or fails what it
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+from cachetools import LRUCache, TTLCache
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
@@ -53,8 +54,8 @@ class EventPoster:
         self._clock = clock
         self._now = now
         self._new_id = new_id
-        self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
-        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+        self._told: TTLCache[tuple[str, str, str], None] = TTLCache(_REMEMBERED, REPEAT_SECONDS, timer=clock)
+        self._allowances: LRUCache[str, _Allowance] = LRUCache(_REMEMBERED)
 
     async def post(
         self,
@@ -110,13 +111,10 @@ class EventPoster:
         }
 
     def _repeats(self, uid: str, reason: str, message: str) -> bool:
-        told, now = (uid, reason, message), self._clock()
-        last = self._told.get(told)
-        if last is not None and now - last < REPEAT_SECONDS:
+        told = (uid, reason, message)
+        if told in self._told:
             return True
-        self._told[told] = now
-        self._told.move_to_end(told)
-        _trim(self._told)
+        self._told[told] = None
         return False
 
     def _allowed(self, uid: str) -> bool:
@@ -124,14 +122,7 @@ class EventPoster:
         allowance = self._allowances.setdefault(uid, _Allowance(BURST, now))
         allowance.tokens = min(BURST, allowance.tokens + (now - allowance.at) / REFILL_SECONDS)
         allowance.at = now
-        self._allowances.move_to_end(uid)
-        _trim(self._allowances)
         if allowance.tokens < 1:
             return False
         allowance.tokens -= 1
         return True
-
-
-def _trim(remembered: OrderedDict[Any, Any]) -> None:
-    while len(remembered) > _REMEMBERED:
-        remembered.popitem(last=False)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from cachetools import LRUCache
+
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
 from flyball_operator.kube.api import KubeApi
@@ -50,7 +52,7 @@ class TunerStatus:
         self._api = api
         self._clock = clock
         self._now = now
-        self._written: dict[str, _Written] = {}
+        self._written: LRUCache[str, _Written] = LRUCache(_REMEMBERED)
 
     async def write(
         self,
@@ -78,7 +80,7 @@ class TunerStatus:
         uid = service.metadata.uid
         if uid not in self._written:
             # A process that starts does not know when this was written, and must not write because it started.
-            self._remember(uid, self._found(service, conditions))
+            self._written[uid] = self._found(service, conditions)
         before = self._written[uid]
         quiet = written.at - before.at < QUIET_SECONDS
         if written.whole == before.whole or (written.urgent == before.urgent and quiet):
@@ -89,7 +91,7 @@ class TunerStatus:
             # It may have landed all the same: the next write is held against what is seen then.
             self._written.pop(uid, None)
             raise
-        self._remember(uid, written)
+        self._written[uid] = written
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
         """What an earlier process left there: equal to it, nothing needs writing."""
@@ -102,12 +104,6 @@ class TunerStatus:
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
         } | _given(status.desired_replicas)
         return _Written(digest(part), digest(_urgent(part)), self._clock())
-
-    def _remember(self, uid: str, written: _Written) -> None:
-        self._written.pop(uid, None)
-        self._written[uid] = written
-        if len(self._written) > _REMEMBERED:
-            del self._written[next(iter(self._written))]
 
     def _dated(self, service: InferenceService, condition: Condition) -> Object:
         before = next((found for found in service.status.conditions if found.type == condition.type), None)

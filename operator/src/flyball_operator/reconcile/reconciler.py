@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
+
+from cachetools import LRUCache
 
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.apply import carry_out, describe
@@ -47,8 +49,6 @@ _REMEMBERED: Final = 10_000
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 
 class UnsettledError(ClusterError):
     """After all rounds there was still something to do: somebody else keeps changing the same objects."""
@@ -78,8 +78,8 @@ class Reconciler:
         self._out = out
         # A process that starts does not know when the status was written last, and must not write because it started.
         self._started = now()
-        self._status_written: dict[str, datetime] = {}
-        self._attempts: dict[str, dict[Kind, Attempt]] = {}
+        self._status_written: LRUCache[str, datetime] = LRUCache(_REMEMBERED)
+        self._attempts: LRUCache[str, dict[Kind, Attempt]] = LRUCache(_REMEMBERED)
 
     async def work(self, queue: KeyQueue[Key]) -> None:
         """Work on keys for ever. Only its cancellation ends it: no service's trouble may stop the others."""
@@ -175,21 +175,13 @@ class Reconciler:
     def _remember_attempt(self, seen: Observed, intent: Apply) -> None:
         uid = seen.snapshot.desire.meta.uid
         attempt = settling.attempt(seen.snapshot, intent)
-        _put(self._attempts, uid, {**self._attempts.get(uid, {}), intent.kind: attempt})
+        self._attempts[uid] = {**self._attempts.get(uid, {}), intent.kind: attempt}
 
     async def _tell(self, seen: Observed, plan: Plan) -> None:
         if plan.status is None:
             return
         meta = seen.snapshot.desire.meta
         await apply_status(self._api, seen.raw["metadata"], plan.status)
-        _put(self._status_written, meta.uid, seen.snapshot.now)
+        self._status_written[meta.uid] = seen.snapshot.now
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
-
-
-def _put(remembered: dict[str, T], uid: str, value: T) -> None:
-    """Remember it of this service, and forget the service that was written least lately."""
-    remembered.pop(uid, None)
-    remembered[uid] = value
-    if len(remembered) > _REMEMBERED:
-        del remembered[next(iter(remembered))]
