@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_operator.api.quantities import ReadsAsQuantity, format_duration, parse_duration
+from flyball_operator.api.quantities import ReadsAsQuantity, format_duration, parse_duration, quantity
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,16 @@ def test_quantities_of_kubernetes_are_read(good: int | str) -> None:
 @pytest.mark.parametrize("bad", [-1, "-1", "", "16GB", "1 Gi", "Gi", "1e", "1" * 33, "٣"])
 def test_what_kubernetes_would_not_read_is_refused(bad: int | str) -> None:
     assert ReadsAsQuantity().objection(bad) == ReadsAsQuantity.MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [(0, "0"), (2, "2"), ("500m", "0.5"), ("16Gi", 16 * 2**30), ("1.5k", "1500"), (".5", "0.5"), ("1e3", "1000")],
+)
+def test_a_quantity_is_an_amount(value: object, amount: str | int) -> None:
+    assert quantity(value) == Decimal(amount)
+
+
+@pytest.mark.parametrize("value", ["", "1K", "1_000", "NaN", "1.2.3", "16GB", True, None])
+def test_what_kubernetes_does_not_read_has_no_amount(value: object) -> None:
+    assert quantity(value) is None

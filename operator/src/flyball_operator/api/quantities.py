@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import ClassVar, Final
 
+from kubernetes.utils.quantity import parse_quantity
 from pydantic.json_schema import JsonSchemaValue
 
 from flyball_operator.api.rules import Constraint, Rule, matches, with_rules
@@ -23,13 +24,6 @@ DURATION_HINT: Final = "a duration such as 500ms, 1.5s, 250us, 30m or 2h: one nu
 #: Kubernetes' quantity: a decimal with a decimal or binary suffix, or an exponent. No sign: resources are not negative.
 QUANTITY_PATTERN: Final = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,2})?"
 
-_QUANTITY: Final = re.compile(r"([0-9.]+)([eE][-+]?[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|)")
-_SUFFIXES: Final[Mapping[str, Decimal]] = {
-    "m": Decimal("0.001"),
-    "": Decimal(1),
-    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", start=1)},
-    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
-}
 _DURATION: Final = re.compile(r"([0-9.]+)(us|ms|s|m|h)")
 _UNIT_SECONDS: Final = {
     "us": Decimal("0.000001"),
@@ -67,8 +61,12 @@ def format_duration(seconds: float | Decimal) -> str:
 
 def quantity(value: object) -> Decimal | None:
     """The amount in a Kubernetes quantity; None if `value` is none."""
-    match = _QUANTITY.fullmatch(str(value))
-    return None if match is None else Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3]]
+    text = str(value)
+    # The client reads more than Kubernetes does: `1K`, `1_000`, `NaN`.
+    if re.fullmatch(QUANTITY_PATTERN, text) is None:
+        return None
+    amount: Decimal = parse_quantity(text)  # type: ignore[no-untyped-call]
+    return amount
 
 
 def _digits(value: Decimal) -> str:

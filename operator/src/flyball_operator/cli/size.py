@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from kubernetes.utils.quantity import parse_quantity
+
 from flyball_lab.sizing.config import AUTO, DTYPES
 from flyball_lab.sizing.devices import GPUS, MIB, Device, gpu, plain
 from flyball_lab.sizing.errors import ConfigError, RequestError, SizingError
@@ -26,7 +28,6 @@ WRONG_INPUT: Final = 2
 #: A config.json has some kilobytes; what is larger is another file.
 _MOST_BYTES: Final = 10_000_000
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s?([KMGT]i?B?|B)?")
-_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,8 +111,7 @@ def _bytes(text: str) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise RequestError("memory", f"is {text!r:.60}", accepted)
-    unit = (match[2] or "").removesuffix("B")
-    amount = int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** _POWERS[unit[:1]])
+    amount = int(parse_quantity(match[1] + (match[2] or "").removesuffix("B")))  # type: ignore[no-untyped-call]
     if match[2] is None and amount < MIB:
         raise RequestError("memory", f"is {text!r:.60}, which are {amount} bytes without a unit", accepted)
     return amount
