@@ -161,7 +161,7 @@ def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("distribution", ["operator", "engine/lab"])
 def test_the_declared_commands_are_there(distribution: str) -> None:
     scripts = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]["scripts"]
-    assert list(scripts) == [{"operator": "flyball", "engine": "flyball-bench"}[distribution]]
+    assert list(scripts) == [{"operator": "flyball", "engine/lab": "flyball-bench"}[distribution]]
     for target in scripts.values():
         module, _, function = target.partition(":")
         assert callable(getattr(import_module(module), function))
