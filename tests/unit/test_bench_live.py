@@ -224,7 +224,7 @@ class TestTheReport:
         said = {"bench": "live", "figures": {"open": figures_}}
         html = write_report(tmp_path, said).read_text()
         assert json.loads((tmp_path / "live.json").read_text()) == said
-        for words in ("overload: Queue", "within 2 s", "50 ms per token", "long prompts", "stock vLLM 256/8192"):
+        for words in ("overload: Queue", "within 2s", "50ms per token", "long prompts", "stock vLLM 256/8192"):
             assert words in html
         for outside in ("<script", "http://", "https://"):
             assert outside not in html

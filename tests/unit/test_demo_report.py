@@ -349,15 +349,15 @@ def test_every_cell_is_readable_on_a_narrow_terminal(width: int) -> None:
         assert sum(phase in row and "Disabled" in row for row in rows) == 4, phase
     for cell in (
         "first-token",
-        "4s, 95%",
+        "4s, 95 %",
         "refused",
         "failed",
         "1222",
         "1221",
-        "0.0%",
-        "100.0%",
-        "27790 / 27790",
-        "1200 / 1996",
+        "0.0 %",
+        "100.0 %",
+        "27800 / 27800",
+        "1200 / 2000",
         "128 seqs",
         "1250ms",
     ):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import ClassVar, Final
 
 from kubernetes.utils.quantity import parse_quantity
 from pydantic.json_schema import JsonSchemaValue
 
+from flyball_engine.figures import UNIT_SECONDS
 from flyball_operator.api.rules import Constraint, Rule, matches, with_rules
 
 #: Six digits at most: the API server's CEL counts durations in 64-bit nanoseconds, 999999h still fit.
@@ -25,13 +26,6 @@ DURATION_HINT: Final = "a duration such as 500ms, 1.5s, 250us, 30m or 2h: one nu
 QUANTITY_PATTERN: Final = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,2})?"
 
 _DURATION: Final = re.compile(r"([0-9.]+)(us|ms|s|m|h)")
-_UNIT_SECONDS: Final = {
-    "us": Decimal("0.000001"),
-    "ms": Decimal("0.001"),
-    "s": Decimal(1),
-    "m": Decimal(60),
-    "h": Decimal(3600),
-}
 
 
 def parse_duration(text: str) -> Decimal:
@@ -42,21 +36,7 @@ def parse_duration(text: str) -> Decimal:
     match = _DURATION.fullmatch(text) if re.fullmatch(DURATION_PATTERN, text) else None
     if match is None:
         raise ValueError(f"{text!r} is not {DURATION_HINT}")
-    return Decimal(match[1]) * _UNIT_SECONDS[match[2]]
-
-
-def format_duration(seconds: float | Decimal) -> str:
-    """A duration string of at most four significant digits, in the largest unit that reads well: `0.5` is `500ms`.
-
-    Minutes and hours are used only where they come out whole (`120` is `2m`, `90` is `90s`).
-    """
-    value = Context(prec=4).create_decimal(seconds)
-    for unit in ("h", "m", "s", "ms"):
-        size = _UNIT_SECONDS[unit]
-        whole_only = unit in ("h", "m")
-        if value >= size * (2 if whole_only else 1) and (not whole_only or value % size == 0):
-            return _digits(value / size) + unit
-    return _digits(value / _UNIT_SECONDS["us"]) + "us"
+    return Decimal(match[1]) * UNIT_SECONDS[match[2]]
 
 
 def quantity(value: object) -> Decimal | None:
@@ -67,11 +47,6 @@ def quantity(value: object) -> Decimal | None:
         return None
     amount: Decimal = parse_quantity(text)  # type: ignore[no-untyped-call]
     return amount
-
-
-def _digits(value: Decimal) -> str:
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+from flyball_engine.figures import figure, format_duration, percent
 from flyball_engine.model import StepModel
 from flyball_operator.api import names
-from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import (
     TUNER_CONDITIONS,
     Condition,
@@ -93,7 +94,7 @@ def _budget(remaining: str) -> str:
         return f"{remaining} % of the allowed violations left"
     used = 1 - float(remaining) / 100
     least = "at least " if int(remaining) <= LEAST_BUDGET else ""
-    return f"{least}{used:.3g} times the allowed violations"
+    return f"{least}{figure(used)} times the allowed violations"
 
 
 def _seen(service: InferenceService) -> Iterator[str]:
@@ -161,7 +162,7 @@ def model_lines(status: StepModelStatus) -> Iterator[str]:
         known = f"{status.steps:,} steps seen" if status.steps else "no steps seen"
         yield f"  not trusted yet, {known}: limits stay where they are until it is"
         return
-    error = f"{100 * float(status.error):.0f} %" if status.error else "unknown"
+    error = percent(float(status.error)) if status.error else "unknown"
     yield f"  {status.id or '-'}: median error {error}, learnt from {status.steps:,} steps"
     yield from wrapped(f"T = {_formula(status, model)}")
 
@@ -172,8 +173,8 @@ def _formula(status: StepModelStatus, model: StepModel) -> str:
         slope = f"{_time(model.c1)}/token up to {model.kappa}, {_time(model.c2)}/token beyond"
     return (
         f"{_time(model.t0)} + {_time(model.h)} if there is a prompt in it + {slope} + {_time(model.beta)}/decode"
-        f" + {1e9 * model.g:.3g}ns/token² of prompt attention"
-        + (f" + {1e9 * model.d:.3g}ns/token of KV cache that decodes read" if model.d > 0 else "")
+        f" + {figure(1e9 * model.g)}ns/token² of prompt attention"
+        + (f" + {figure(1e9 * model.d)}ns/token of KV cache that decodes read" if model.d > 0 else "")
     )
 
 
@@ -283,4 +284,4 @@ def wrapped(text: str, *, indent: int = 2) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    return format_duration(float(f"{seconds:.3g}")) if seconds >= 1e-6 else f"{1e9 * seconds:.3g}ns"
+    return format_duration(seconds, digits=3)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flyball_operator.api.quantities import format_duration
+from flyball_engine.figures import format_duration, percent
 from flyball_operator.cli.explanation import decision_lines, limit_lines, model_lines, wrapped
 from flyball_operator.cli.replayed import Ran, Replay, Row, Tick
 from flyball_operator.cli.span import rfc3339
@@ -103,11 +103,11 @@ def _summary(replay: Replay) -> Iterator[str]:
     yield from wrapped(f"{number(ticks, 'tick')}, {number(len(replay.rows), 'change')}: {_counted(replay.holds)}")
     missing = replay.missing
     why = f": {_counted(missing)}" if missing else ""
-    yield from wrapped(f"not observed: {100 * missing.total() / ticks:.0f} % of the ticks{why}")
+    yield from wrapped(f"not observed: {percent(missing.total() / ticks)} of the ticks{why}")
     alike, known = replay.alike
     if known:
         yield from wrapped(
-            f"engines ran the limits that the law held at {100 * alike / known:.0f} % of the ticks: "
+            f"engines ran the limits that the law held at {percent(alike / known)} of the ticks: "
             "what was observed is of the limits that ran"
         )
     else:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from flyball_engine.figures import figure, format_duration
 from flyball_lab.sizing.names import REMOVED, SETTINGS
 from flyball_lab.sizing.request import USUAL_UTILIZATION
 from flyball_lab.sizing.roofline import Cost
@@ -150,7 +151,7 @@ def _memory(sizing: Sizing) -> Iterator[str]:
     yield _row(f"{_size(memory.total)} × {sizing.utilization:g}", memory.budget)
     mean = 8 * memory.weights * sizing.tensor_parallel / sizing.parameters
     split = "" if sizing.tensor_parallel == 1 else f" ÷ {sizing.tensor_parallel}"
-    yield _row(f"− weights: {sizing.parameters:,} × {mean:.3g} bits{split}", memory.weights)
+    yield _row(f"− weights: {sizing.parameters:,} × {figure(mean)} bits{split}", memory.weights)
     yield _row(f"− activations: {ceilings.tokens:,} tokens, {_requests(ceilings.seqs)} sampled", memory.activations)
     yield _row("− runtime: context, libraries, graphs", memory.reserve)
     yield _row("= KV cache", memory.cache)
@@ -221,4 +222,4 @@ def _size(amount: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} µs"
+    return format_duration(seconds, digits=3)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from flyball_operator.api.quantities import DURATION_HINT, format_duration, parse_duration
+from flyball_engine.figures import figure, format_duration
+from flyball_operator.api.quantities import DURATION_HINT, parse_duration
 
 #: As long as the span is, without `--from`.
 USUAL_SECONDS: Final = 3600.0
@@ -56,7 +57,7 @@ def span(start: str | None, end: str | None, step: str | None, now: float) -> Sp
     if len(found) > MOST_TICKS:
         needed = max(1.0, -(-(until - since) // (MOST_TICKS - 1)))
         remedy = f"a --step of {needed:g}s or more" if needed <= LARGEST_STEP else "a shorter span"
-        wide = f"{(until - since) / 3600:.3g} hours every {format_duration(seconds)} are {len(found):,} ticks"
+        wide = f"{figure((until - since) / 3600)} hours every {format_duration(seconds)} are {len(found):,} ticks"
         raise SpanError(f"--from, --to and --step: {wide}, accepted: at most {MOST_TICKS:,}, so {remedy}")
     return found
 

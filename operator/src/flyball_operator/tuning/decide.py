@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flyball_engine.figures import figure
 from flyball_engine.model import StepModel
 from flyball_operator.tuning import capacity
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Workload
@@ -216,7 +217,7 @@ def _deadline_said(policy: Policy, spec: TuningSpec) -> str:
 
 def _explained(output: ControlOutput, workload: Workload) -> str:
     size = f"{workload.uncached:.0f}+{workload.output:.0f} tokens"
-    load = f"{workload.arrivals:.2g}/s per core of {size}, {workload.waiting:.0f} waiting"
+    load = f"{figure(workload.arrivals, 2)}/s per core of {size}, {workload.waiting:.0f} waiting"
     if output.given_up:
         return f"no limits hold {', '.join(output.given_up)} at {load}: first tokens as fast as the others allow"
     return f"{output.binding or 'the upper bound'} binds at {load}"

@@ -24,8 +24,9 @@ from flyball_engine.contract import (
     Shed,
     StepBudget,
 )
+from flyball_engine.figures import format_duration, significant
 from flyball_engine.model import StepModel
-from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlOutput, Margins
 from flyball_operator.tuning.spec import Envelope, Objective, TuningSpec, of_class
@@ -238,7 +239,7 @@ def _of_classes(deadlines: Mapping[str, float]) -> tuple[tuple[str, float], ...]
 def model_spec(model: StepModel) -> ModelSpec:
     """The model as engines get it: three digits, trusted, named by what it says."""
     seconds = {name: value for name, value in asdict(model).items() if name != "kappa"}
-    digits = {name: min(LARGEST_COEFFICIENT, float(f"{value:.3g}")) for name, value in seconds.items()}
+    digits = {name: min(LARGEST_COEFFICIENT, significant(value, 3)) for name, value in seconds.items()}
     identity = hashlib.sha256(f"{digits} {model.kappa}".encode()).hexdigest()[:8]
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import Engines, Where, both, cpu_vllm
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import OBJECTIVES, PRESET, Options
@@ -256,7 +257,7 @@ def _run(
 def _tell(part: str, took: float, figures: Figures) -> None:
     print(f"\n{part} ({took:.0f} s)")
     for title, values in figures.items():
-        print(f"  {title}: " + ", ".join(f"{key} {value:.4g}" for key, value in values.items()), flush=True)
+        print(f"  {title}: " + ", ".join(f"{key} {figure(value, 4)}" for key, value in values.items()), flush=True)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
+from flyball_engine.figures import format_duration, percent
 from flyball_engine.knobs import Frozen
 from flyball_lab.benchmark.knee import knee, power
 from flyball_lab.benchmark.measurements import Measurement
@@ -71,7 +72,7 @@ def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
     name, best = min(alike, key=lambda pair: pair[1].ttft.p99 or 0.0)
     if len(alike) > 1:
         others = ", ".join(other for other, _ in alike if other != name)
-        text = f"{name}: as fast as {others} (within {ALIKE:.0%}), with the soonest first tokens of them (p99)"
+        text = f"{name}: as fast as {others} (within {percent(ALIKE)}), with the soonest first tokens of them (p99)"
     else:
         text = f"{name}: the most output tokens/s"
     if rest:
@@ -79,7 +80,7 @@ def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
             best.output_tokens_per_second / extreme(point.output_tokens_per_second for _, point in rest) - 1
             for extreme in (max, min)
         )
-        gain = f"{least:.0%}" if round(least, 2) == round(most, 2) else f"{least:.0%} to {most:.0%}"
+        gain = percent(least) if round(least, 2) == round(most, 2) else f"{percent(least)} to {percent(most)}"
         text += f"; {gain} more tokens/s than {', '.join(other for other, _ in rest)}"
     return Advice(
         work=Work.UNIFORM if workload.name is WorkloadName.UNIFORM else Work.MIXED,
@@ -113,8 +114,8 @@ def _real_time(workload: Workload, group: Sequence[Series]) -> Advice | None:
     figures = [f"at {clients}: {_rate(point)}, {told}"]
     if beyond is not None and beyond.e2e.p50 and point.e2e.p50:
         figures.append(
-            f"at {beyond.point.concurrency}: end to end p50 {beyond.e2e.p50 / point.e2e.p50 - 1:+.0%}, "
-            f"output tokens/s {beyond.output_tokens_per_second / point.output_tokens_per_second - 1:+.0%}"
+            f"at {beyond.point.concurrency}: end to end p50 {_change(point.e2e.p50, beyond.e2e.p50)}, "
+            f"output tokens/s {_change(point.output_tokens_per_second, beyond.output_tokens_per_second)}"
         )
         text = f"{one.name}, at most {clients} requests at once on each engine: the knee"
     else:
@@ -132,7 +133,7 @@ def _bulk(workload: Workload, group: Sequence[Series]) -> Advice | None:
     return Advice(
         work=Work.BULK,
         workload=workload.describe(),
-        text=f"{name} with {best.point.concurrency} clients: no point gives over {ALIKE:.0%} more output tokens/s",
+        text=f"{name} with {best.point.concurrency} clients: no point gives over {percent(ALIKE)} more output tokens/s",
         figures=(
             f"{_rate(best)}, {best.requests_per_second:.2f} requests/s",
             f"the most of all: {_rate(fastest)} at {fastest.point.concurrency}",
@@ -160,15 +161,13 @@ def _rate(point: Measurement) -> str:
     return f"{point.output_tokens_per_second:.0f} output tokens/s"
 
 
+def _change(before: float, after: float) -> str:
+    share = after / before - 1
+    return f"{'+' if share >= 0 else ''}{percent(share)}"
+
+
 def _time(seconds: float | None) -> str:
-    return "absent" if seconds is None else duration(seconds)
-
-
-def duration(seconds: float) -> str:
-    """Three digits and a unit."""
-    if seconds < 1:
-        return f"{1e3 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+    return "absent" if seconds is None else format_duration(seconds, digits=3)
 
 
 def lines(advice: Sequence[Advice]) -> Iterator[str]:

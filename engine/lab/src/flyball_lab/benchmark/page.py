@@ -10,20 +10,16 @@ from flyball_lab.benchmark.measurements import Measurement
 from flyball_lab.benchmark.points import Workload
 from flyball_lab.benchmark.report import Line, Report
 from flyball_lab.benchmark.svg import Axis, Trace, chart, stroke
-from flyball_lab.benchmark.table import COLUMNS
+from flyball_lab.benchmark.table import COLUMNS, milliseconds
 
 Value = Callable[[Measurement], float | None]
 
 
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
-
-
 CHARTS: Final[tuple[tuple[Axis, Value], ...]] = (
     (Axis("Output", "tokens/s"), lambda one: one.output_tokens_per_second),
-    (Axis("End to end, median", "ms", logarithmic=True), lambda one: _milliseconds(one.e2e.p50)),
-    (Axis("Time to first token, p99", "ms", logarithmic=True), lambda one: _milliseconds(one.ttft.p99)),
-    (Axis("Time per output token, p99", "ms", logarithmic=True), lambda one: _milliseconds(one.tpot.p99)),
+    (Axis("End to end, median", "ms", logarithmic=True), lambda one: milliseconds(one.e2e.p50)),
+    (Axis("Time to first token, p99", "ms", logarithmic=True), lambda one: milliseconds(one.ttft.p99)),
+    (Axis("Time per output token, p99", "ms", logarithmic=True), lambda one: milliseconds(one.tpot.p99)),
 )
 
 STYLE: Final = """

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from flyball_engine.figures import percent
 from flyball_engine.knobs import Count, Delay, Frozen, NotNegative, Positive, StrategyType
 
 #: Lengths of `mixed` spread by this share around their mean, evenly: 0.9 is a factor of 19 from shortest to longest.
@@ -43,7 +44,7 @@ class Workload(Frozen):
     def describe(self) -> str:
         """For people."""
         prefix = f"{self.shared_prefix_tokens} shared + " if self.shared_prefix_tokens else ""
-        spread = f", ± {self.spread:.0%}" if self.spread else ""
+        spread = f", ± {percent(self.spread)}" if self.spread else ""
         return f"{self.name.value}: {prefix}{self.input_tokens} tokens in, {self.output_tokens} out{spread}"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from flyball_lab.benchmark.table import figure
+from flyball_engine.figures import figure
 
 WIDTH, HEIGHT = 560, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 40, 48

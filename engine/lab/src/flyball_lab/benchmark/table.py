@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flyball_engine.figures import figure, percent
 from flyball_lab.benchmark.advice import lines
 from flyball_lab.benchmark.measurements import Measurement
 from flyball_lab.benchmark.report import Line, Report
@@ -22,21 +23,18 @@ class Column:
     cell: Callable[[Line, Measurement], str]
 
 
-def figure(value: float | None, digits: int = 3) -> str:
-    """A number at that many significant digits, never in exponents."""
-    if value is None:
-        return ABSENT
-    whole = len(str(int(abs(value))))
-    return f"{value:.{max(0, digits - whole)}f}"
+def milliseconds(seconds: float | None) -> float | None:
+    """What could be observed, in milliseconds."""
+    return None if seconds is None else 1e3 * seconds
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return ABSENT if seconds is None else figure(1e3 * seconds)
+def _cell(value: float | None, digits: int = 3) -> str:
+    return ABSENT if value is None else figure(value, digits)
 
 
 def _share(one: Measurement) -> str:
     share = one.utilisation.share if one.utilisation else None
-    return ABSENT if share is None else f"{share:.0%}"
+    return ABSENT if share is None else percent(share)
 
 
 def knee_mark(line: Line, one: Measurement) -> str:
@@ -48,17 +46,17 @@ def knee_mark(line: Line, one: Measurement) -> str:
 
 COLUMNS: Final = (
     Column("clients", "", lambda _, one: str(one.point.concurrency)),
-    Column("output", "tokens/s", lambda _, one: figure(one.output_tokens_per_second)),
-    Column("total", "tokens/s", lambda _, one: figure(one.total_tokens_per_second)),
-    Column("gain", "× 1", lambda line, one: figure(line.gain.get(one.point.concurrency), 2)),
-    Column("requests", "/s", lambda _, one: figure(one.requests_per_second)),
-    Column("TTFT p50", "ms", lambda _, one: _milliseconds(one.ttft.p50)),
-    Column("p99", "ms", lambda _, one: _milliseconds(one.ttft.p99)),
-    Column("TPOT p50", "ms", lambda _, one: _milliseconds(one.tpot.p50)),
-    Column("p99", "ms", lambda _, one: _milliseconds(one.tpot.p99)),
-    Column("e2e p50", "ms", lambda _, one: _milliseconds(one.e2e.p50)),
-    Column("p99", "ms", lambda _, one: _milliseconds(one.e2e.p99)),
-    Column("running", "mean", lambda _, one: figure(one.utilisation.running) if one.utilisation else ABSENT),
+    Column("output", "tokens/s", lambda _, one: _cell(one.output_tokens_per_second)),
+    Column("total", "tokens/s", lambda _, one: _cell(one.total_tokens_per_second)),
+    Column("gain", "× 1", lambda line, one: _cell(line.gain.get(one.point.concurrency), 2)),
+    Column("requests", "/s", lambda _, one: _cell(one.requests_per_second)),
+    Column("TTFT p50", "ms", lambda _, one: _cell(milliseconds(one.ttft.p50))),
+    Column("p99", "ms", lambda _, one: _cell(milliseconds(one.ttft.p99))),
+    Column("TPOT p50", "ms", lambda _, one: _cell(milliseconds(one.tpot.p50))),
+    Column("p99", "ms", lambda _, one: _cell(milliseconds(one.tpot.p99))),
+    Column("e2e p50", "ms", lambda _, one: _cell(milliseconds(one.e2e.p50))),
+    Column("p99", "ms", lambda _, one: _cell(milliseconds(one.e2e.p99))),
+    Column("running", "mean", lambda _, one: _cell(one.utilisation.running) if one.utilisation else ABSENT),
     Column("slots", "used", lambda _, one: _share(one)),
     Column("errors", "", lambda _, one: str(one.failed)),
     Column("knee", "", knee_mark),

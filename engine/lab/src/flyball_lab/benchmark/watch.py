@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-from flyball_lab.benchmark.advice import duration
+from flyball_engine.figures import format_duration
 from flyball_lab.benchmark.measurements import Sample
 from flyball_lab.benchmark.points import Point, time_left
 
@@ -90,5 +90,5 @@ class Progress:
         point = self._points[number]
         left = time_left(self._done, [one.concurrency for one in self._points[number:]])
         spent = time.monotonic() - self._began
-        rest = "" if left is None else f", {duration(max(0.0, left - spent))} left"
+        rest = "" if left is None else f", {format_duration(max(0.0, left - spent), digits=3)} left"
         return f"[{number + 1}/{len(self._points)}] {point.describe()}: {state}{rest}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flyball_engine.contract import Metric
+from flyball_engine.figures import format_duration
 from flyball_lab.demo.errors import DemoError
 from flyball_lab.demo.measure import Measured, Request
 from flyball_operator.api.v1alpha1 import Objective
@@ -62,7 +63,8 @@ class Calibration:
         if self.worst > UNEVEN * self.first:
             return (
                 f"this machine is too busy for a fair comparison: prompts of one length, sent one by one, took "
-                f"{self.first:.2f} s in the middle and {self.worst:.2f} s at worst. "
+                f"{format_duration(self.first, digits=3)} in the middle "
+                f"and {format_duration(self.worst, digits=3)} at worst. "
                 f"End what else runs here and start again; {ANYWAY}"
             )
         return ""
@@ -81,15 +83,15 @@ class Calibration:
 
     def __str__(self) -> str:
         return (
-            f"a long prompt alone {self.first:.2f} s, a token of a few chats {1000 * self.token:.0f} ms, "
+            f"a long prompt alone {format_duration(self.first, digits=3)}, "
+            f"a token of a few chats {format_duration(self.token, digits=3)}, "
             f"{self.carried:.1f} requests/s when it never idles"
         )
 
 
 def threshold(seconds: float) -> str:
     """Two digits of it, as a manifest says a time."""
-    rounded = float(f"{seconds:.2g}")
-    return f"{rounded:g}s" if rounded >= 1.0 else f"{1000 * rounded:.0f}ms"
+    return format_duration(seconds, digits=2)
 
 
 def carries(busy: Measured) -> float:

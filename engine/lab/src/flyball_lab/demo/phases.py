@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flyball_engine.figures import significant
 from flyball_operator.api.v1alpha1 import Mode
 
 #: Requests that never let the engine idle, to see how many it answers per second: no more than it has slots for.
@@ -61,7 +62,7 @@ class Phase:
 
 def share(carried: float, part: float) -> float:
     """A rate: so much of what the engine carries, with two digits."""
-    return float(f"{part * carried:.2g}")
+    return significant(part * carried, 2)
 
 
 def phases(carried: float) -> tuple[Phase, ...]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flyball_engine.figures import figure
 from flyball_lab.benchmark.requests import Percentiles
 from flyball_lab.demo.measure import Measured
 from flyball_lab.demo.view import limits_text, percent
@@ -93,7 +94,7 @@ def retunes_table(results: Results) -> Table:
 
 def objectives_table(results: Results) -> Table:
     """How far each run met the objectives, both modes of a phase together."""
-    names = [f"{objective.name}\n{objective.threshold}, {objective.target}%" for objective in results.objectives]
+    names = [f"{objective.name}\n{objective.threshold}, {objective.target} %" for objective in results.objectives]
     return _by_run(
         "Objectives met, by the requests let in",
         (*names, "all"),
@@ -253,7 +254,7 @@ def ratio(part: float, whole: float) -> str:
 
 def milliseconds(values: Percentiles) -> str:
     """Median and 99th percentile in milliseconds."""
-    return " / ".join("–" if value is None else f"{value * 1000:.0f}" for value in (values.p50, values.p99))
+    return " / ".join("–" if value is None else figure(1e3 * value) for value in (values.p50, values.p99))
 
 
 def summary(phase: str, run: RunResult) -> str:

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from flyball_engine import figures
 from flyball_engine.contract import Limits, MetricName, ObjectiveSpec
 from flyball_lab.demo.measure import percentage
 from flyball_lab.demo.phases import Run
@@ -54,8 +55,8 @@ def attained(now: Counters, before: Counters, objective: Objective) -> float | N
 
 
 def percent(value: float | None) -> str:
-    """`98.5%`, or a dash where nothing was counted."""
-    return "–" if value is None else f"{value:.1f}%"
+    """`98.5 %`, or a dash where nothing was counted."""
+    return "–" if value is None else figures.percent(value / 100, 1)
 
 
 def limits_text(limits: Limits | SetpointStatus | None) -> str:
@@ -137,7 +138,7 @@ class View:
     def _objective(self, snapshot: Snapshot, objective: Objective) -> Text:
         share = attained(snapshot.counters, self.now.counters, objective)
         style = "" if share is None else "green" if share >= float(objective.target) else "red"
-        wish = f"  ({objective.target}% within {objective.threshold})"
+        wish = f"  ({objective.target} % within {objective.threshold})"
         return Text(percent(share), style=style) + Text(wish, style="dim")
 
 

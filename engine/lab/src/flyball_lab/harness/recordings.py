@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from flyball_engine.contract import StepKind
+from flyball_engine.figures import significant
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.virtual_time import now, run
@@ -180,7 +181,7 @@ def changed(before: Object, after: Object) -> Object:
 
 
 def _figure(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
+    return significant(value, _DIGITS)
 
 
 def _figures(part: object) -> Object:

@@ -16,6 +16,7 @@ from flyball_engine.arguments import real, whole
 from flyball_engine.batching.batch_metrics import BatchCounts
 from flyball_engine.contract import API_PORT, Env, Limits, Metric, ObjectiveSpec, Setpoint
 from flyball_engine.control.server import PortError
+from flyball_engine.figures import percent
 from flyball_lab.openai.ports import INTERRUPTED, check_ports
 from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.presets import PRESETS
@@ -164,4 +165,4 @@ def _batches(counts: BatchCounts) -> list[str]:
 
 
 def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{100 * share:.0f} %"
+    return "none" if share is None else percent(share)

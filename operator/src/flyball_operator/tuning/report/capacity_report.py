@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from flyball_engine.figures import figure
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.capacity import Balance
-from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.conditions import ConditionState, Reason
 from flyball_operator.tuning.state import TuningState
 
@@ -41,7 +41,7 @@ class CapacityReport:
         if balance.at != self._weighed:
             self._weighed_at, self._weighed = self._clock(), balance.at
         if balance.settled:
-            self._capacity, self._known = conditions.figure(balance.capacity), None
+            self._capacity, self._known = figure(balance.capacity, 2), None
 
     @property
     def _stale(self) -> bool:

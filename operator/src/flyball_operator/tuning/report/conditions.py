@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from flyball_engine.figures import figure, format_duration, significant
 from flyball_operator.api import names
-from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import (
     TUNER_CONDITIONS,
     Condition,
@@ -283,11 +284,10 @@ def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, wind
     """
     if found is None:
         return None
-    seconds = float(f"{found.longest_wait:.2g}")
     told = OrderStatus(
-        moved_behind=int(float(f"{found.moved_behind:.2g}")),
-        in_time_after_all=int(float(f"{found.in_time_after_all:.2g}")),
-        longest_wait=format_duration(seconds) if seconds > 0 else "0s",
+        moved_behind=int(significant(found.moved_behind, 2)),
+        in_time_after_all=int(significant(found.in_time_after_all, 2)),
+        longest_wait=format_duration(found.longest_wait, digits=2),
         window=window,
     )
     return before if before is not None and before.window == window and _alike(before, told) else told
@@ -342,7 +342,7 @@ def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
 
 
 def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> ConditionState:
-    arrive, carry = figure(balance.shown_arrivals), figure(balance.capacity)
+    arrive, carry = figure(balance.shown_arrivals, 2), figure(balance.capacity, 2)
     if balance.carried.reachable:
         return ConditionState("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
     unseen = ""
@@ -370,15 +370,10 @@ def _carry(number: int) -> str:
     return "carries" if number == 1 else "carry"
 
 
-def figure(value: float) -> str:
-    """A figure to two digits."""
-    return f"{float(f'{value:.2g}'):g}"
-
-
 def rounded_up(seconds: float) -> str:
     """A duration to two digits, never less than it is."""
     unit = 10.0 ** (math.floor(math.log10(max(seconds, 1e-6))) - 1)
-    return format_duration(float(f"{math.ceil(seconds / unit - 1e-9) * unit:.3g}"))
+    return format_duration(math.ceil(seconds / unit - 1e-9) * unit, digits=3)
 
 
 #: Events of a condition that turned "True" or "False".

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from flyball_engine.figures import percent
 from flyball_operator.api.v1alpha1 import Condition, ConditionType
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.ports import EventType
@@ -44,5 +45,7 @@ class EventRecorder:
                 await self._post(found[0], found[1], verdict.message)
         trusted = fit is not None and fit.trusted
         if fit is not None and trusted and not self._trusted:
-            await self._post("Normal", "ModelLearned", f"the step-time model explains steps within {fit.error:.0%}")
+            await self._post(
+                "Normal", "ModelLearned", f"the step-time model explains steps within {percent(fit.error)}"
+            )
         self._trusted = trusted

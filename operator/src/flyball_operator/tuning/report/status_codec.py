@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTime, Shed, StepBudget
+from flyball_engine.figures import figure, format_duration, percent, significant
 from flyball_engine.model import StepModel
-from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import (
     ClassDeadline,
     SetpointStatus,
@@ -125,7 +126,7 @@ def model_status(step_time: StepTimeEstimator) -> StepModelStatus:
         **_coefficients(model_spec(fit.model)).model_dump(),
         error=f"{fit.error:.2f}",
         trusted=fit.trusted,
-        steps=int(float(f"{step_time.steps:.2g}")),
+        steps=int(significant(step_time.steps, 2)),
     )
 
 
@@ -193,12 +194,12 @@ def predicted(output: ControlOutput | None) -> str:
     values = output.predicted
     named = {"ttft": values.ttft, "tpot": values.tpot, "gap": values.gap}
     shown = [f"{name} {brief(seconds)}" for name, seconds in named.items()]
-    return ", ".join([*shown, f"{output.capacity:.2g} requests/s per core"])
+    return ", ".join([*shown, f"{figure(output.capacity, 2)} requests/s per core"])
 
 
 def brief(seconds: float) -> str:
     """A duration to two digits; `unbounded` where the queue grows."""
-    return "unbounded" if seconds > 600 else format_duration(float(f"{max(seconds, 1e-6):.2g}"))
+    return "unbounded" if seconds > 600 else format_duration(max(seconds, 1e-6), digits=2)
 
 
 def came_of_it(signals: Signals, spec: TuningSpec) -> str:
@@ -214,5 +215,5 @@ def came_of_it(signals: Signals, spec: TuningSpec) -> str:
     for objective in spec.objectives:
         outcome = signals.outcomes.get(objective.id)
         if outcome is not None and outcome.total >= 1:
-            parts.append(f"{objective.name} {100 * outcome.met / outcome.total:.0f} %")
+            parts.append(f"{objective.name} {percent(outcome.met / outcome.total)}")
     return ", ".join(parts) or "no traffic"

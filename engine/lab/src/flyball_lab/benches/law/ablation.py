@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from flyball_engine.figures import percent
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures
 from flyball_lab.benches.law.kept import Kept
@@ -173,7 +174,7 @@ def _figures(shares: Mapping[str, float]) -> dict[str, float]:
         "goodput over that as it is, mean": statistics.fmean(ratios),
         f"worst ({case}, {how})": shares[worst],
         "best": max(ratios),
-        f"runs that differ by more than {NOISE:.0%}": beyond,
+        f"runs that differ by more than {percent(NOISE)}": beyond,
     }
 
 

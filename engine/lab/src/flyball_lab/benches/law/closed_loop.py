@@ -17,6 +17,7 @@ from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
 from flyball_engine.batching.outcomes import Outcome as Ended
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Metric, Setpoint
+from flyball_engine.figures import format_duration
 from flyball_lab.benches.law.plays import STEP_MARGIN
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.service_tuners import Engines, Harness
@@ -27,7 +28,6 @@ from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.virtual import Event
 from flyball_operator.api import names
-from flyball_operator.api.quantities import format_duration
 from flyball_operator.api.v1alpha1 import InferenceService, Overload
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator

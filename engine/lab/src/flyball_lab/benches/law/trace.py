@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from flyball_engine.figures import format_duration, percent
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures, compare
 from flyball_lab.benches.law.scenarios import Recorded
@@ -32,9 +33,9 @@ def _named(figures: Figures, name: str) -> Figures:
 def _told(case: Recorded, *, given: bool) -> str:
     prompt, output = (statistics.fmean(row[index] for row in case.rows) for index in (1, 2))
     ttft, tpot = OBJECTIVES[case.preset]
-    why = "as asked" if given else f"so that the engine is used to {100 * SHARE:g} % of what it carries"
+    why = "as asked" if given else f"so that the engine is used to {percent(SHARE)} of what it carries"
     many, rate = len(case.rows), len(case.rows) / case.seconds
     return (
         f"{case.name} ({why}): {many} requests in {case.seconds:.0f} s, {rate:.1f}/s of {prompt:.0f}+{output:.0f} "
-        f"tokens; objectives {ttft:g} s and {1000 * tpot:g} ms"
+        f"tokens; objectives {format_duration(ttft)} and {format_duration(tpot)}"
     )

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from flyball_engine.contract import Limits
+from flyball_engine.figures import percent
 from flyball_engine.model import StepModel
 from flyball_lab.benches.law.closed_loop import SCRAPE_SECONDS, ClosedLoop
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
@@ -52,7 +53,7 @@ class Trouble:
 
 NONE: Final = Trouble(name="undisturbed")
 TROUBLES: Final = (
-    *(Trouble(name=f"noise of {100 * noise:g} %", noise=noise) for noise in (0.05, 0.25)),
+    *(Trouble(name=f"noise of {percent(noise)}", noise=noise) for noise in (0.05, 0.25)),
     *(Trouble(name=f"a scrape every {seconds:g} s", scrape=seconds) for seconds in (1.0, 15.0, 30.0)),
     Trouble(name="30 % of the scrapes lost", dropped=0.3),
     Trouble(name="resumed with a model 3 times too slow", prior=3.0),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from flyball_engine.figures import figure, significant
 from flyball_lab.benches.engine.engines import Engines, say
 from flyball_lab.benches.engine.load import Ask, closed
 from flyball_lab.benches.live.goodput import Objectives
@@ -51,10 +52,10 @@ def calibrate(engines: Engines) -> Calibration:
         (one.ended - one.first) / (one.tokens - 1) for one in few if one.first is not None and one.ended is not None
     )
     found = Calibration(
-        Objectives(ttft=float(f"{FIRST * first:.2g}"), tpot=float(f"{TOKEN * token:.2g}")),
+        Objectives(ttft=significant(FIRST * first, 2), tpot=significant(TOKEN * token, 2)),
         {kind.name: _busy(engines, kind) for kind in KINDS},
     )
-    say(f"objectives and load: {', '.join(f'{name} {value:.3g}' for name, value in found.told.items())}")
+    say(f"objectives and load: {', '.join(f'{name} {figure(value)}' for name, value in found.told.items())}")
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import flyball_engine
 import flyball_operator
+from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import Engines, say
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import half_width, quotients
@@ -143,7 +144,7 @@ def _measured(engines: Engines, quick: bool) -> Ground:
     assert world is not None
     tuning = next(iter(world.services.values())).status.tuning
     learnt = {"trusted after s": world.trusted_at or float("nan"), "median error": float(tuning.model.error or "nan")}
-    say(f"learnt: {', '.join(f'{name} {value:.3g}' for name, value in learnt.items())}")
+    say(f"learnt: {', '.join(f'{name} {figure(value)}' for name, value in learnt.items())}")
     return Ground(calibration, tuning, learnt)
 
 

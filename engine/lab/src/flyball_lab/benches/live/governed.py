@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flyball_engine.figures import format_duration
 from flyball_lab.benches.live.goodput import Held, Objectives
 from flyball_lab.benches.live.policies import SEQS, TOKENS
 from flyball_lab.harness.engine import SERVICE
 from flyball_lab.harness.tuners import World, inference_service
-from flyball_operator.api.quantities import format_duration, parse_duration
+from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, SetpointStatus, TuningStatus
 from flyball_operator.tuning.ports import EnginePod
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from flyball_engine.figures import format_duration
 from flyball_lab.benches.live.goodput import Objectives, Played
 from flyball_lab.benches.live.load import length, phases, starts
 from flyball_lab.benches.live.policies import GOVERNED
@@ -51,7 +52,8 @@ def _body(parts: Mapping[str, Part], objectives: Objectives | None, *, quick: bo
         "same.</p>"
     )
     if objectives is not None:
-        yield f"<p>Objectives: a first token within {objectives.ttft:g} s, {1e3 * objectives.tpot:g} ms per token.</p>"
+        first, token = format_duration(objectives.ttft), format_duration(objectives.tpot)
+        yield f"<p>Objectives: a first token within {first}, {token} per token.</p>"
     if interrupted:
         yield "<p>Interrupted: only what was finished is here.</p>"
     for name, part in parts.items():
