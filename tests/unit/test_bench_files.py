@@ -82,7 +82,8 @@ class TestTheFile:
             read(tmp_path / RESULTS)
 
     def test_a_report_is_told_from_results(self, tmp_path: Path) -> None:
-        for path in Results(tmp_path).write(a_report_of_it()):
+        results = Results(tmp_path)
+        for path in (results.write(a_report_of_it()), results.write_page("<!DOCTYPE html>\n")):
             with pytest.raises(FileError, match=r"is a report; accepted: the results\.jsonl that it was made of"):
                 read(path)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flyball_lab.benches.interrupted import InterruptedPart
+from flyball_lab.benches.intervals import WIDTH
 from flyball_lab.benches.live import compare, elsewhere
 from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.command import write_report
@@ -24,7 +25,6 @@ from flyball_lab.benches.live.page import Part, page
 from flyball_lab.benches.live.policies import GOVERNED, STOCK, Policy
 from flyball_lab.benches.main import run as command
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.report.timeline import Span, Trace, held, timeline
 from flyball_lab.benches.rows import Rows
 from flyball_operator.api.v1alpha1 import DecisionStatus, Overload, SetpointStatus, StepModelStatus, TuningStatus
 
@@ -191,7 +191,7 @@ class TestTheComparison:
         assert [told[name][compare.OVER] for name in others] == [pytest.approx((3 / 1 + 3 / 2 + 3 / 3) / 3)] * len(
             others
         )
-        assert all(told[name][compare.OVER + compare.WIDTH] > 0 for name in others)
+        assert all(told[name][compare.OVER + WIDTH] > 0 for name in others)
         assert any(name.startswith("the best that never moves") for name in told)
 
     def test_it_goes_on_where_it_was_interrupted(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ class TestTheComparison:
         with pytest.raises(InterruptedPart) as stopped:
             Engine(interrupted_at=tried + 2).measure(monkeypatch, tmp_path, gate=True)
         first = stopped.value.figures
-        assert compare.OVER + compare.WIDTH not in first["256/8192"], "one repetition is whole"
+        assert compare.OVER + WIDTH not in first["256/8192"], "one repetition is whole"
         assert first["256/8192"][compare.OVER] == 3.0
         again = Engine()
         again.measure(monkeypatch, tmp_path, gate=True)
@@ -235,14 +235,6 @@ class TestTheReport:
         html = page({"gated": Part({}, {GOVERNED.name: [run]})}, OBJECTIVES, quick=False, interrupted=True)
         for words in ("max_num_scheduled_tokens", "Step budget", "beyond capacity", "per-token binds", "Interrupted"):
             assert words in html
-
-    def test_a_value_holds_until_the_next(self) -> None:
-        assert held([(0.0, 1.0), (5.0, 2.0)], until=8.0) == [(0.0, 1.0), (5.0, 1.0), (5.0, 2.0), (8.0, 2.0)]
-
-    def test_nothing_drawn_is_a_title(self) -> None:
-        drawn = timeline("empty", [Trace("a", 0, [])], [Span("calm", 0.0, 8.0)])
-        assert "empty" in drawn
-        assert "polyline" not in drawn
 
 
 class TestTheTunersSurroundings:

@@ -14,6 +14,10 @@ from typing import Final
 from scipy.special import stdtrit
 
 CONFIDENCE: Final = 0.95
+#: How the key of half of an interval ends, after the key of what it is of.
+WIDTH: Final = " ±"
+#: How keys of one seed's figures begin.
+OF_SEED: Final = "seed "
 
 
 def half_width(values: Sequence[float]) -> float | None:

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from flyball_lab.benchmark.errors import FileError, why
 from flyball_lab.benchmark.measurements import FORMAT, Measurement
-from flyball_lab.benchmark.page import page
 from flyball_lab.benchmark.report import Report
 from flyball_lab.benchmark.writing import write_all
 
@@ -92,20 +91,25 @@ class Results:
         if self._path.exists() and not (content := self._path.read_bytes()).endswith(b"\n"):
             os.truncate(self._path, content.rfind(b"\n") + 1)
 
-    def write(self, report: Report) -> tuple[Path, Path]:
-        """The report as JSON and as a page, each whole or not at all; their paths."""
-        documents = {REPORT: report.model_dump_json(indent=1) + "\n", PAGE: page(report)}
-        for name, text in documents.items():
-            partial = self.folder / f"{name}.partial"
-            with _as_file_error(self.folder / name):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                try:
-                    partial.write_text(text, encoding="utf-8")
-                    partial.replace(self.folder / name)
-                except OSError:
-                    partial.unlink(missing_ok=True)
-                    raise
-        return self.folder / REPORT, self.folder / PAGE
+    def write(self, report: Report) -> Path:
+        """Write the report as JSON, whole or not at all, and return its path. Raises FileError."""
+        return self._write(REPORT, report.model_dump_json(indent=1) + "\n")
+
+    def write_page(self, text: str) -> Path:
+        """Write the report's page, whole or not at all, and return its path. Raises FileError."""
+        return self._write(PAGE, text)
+
+    def _write(self, name: str, text: str) -> Path:
+        path, partial = self.folder / name, self.folder / f"{name}.partial"
+        with _as_file_error(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                partial.write_text(text, encoding="utf-8")
+                partial.replace(path)
+            except OSError:
+                partial.unlink(missing_ok=True)
+                raise
+        return path
 
 
 @contextlib.contextmanager

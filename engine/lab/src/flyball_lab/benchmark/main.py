@@ -17,13 +17,13 @@ from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.benchmark.control import ControlPort, Switch, check_strategies
 from flyball_lab.benchmark.endpoint import Endpoint, Served
 from flyball_lab.benchmark.errors import BenchError, ControlError, FileError, OptionError
-from flyball_lab.benchmark.files import GENERATOR_LOG, RESULTS, Results, read
+from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, Results, read
 from flyball_lab.benchmark.interrupts import SIGNALS, Interrupts, TerminatedError
 from flyball_lab.benchmark.load import Load
 from flyball_lab.benchmark.measurements import Measurement
 from flyball_lab.benchmark.options import parser, workloads_of
 from flyball_lab.benchmark.points import Effort, Point, Target, settings_of, sweep
-from flyball_lab.benchmark.report import report
+from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.sweep import Rig, measure_all
 from flyball_lab.benchmark.table import table
 from flyball_lab.benchmark.tokenizer import of_model
@@ -205,12 +205,29 @@ def _tell(measurements: Sequence[Measurement], folder: Path | None) -> Exit:
     print(table(document), end="")
     if folder is not None:
         try:
-            written = Results(folder).write(document)
+            results = Results(folder)
+            written = [results.write(document)]
+            if (text := _page(document)) is not None:
+                written.append(results.write_page(text))
         except FileError as error:
             print(f"flyball-bench: {error}", file=sys.stderr)
             return Exit.FAILED
         print(f"\nwritten: {', '.join(map(str, written))}")
     return Exit.OK
+
+
+def _page(document: Report) -> str | None:
+    """None, having said why, in a Python without the libraries of pages: one with vLLM may have neither."""
+    try:
+        from flyball_lab.benchmark.page import page  # noqa: PLC0415 – see above
+    except ModuleNotFoundError as missing:
+        print(
+            f"flyball-bench: {PAGE} is not written: this Python has no {missing.name}; "
+            "pip install 'flyball-lab' brings it",
+            file=sys.stderr,
+        )
+        return None
+    return page(document)
 
 
 def _code(interrupt: KeyboardInterrupt) -> Exit:

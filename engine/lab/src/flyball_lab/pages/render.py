@@ -6,6 +6,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from flyball_engine.figures import format_duration
 from flyball_lab.pages.theme import DARK, LIGHT
 
 _TEMPLATES: Final = Environment(
@@ -16,6 +17,7 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+_TEMPLATES.filters["duration"] = format_duration
 
 
 def render(template: str, /, **values: object) -> str:

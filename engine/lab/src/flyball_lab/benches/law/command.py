@@ -12,7 +12,6 @@ from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.benches.law.traffic import recorded
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.report.page import page
 from flyball_lab.benches.rows import KeptError
 from flyball_lab.simulator.workload import TraceError
 
@@ -62,6 +61,8 @@ def _listed(names: Iterable[str]) -> str:
 def write_report(folder: Path, said: Mapping[str, Any]) -> Path:
     """Figures as JSON and as a page; returns the page's path."""
     (folder / FIGURES).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    from flyball_lab.benches.law.page import page  # noqa: PLC0415 – its libraries are of the page alone
+
     path = folder / REPORT
     path.write_text(page(said["figures"], interrupted="interrupted" in said), encoding="utf-8")
     return path

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_lab.benches.interrupted import InterruptedPart
-from flyball_lab.benches.intervals import half_width, quotients
+from flyball_lab.benches.intervals import OF_SEED, WIDTH, half_width, quotients
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.measures import BIN, start_seconds
 from flyball_lab.benches.law.policies import (
@@ -33,13 +33,11 @@ from flyball_lab.benches.law.policies import (
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.report.page import OF_SEED
 
 #: The best of the grid without a budget for steps, behind the gate that all others have.
 PLAIN: Final = "the best limits alone"
 #: How keys end, whose figures are quotients; and half the width of their 95 % interval, where there are several seeds.
 OVER: Final = " over the oracle"
-WIDTH: Final = " ±"
 #: How keys end of which the least is the worst, and those of which the most is.
 LEAST: Final = (" of those let in",)
 MOST: Final = (" a minute", " s")

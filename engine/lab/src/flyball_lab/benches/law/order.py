@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Final
 
 from flyball_lab.benches.interrupted import InterruptedPart
-from flyball_lab.benches.intervals import quotients
+from flyball_lab.benches.intervals import OF_SEED, quotients
 from flyball_lab.benches.law.comparison import Figures
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.orders import (
@@ -37,7 +37,6 @@ from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.two_classes import TWO_CLASSES, TwoClasses
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.report.page import OF_SEED
 
 OVER: Final = " over the perfect"
 KEPT: Final = "kept of the interactive class"

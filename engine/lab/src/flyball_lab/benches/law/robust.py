@@ -13,8 +13,8 @@ from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_lab.benches.interrupted import InterruptedPart
-from flyball_lab.benches.intervals import half_width, quotients
-from flyball_lab.benches.law.comparison import WIDTH, Figures
+from flyball_lab.benches.intervals import WIDTH, half_width, quotients
+from flyball_lab.benches.law.comparison import Figures
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.runs import finish

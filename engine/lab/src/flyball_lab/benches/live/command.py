@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from flyball_lab.benches.live.compare import SOURCES, ground_key, jobs, objectives_of
 from flyball_lab.benches.live.goodput import Played
-from flyball_lab.benches.live.page import Part, page
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import KeptError, Rows
 
@@ -31,6 +30,8 @@ def write_report(folder: Path, said: Mapping[str, Any]) -> Path:
     """Figures as JSON and as a page, with what was kept of the runs; returns the page's path."""
     quick = said.get("quick", False)
     (folder / FIGURES).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    from flyball_lab.benches.live.page import Part, page  # noqa: PLC0415 – its libraries are of the page alone
+
     rows = Rows(folder, SOURCES)
     ground = rows.get(ground_key(quick=quick))
     parts = {}

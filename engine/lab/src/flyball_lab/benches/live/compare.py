@@ -21,7 +21,7 @@ import flyball_operator
 from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import Engines, say
 from flyball_lab.benches.interrupted import InterruptedPart
-from flyball_lab.benches.intervals import half_width, quotients
+from flyball_lab.benches.intervals import WIDTH, half_width, quotients
 from flyball_lab.benches.live.bed import Bed, bed
 from flyball_lab.benches.live.calibration import Calibration, calibrate
 from flyball_lab.benches.live.goodput import Objectives, Played, figures, goodput
@@ -34,7 +34,6 @@ from flyball_operator.api.v1alpha1 import TuningStatus
 Figures = dict[str, dict[str, float]]
 
 REPETITIONS: Final = 3
-WIDTH: Final = " ±"
 OVER: Final = "governed over it"
 #: The seed of the run in which the tuner learns, and whose load no counted run has.
 LEARNING_SEED: Final = 0

@@ -1,1 +1,0 @@
-"""The figures of `hack/bench law` for people: one page, nothing loaded."""
