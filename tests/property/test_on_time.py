@@ -63,8 +63,8 @@ def test_to_look_again_changes_nothing(jobs: list[tuple[int, int]]) -> None:
 
 
 @given(
-    st.lists(st.integers(1, 300), min_size=1, max_size=6),
-    st.integers(1, 60),
+    st.lists(st.integers(1, 100), min_size=1, max_size=6),
+    st.integers(5, 60),
     st.sampled_from([0.05, 0.1, 0.5]),
 )
 @settings(deadline=None)
