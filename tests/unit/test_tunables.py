@@ -10,6 +10,7 @@ import pytest
 
 from flyball_lab.benches.law.ablation import INERT, OFF, SHARES, changed, in_force, names
 from flyball_lab.benches.law.policies import play, the_law
+from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.tools import reference
 from flyball_operator import tuning
@@ -49,3 +50,11 @@ def test_the_law_runs_with_each_share_that_an_ablation_tries(name: str) -> None:
     for change in changed(name):
         with in_force(change):
             assert play(short, the_law(5.0), 1, gate=True).goodput > 0
+
+
+def test_scenarios_made_from_a_seed_are_the_same_ones_each_time_and_all_have_requests() -> None:
+    made = random_scenarios(12)
+    assert made == random_scenarios(12)
+    assert made != random_scenarios(12, seed=2)
+    assert len({case.name for case in made}) == 12
+    assert all(case.requests(1) for case in made)
