@@ -15,8 +15,8 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from flyball_operator.app.kopf_glue import WATCHED_KINDS, Watcher
-from flyball_operator.app.main import Exit
+from flyball_operator.app.kopf_glue import WATCHED_KINDS, WatchHandlers
+from flyball_operator.app.main import ExitCode
 from flyball_operator.app.watch import Watch
 from flyball_operator.kube.api import load_configuration
 from flyball_operator.kube.cache import Cache
@@ -109,7 +109,7 @@ def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tena
             expect_edits_to_be_seen(first)
             expect_well(operator)
             operator.send(signal.SIGTERM)
-            assert operator.expect_exit(within=20) == Exit.OK
+            assert operator.expect_exit(within=20) == ExitCode.OK
         finally:
             operator.stop()
 
@@ -129,7 +129,7 @@ def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three:
         other = start(three, tmp_path, name="second", resync_seconds=5)
         other.expect_ready()
         leader.send(signal.SIGTERM)
-        assert leader.expect_exit(within=20) == Exit.OK
+        assert leader.expect_exit(within=20) == ExitCode.OK
         expect_edits_to_be_seen(first)
         assert not other.watches(gone)
         three.make_again(gone)
@@ -172,7 +172,7 @@ def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: T
         for place in three.names[1:]:
             assert not operator.watches(place)
         operator.send(signal.SIGTERM)
-        assert operator.expect_exit(within=20) == Exit.OK
+        assert operator.expect_exit(within=20) == ExitCode.OK
     finally:
         operator.stop()
 
@@ -188,7 +188,7 @@ async def test_a_watch_lives_by_its_requests_and_leaves_nothing_behind(crd: Path
         listen=lambda: None,
     )
     before, open_before = asyncio.all_tasks(), sockets()
-    running = asyncio.create_task(watch.run(Watcher(Cache(), queue)))
+    running = asyncio.create_task(watch.run(WatchHandlers(Cache(), queue)))
     await asyncio.sleep(0)
     moment = 1000.0
     assert len(watch.silent()) == len(WATCHED_KINDS), "it has begun, and no request was made"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from flyball_lab.harness.waiting import eventually
-from flyball_operator.app.main import Exit
+from flyball_operator.app.main import ExitCode
 from support.cluster import apply, get, kubectl, namespace, throughout
 from support.operators import Audit, OperatorProcess, WallClock, idle_service, proxy
 
@@ -109,7 +109,7 @@ def test_the_other_takes_over(
         taken = time.monotonic() - began
         first_write = took_over(audit, place, follower, began)
         exit_code = leader.expect_exit()
-    assert exit_code == (Exit.OK if how is signal.SIGTERM else -signal.SIGKILL)
+    assert exit_code == (ExitCode.OK if how is signal.SIGTERM else -signal.SIGKILL)
     assert writers(audit, place) == [leader.name, follower.name]
     note_figure(f"another leads after {taken:.1f} s and writes after {first_write:.1f} s")
 
@@ -129,7 +129,7 @@ def test_a_leader_whose_way_to_the_server_hangs_ends_and_writes_nothing_more(
         first_write = took_over(audit, place, follower, began)
         # What was held up on its way arrives now.
         way.send_signal(signal.SIGCONT)
-        assert leader.expect_exit() == Exit.LOST
+        assert leader.expect_exit() == ExitCode.LOST
         before = len(audit.writes(place))
         eventually(lambda: len(audit.writes(place)) > before + 4, expecting="more writes of the second")
     assert writers(audit, place) == [leader.name, follower.name]
@@ -144,7 +144,7 @@ def test_a_leader_that_is_asked_to_end_does_though_its_way_to_the_server_hangs(p
             eventually(lambda: holder(place) == leader.name, expecting="it to lead")
             way.send_signal(signal.SIGSTOP)
             leader.send(signal.SIGTERM)
-            assert leader.expect_exit(within=25) == Exit.OK
+            assert leader.expect_exit(within=25) == ExitCode.OK
         finally:
             leader.stop()
 
@@ -156,7 +156,7 @@ def test_a_leader_that_was_stopped_and_goes_on_writes_nothing_more(place: str, t
         leader.send(signal.SIGSTOP)
         expect_writing(audit, place, follower)
         leader.send(signal.SIGCONT)
-        assert leader.expect_exit() == Exit.LOST
+        assert leader.expect_exit() == ExitCode.LOST
         before = len(audit.writes(place))
         eventually(lambda: len(audit.writes(place)) > before + 4, expecting="more writes of the second")
     assert writers(audit, place) == [leader.name, follower.name]
@@ -209,7 +209,7 @@ def test_a_part_that_ends_ends_its_process_and_another_takes_over(
     with pair(place, tmp_path, command=["-m", "support.crashing_operator"]) as (leader, follower), busy(place):
         expect_writing(audit, place, leader)
         trigger.touch()
-        assert leader.expect_exit() == Exit.FAILED
+        assert leader.expect_exit() == ExitCode.FAILED
         expect_writing(audit, place, follower)
     assert any("something died" in line for line in leader.trouble())
     assert writers(audit, place) == [leader.name, follower.name]
@@ -221,7 +221,7 @@ def test_a_deleted_lease_makes_no_second_leader_and_epochs_go_on_rising(place: s
         expect_writing(audit, place, leader)
         epoch = epoch_of(place)
         kubectl("delete", "lease", "flyball-operator", "-n", place)
-        assert leader.expect_exit() == Exit.LOST
+        assert leader.expect_exit() == ExitCode.LOST
         expect_writing(audit, place, follower)
         eventually(lambda: epoch_of(place) > epoch, expecting="a higher epoch in the status")
     assert writers(audit, place) == [leader.name, follower.name]

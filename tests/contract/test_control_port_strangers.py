@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from flyball_engine.contract import HEALTH_PATH, MAX_BODY_BYTES, SETPOINT_PATH, Refusal
-from flyball_lab.harness.engine import Signer, setpoint
+from flyball_lab.harness.engine import SetpointSigner, setpoint
 from flyball_lab.harness.waiting import eventually
 from support.control_port import Port, an_engine, control_port
 from support.wrong_inputs.control import BODIES
@@ -50,7 +50,7 @@ class TestTokens:
         assert port.client.read().accepted is None
 
     def test_of_another_key(self, port: Port) -> None:
-        self.expect_bad_token(port, Signer().token(self.body))
+        self.expect_bad_token(port, SetpointSigner().token(self.body))
 
     def test_for_another_service(self, port: Port) -> None:
         self.expect_bad_token(port, port.signer.token(self.body, audience="another"))

@@ -27,7 +27,7 @@ from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
     NotLeadingError,
-    RefusedError,
+    SetpointRefusedError,
     UnknownError,
     UnreachableError,
 )
@@ -51,7 +51,7 @@ def address(pod: ServedEngine) -> Address:
 
 async def refusal(call: object) -> Refusal:
     """The refusal a write ends in."""
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(SetpointRefusedError) as caught:
         await call  # type: ignore[misc]
     return caught.value.refusal
 
@@ -86,7 +86,7 @@ async def test_a_refusal_names_what_the_engine_holds() -> None:
     pod = world.engine()
     async with serving(pod), client(world.key) as engines:
         await engines.write(address(pod), setpoint(5, epoch=2))
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(SetpointRefusedError) as caught:
             await engines.write(address(pod), setpoint(9, epoch=1))
         assert caught.value.applied == Generation(epoch=2, generation=5)
 

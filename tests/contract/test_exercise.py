@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from flyball_engine.contract import Env
 from flyball_lab.benchmark.main import main
 from flyball_lab.benchmark.report import Report
-from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from support.exercises import Ended, flyball_bench
@@ -104,7 +104,7 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ControlClient, str, Path]]:
-    signer, port, control = Signer(), free_port(), free_port()
+    signer, port, control = SetpointSigner(), free_port(), free_port()
     key = written(signer.private_pem, tmp_path_factory.mktemp("key"))
     settings: dict[str, str] = {
         Env.SERVICE_UID: SERVICE,
@@ -242,7 +242,7 @@ class TestBeforeTheFirstPoint:
         refused(["--strategies=Continuous"], "--strategies: needs --signing-key", "only concurrency is swept")
 
     def test_a_key_that_the_engine_does_not_accept(self, tmp_path: Path, refused: Refused) -> None:
-        stranger = written(Signer().private_pem, tmp_path)
+        stranger = written(SetpointSigner().private_pem, tmp_path)
         refused([f"--signing-key={stranger}", "--strategies=Continuous"], "refuses the setpoint (BadToken)")
 
     def test_a_key_of_another_kind(self, tmp_path: Path, refused: Refused) -> None:

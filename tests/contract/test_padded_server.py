@@ -23,11 +23,11 @@ from flyball_engine.contract import (
     StrategyType,
 )
 from flyball_engine.knobs import Continuous, Static
-from flyball_lab.harness.engine import ControlClient, Signer, setpoint
+from flyball_lab.harness.engine import ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.padded_server import counting
 from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer
 from flyball_lab.harness.waiting import eventually
-from flyball_lab.padded.batch import Phase, Use
+from flyball_lab.padded.batch import ComputePhase, Use
 from flyball_lab.padded.metrics import COMPUTED_TOKENS
 from support.wrong_inputs.openai import PADDED
 
@@ -129,7 +129,7 @@ def test_setpoints_are_signed_moved_live_and_refused_by_name(control: ControlCli
     status, why = control.refuse(setpoint(next(numbers), batching=Batching(strategy=Continuous())))
     assert (status, why.error) == (422, Refusal.UNSUPPORTED)
     assert "batching.strategy.Continuous: a padded batch runs to the end" in why.message
-    status, why = control.refuse(wanted, token=Signer().token(wanted.model_dump_json().encode()))
+    status, why = control.refuse(wanted, token=SetpointSigner().token(wanted.model_dump_json().encode()))
     assert (status, why.error) == (401, Refusal.BAD_TOKEN)
     text = control.metrics()
     assert 'flyball_strategy{engine="0",policy="fcfs",strategy="Static"} 1.0' in text
@@ -137,7 +137,7 @@ def test_setpoints_are_signed_moved_live_and_refused_by_name(control: ControlCli
 
 
 def test_padding_is_counted(api: httpx.Client, control: ControlClient) -> None:
-    keys = [f'{COMPUTED_TOKENS}{{phase="{phase}",use="{use}"}}' for phase in Phase for use in Use]
+    keys = [f'{COMPUTED_TOKENS}{{phase="{phase}",use="{use}"}}' for phase in ComputePhase for use in Use]
     before = [sample(control.metrics(), key) for key in keys]
     api.post("/v1/completions", json={"prompt": [[1, 2, 3], [999]], "max_tokens": 3})
     after = [sample(control.metrics(), key) for key in keys]

@@ -11,8 +11,8 @@ import pytest
 
 from flyball_engine.contract import Metric, OrderCounts
 from flyball_lab.harness.engines import ServedEngine, objective, serving
-from flyball_lab.harness.plant import CPU, Phase
-from flyball_lab.harness.prometheus import Prometheus, Target, prometheus
+from flyball_lab.harness.plant import CPU, PlantPhase
+from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, World
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
@@ -31,14 +31,14 @@ CHAT: Identity = ("team", "uid-1")
 WINDOW = 3
 
 
-def target(engine: ServedEngine, **changed: str) -> Target:
+def target(engine: ServedEngine, **changed: str) -> ScrapeTarget:
     labels = {"address": f"{engine.ip}:{engine.port}", "uid": engine.service, "pod": engine.name} | changed
-    return Target(**labels)
+    return ScrapeTarget(**labels)
 
 
 @asynccontextmanager
 async def scraping(
-    folder: Path, *targets: Target, scrape: str = "500ms"
+    folder: Path, *targets: ScrapeTarget, scrape: str = "500ms"
 ) -> AsyncIterator[tuple[Prometheus, PrometheusReader]]:
     """Prometheus over targets, and a reader of it."""
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
         for seed, engine in enumerate(engines):
             engine.engine.plant.noise = engine.engine.plant.stall = 0.0
             engine.engine.set_objectives((objective(Metric.TIME_PER_OUTPUT_TOKEN, 0.06),))
-            engine.load([Phase(3600, 4, 100, 16)], seed=seed)
+            engine.load([PlantPhase(3600, 4, 100, 16)], seed=seed)
         found = await read_until(reader, lambda seen: complete(seen) and seen.cores == 2, {CHAT: 2})  # type: ignore[union-attr]
         assert isinstance(found, Signals)
         assert isinstance(found.steps, StepWindow)
@@ -113,7 +113,7 @@ async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
     world = World()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
-        pod.load([Phase(3600, 4, 100, 16)], seed=1)
+        pod.load([PlantPhase(3600, 4, 100, 16)], seed=1)
         seen = await read_until(reader, complete)
         assert isinstance(seen, Signals)
         await read_until(reader, lambda later: isinstance(later, Signals) and later.at >= seen.at + 5)
@@ -150,7 +150,7 @@ async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path)
         return isinstance(seen, Signals) and isinstance(seen.load, RequestLoad) and seen.load.refused > 0
 
     async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
-        pod.load([Phase(3600, 4, 100, 16)], seed=1)
+        pod.load([PlantPhase(3600, 4, 100, 16)], seed=1)
         found = await read_until(reader, refused)
         assert isinstance(found, Signals)
         assert found.pods == 1
@@ -189,7 +189,7 @@ async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) 
     engines = [world.engine("chat-0"), world.engine("chat-1")]
     async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
         # One has all: twice what the mean one has.
-        engines[0].load([Phase(3600, 8, 100, 64)], seed=1)
+        engines[0].load([PlantPhase(3600, 8, 100, 64)], seed=1)
         await read_until(
             reader,
             lambda seen: isinstance(seen, Signals) and isinstance(seen.load, RequestLoad) and seen.load.uneven == 2.0,

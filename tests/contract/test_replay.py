@@ -18,12 +18,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from flyball_lab.harness.engines import serving
-from flyball_lab.harness.plant import Phase
-from flyball_lab.harness.prometheus import Prometheus, Target, prometheus
+from flyball_lab.harness.plant import PlantPhase
+from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import Thinking, World, inference_service, thinking, until
 from flyball_operator.cli import main, past
 from flyball_operator.cli.replayed import Replay
-from flyball_operator.cli.span import Span, rfc3339
+from flyball_operator.cli.time_range import TimeRange, rfc3339
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -79,7 +79,7 @@ class Settled:
 
 
 #: By turns chats with long prompts, and more chats than are carried: no limits suit both.
-SHIFTING = [[Phase(12, 5, 120, 40), Phase(12, 0.8, 1500, 16)], [Phase(12, 20, 240, 40)]] * 30
+SHIFTING = [[PlantPhase(12, 5, 120, 40), PlantPhase(12, 0.8, 1500, 16)], [PlantPhase(12, 20, 240, 40)]] * 30
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Lived:
 
     decisions: list[Decision]
     arguments: tuple[str, ...]
-    span: Span
+    span: TimeRange
     url: str
 
 
@@ -98,7 +98,7 @@ def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
 
         def run(world: World) -> Prometheus:
             pods = world.engines["uid-1"]
-            targets = [Target(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
+            targets = [ScrapeTarget(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
             return stack.enter_context(prometheus(tmp_path, targets))
 
         yield run
@@ -125,7 +125,7 @@ async def live(world: World, running: Prometheus, folder: Path) -> Lived:
     # As it was applied: with what status holds now, the replay might know the answer.
     path.write_text(yaml.safe_dump(manifest(inference_service())))
     times = ("--from", rfc3339(first), "--to", rfc3339(last), "--step", "500ms")
-    span = Span(round(1000 * first), round(1000 * last), round(1000 * STEP))
+    span = TimeRange(round(1000 * first), round(1000 * last), round(1000 * STEP))
     return Lived(decisions, ("replay", "-f", str(path), "--prometheus", running.url, *times), span, running.url)
 
 

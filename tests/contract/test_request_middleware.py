@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from flyball_engine.batching.outcomes import OpenRequest, RequestLedger, Sequence
+from flyball_engine.batching.outcomes import OpenRequest, OpenSequence, RequestLedger
 from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_engine.vllm import gate
 from flyball_engine.vllm import requests as counting
@@ -43,13 +43,13 @@ class Engine:
         self.expires = True
         self.classes: list[str] = []
 
-    def start(self) -> Sequence:
+    def start(self) -> OpenSequence:
         request = counting._current.get()
         assert request is not None
         self.running.add(request)
         return self.ledger.started(request)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: OpenSequence) -> None:
         self.ledger.received(sequence, tokens=1, at=0.0, now=0.0)
         self.ledger.done(sequence, prompt=3, cached=0, now=0.0)
         self.running.discard(sequence.request)

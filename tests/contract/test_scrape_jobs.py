@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
 from flyball_lab.harness.engines import ServedEngine, serving
-from flyball_lab.harness.plant import Phase
-from flyball_lab.harness.prometheus import Job, Prometheus, prometheus
+from flyball_lab.harness.plant import PlantPhase
+from flyball_lab.harness.prometheus import Prometheus, ScrapeJob, prometheus
 from flyball_lab.harness.tuners import PATIENCE, World, until
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
@@ -24,14 +24,14 @@ from support.discovery import INIT, annotation_job, discovered, operator_target,
 
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3
-STEADY = [Phase(3600, 8, 100, 16)]
+STEADY = [PlantPhase(3600, 8, 100, 16)]
 #: A window that holds all of a short load.
 WIDE = 60
 
 
 @asynccontextmanager
 async def scraped_by(
-    folder: Path, *jobs: Job, window: int = WINDOW
+    folder: Path, *jobs: ScrapeJob, window: int = WINDOW
 ) -> AsyncIterator[tuple[Prometheus, PrometheusReader]]:
     """Prometheus with these jobs, and a reader of it."""
     with ExitStack() as stack:
@@ -104,14 +104,14 @@ async def times_counted(engine: ServedEngine, reader: PrometheusReader) -> float
             and seen.load.finished > 0.8 * plant.counts.finished
         )
 
-    engine.load([Phase(3, 16, 100, 16)])
+    engine.load([PlantPhase(3, 16, 100, 16)])
     found = await read_until(reader, counted)
     assert isinstance(found, Signals)
     assert isinstance(found.load, RequestLoad)
     return found.load.finished / plant.counts.finished
 
 
-def labelled(job: Job) -> Job:
+def labelled(job: ScrapeJob) -> ScrapeJob:
     """A job that says container and port, too."""
     named = {"container": "name", "port": "port_name"}
     more = [
@@ -197,13 +197,13 @@ async def test_a_service_s_series_of_the_operator_keep_its_namespace(tmp_path: P
         thread.join()
 
 
-def without(job: Job, *labels: str) -> Job:
+def without(job: ScrapeJob, *labels: str) -> ScrapeJob:
     """The job without what sets these labels."""
     return replace(job, relabelings=[*job.relabelings, *({"action": "labeldrop", "regex": label} for label in labels)])
 
 
 UID_LABEL = "serving_flyball_dev_service_uid"
-LACKING: list[tuple[str, Callable[[ServedEngine], list[Job]], str]] = [
+LACKING: list[tuple[str, Callable[[ServedEngine], list[ScrapeJob]], str]] = [
     ("nothing is scraped", lambda _: [], "Prometheus has no series flyball_running: no job scrapes port 8001"),
     (
         "no UID",
@@ -234,7 +234,9 @@ LACKING: list[tuple[str, Callable[[ServedEngine], list[Job]], str]] = [
 
 
 @pytest.mark.parametrize(("jobs", "said"), [case[1:] for case in LACKING], ids=[case[0] for case in LACKING])
-async def test_what_a_job_lacks_is_said(tmp_path: Path, jobs: Callable[[ServedEngine], list[Job]], said: str) -> None:
+async def test_what_a_job_lacks_is_said(
+    tmp_path: Path, jobs: Callable[[ServedEngine], list[ScrapeJob]], said: str
+) -> None:
     async with chat() as engine, scraped_by(tmp_path, *jobs(engine)) as (_, reader):
         found = await read_until(reader, lambda seen: isinstance(seen, Unobserved) and said in seen.detail)
         assert isinstance(found, Unobserved)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from flyball_engine.contract import Env, Generation, Metric, ObjectiveSpec, OnTime, OrderKnob, Refusal, Shed
-from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.simulator.presets import PRESETS
@@ -44,7 +44,7 @@ class Served:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Served]:
-    signer, port, control = Signer(), free_port(), free_port()
+    signer, port, control = SetpointSigner(), free_port(), free_port()
     environment = {
         **os.environ,
         Env.SERVICE_UID: SERVICE,
@@ -163,7 +163,7 @@ def test_signed_setpoints_move_limits_and_everything_is_counted(engine: Served) 
 
 def test_a_deadline_nobody_can_keep_is_answered_with_retry_after(engine: Served) -> None:
     shed = Shed(ttft_deadline_seconds=0.01)
-    engine.control.put(setpoint(1, step=a_budget(0.2, PRESETS["cpu-small"].law), shed=shed))
+    engine.control.put(setpoint(1, step=a_budget(0.2, PRESETS["cpu-small"].step_times), shed=shed))
     late = {"prompt": "x" * 8000, "max_tokens": 5, "stream": True}
     assert engine.api.post("/v1/completions", json=late).status_code == 200, "an idle engine serves"
     assert 'flyball_admissions_total{decision="admitted",reason="idle"} 1.0' in engine.control.metrics()
@@ -179,7 +179,7 @@ def test_a_deadline_nobody_can_keep_is_answered_with_retry_after(engine: Served)
 def test_a_response_begins_when_its_first_token_is_sure_to_come(engine: Served) -> None:
     order = OnTime(first_token_deadline_seconds=2.0)
     shed = Shed(ttft_deadline_seconds=2.0)
-    step = a_budget(0.05, PRESETS["cpu-small"].law)
+    step = a_budget(0.05, PRESETS["cpu-small"].step_times)
     answer = engine.control.put(setpoint(1, step=step, shed=shed, on_time=order))
     assert OrderKnob.ON_TIME not in answer.unsupported
 
@@ -209,7 +209,7 @@ def test_the_header_of_a_request_names_its_class(engine: Served) -> None:
 
 def test_an_unsigned_setpoint_is_refused(engine: Served) -> None:
     wanted = setpoint(1)
-    status, reason = engine.control.refuse(wanted, token=Signer().token(wanted.model_dump_json().encode()))
+    status, reason = engine.control.refuse(wanted, token=SetpointSigner().token(wanted.model_dump_json().encode()))
     assert (status, reason.error) == (401, Refusal.BAD_TOKEN)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from flyball_engine.contract import Knob, Metric, StepKind
 from flyball_lab.harness import virtual_time
 from flyball_lab.harness.engines import PlantEngine, objective, serving
-from flyball_lab.harness.plant import CPU, Phase
+from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
-    Outcome,
+    ObjectiveCounts,
     RequestLoad,
     Signals,
     StepWindow,
@@ -71,7 +71,7 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
     async with serving(*pods), thinking(world, ScriptedReader(seen())) as tuner:
         for pod in pods:
             # What is learnt first goes to one pod, and to the other once that has made steps under it.
-            pod.load([Phase(3600, 4, 100, 16)], seed=1)
+            pod.load([PlantPhase(3600, 4, 100, 16)], seed=1)
         await until("tuned", lambda: world.condition(TUNED) == ("True", "Applied"))
         live = world.tuning().setpoint
         assert {pod.limits for pod in pods} == {(live.max_num_active_seqs, live.max_num_scheduled_tokens)}
@@ -317,7 +317,7 @@ async def test_objectives_are_reported_against_their_targets() -> None:
     world = World()
     pod = world.engine()
     world.serve(inference_service(), pod)
-    counts = {"TimePerOutputToken/0.06": Outcome(970, 30), "InterTokenLatency/0.25": Outcome(9990, 10)}
+    counts = {"TimePerOutputToken/0.06": ObjectiveCounts(970, 30), "InterTokenLatency/0.25": ObjectiveCounts(9990, 10)}
     async with serving(pod), thinking(world, ScriptedReader(seen(), counts)):
         await until("reported", lambda: world.condition(ConditionType.OBJECTIVES_MET) == ("False", "Violated"))
         status = world.services["uid-1"].status

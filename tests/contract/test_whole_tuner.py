@@ -7,15 +7,15 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from flyball_lab.harness.engines import serving
-from flyball_lab.harness.plant import Phase
-from flyball_lab.harness.prometheus import Target, prometheus
+from flyball_lab.harness.plant import PlantPhase
+from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import World, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
-CHAT_AND_LONG_PROMPTS = [[Phase(3600, 5, 120, 40), Phase(3600, 0.8, 1500, 16)]]
+CHAT_AND_LONG_PROMPTS = [[PlantPhase(3600, 5, 120, 40), PlantPhase(3600, 0.8, 1500, 16)]]
 
 
 async def test_it_learns_from_scrapes_shortens_stalls_and_survives_an_outage(
@@ -24,7 +24,7 @@ async def test_it_learns_from_scrapes_shortens_stalls_and_survives_an_outage(
     world = World()
     pods = [world.engine("chat-0"), world.engine("chat-1")]
     world.serve(inference_service(), *pods)
-    targets = [Target(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
+    targets = [ScrapeTarget(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
     async with serving(*pods):
         for seed, pod in enumerate(pods):
             pod.load(CHAT_AND_LONG_PROMPTS, seed=seed)

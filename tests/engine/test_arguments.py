@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flyball_engine.contract import EXIT_REFUSED
-from flyball_lab.harness.launcher import Ended, environment, launch
+from flyball_lab.harness.launcher import LaunchResult, environment, launch
 from support.installed import Installed
 from support.wrong_inputs.command_lines import REFUSED, VLLM_ARGUMENTS, WRONG
 
@@ -101,7 +101,7 @@ def test_is_taken_with_the_users_first_and_the_owned_ones_last(
 
 
 @pytest.fixture(scope="module")
-def launches(vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ended]:
+def launches(vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, LaunchResult]:
     """The launcher's own runs, beside each other: each takes seconds to load vLLM, on one core."""
     broken = with_broken_plugin(tmp_path_factory.mktemp("broken"))
     owned = json.dumps(["--port=8000", "--no-such-argument=3"])
@@ -113,7 +113,7 @@ def launches(vllm_python: str, plugin: Path, tmp_path_factory: pytest.TempPathFa
     }
     homes = {name: tmp_path_factory.mktemp(name) for name in runs}
 
-    def run(name: str) -> Ended:
+    def run(name: str) -> LaunchResult:
         python_path, arguments = runs[name]
         return launch(
             *arguments, variables=environment(homes[name], python_path=python_path), python=vllm_python, within=300
@@ -132,7 +132,7 @@ def with_broken_plugin(folder: Path) -> Path:
     return folder
 
 
-def test_a_refusal_is_on_stderr_and_in_the_termination_log(launches: Mapping[str, Ended]) -> None:
+def test_a_refusal_is_on_stderr_and_in_the_termination_log(launches: Mapping[str, LaunchResult]) -> None:
     ended = launches["refused"]
     assert ended.code == EXIT_REFUSED
     assert "refused: " in ended.log
@@ -149,7 +149,7 @@ def test_sizes_that_contradict_each_other_are_refused_before_anything_loads(
         assert [reason.partition(":")[0] for reason in active] == ["maxNumActiveSeqs (33) is above maxNumSeqs (32)"]
 
 
-def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(launches: Mapping[str, Ended]) -> None:
+def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(launches: Mapping[str, LaunchResult]) -> None:
     ended = launches["governed"]
     assert ended.code == 0, ended.log
     assert "has no --no-such-argument: dropped" in ended.log
@@ -157,13 +157,13 @@ def test_a_governed_start_names_the_plugins_and_has_a_folder_for_state(launches:
     assert ended.out.rstrip().endswith("vllm.entrypoints.openai.api_server --dtype half --port=8000")
 
 
-def test_several_api_servers_are_started_by_vllms_own_command(launches: Mapping[str, Ended]) -> None:
+def test_several_api_servers_are_started_by_vllms_own_command(launches: Mapping[str, LaunchResult]) -> None:
     ended = launches["several"]
     assert ended.code == 0, ended.log
     assert ended.out.rstrip().endswith("flyball_engine.vllm.serve -asc 4 --port=8000")
 
 
-def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(launches: Mapping[str, Ended]) -> None:
+def test_a_plugin_that_does_not_load_leaves_plain_vllm_and_a_reason(launches: Mapping[str, LaunchResult]) -> None:
     ended = launches["broken"]
     assert ended.code == 0, ended.log
     assert (

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, Reason
+from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, AdmissionReason
 from flyball_engine.contract import (
     BatchingKnob,
     Metric,
@@ -145,7 +145,7 @@ class Gated:
             assert running.status_code == 200
             yield
 
-    def admissions(self, reason: Reason) -> int:
+    def admissions(self, reason: AdmissionReason) -> int:
         found = re.search(
             rf'flyball_admissions_total{{decision="\w+",reason="{reason.value}"}} (\S+)', self.served.control.metrics()
         )
@@ -176,7 +176,7 @@ def gated(served: Served) -> Gated:
 def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]
     gated.sheds_after(1e-3)
-    refused = gated.admissions(Reason.LATE)
+    refused = gated.admissions(AdmissionReason.LATE)
     with gated.busy():
         answer = gated.post(path, body)
     if answer.status_code == 404:
@@ -186,7 +186,7 @@ def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, rou
     error = answer.json()["error"]
     assert "overloaded" in error["message"]
     assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
-    assert gated.admissions(Reason.LATE) == refused + 1
+    assert gated.admissions(AdmissionReason.LATE) == refused + 1
 
 
 @pytest.mark.parametrize("route", GENERATING)
@@ -194,25 +194,25 @@ def test_an_idle_engine_answers_what_is_late_anyway(gated: Gated, route: str) ->
     path, body = GENERATING[route]
     gated.sheds_after(1e-3)
     eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
-    let_in = gated.admissions(Reason.IDLE)
+    let_in = gated.admissions(AdmissionReason.IDLE)
     answer = gated.post(path, body)
     if answer.status_code == 404:
         pytest.skip(f"this vLLM has no {path}")
     assert answer.status_code == 200, answer.text
-    assert gated.admissions(Reason.IDLE) == let_in + 1
+    assert gated.admissions(AdmissionReason.IDLE) == let_in + 1
 
 
 @pytest.mark.parametrize("route", GENERATING)
 def test_requests_in_time_are_answered(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]
     gated.sheds_after(1000.0)
-    let_in = gated.admissions(Reason.IN_TIME)
+    let_in = gated.admissions(AdmissionReason.IN_TIME)
     answer = gated.post(path, body)
     if answer.status_code == 404:
         pytest.skip(f"this vLLM has no {path}")
     assert answer.status_code == 200, answer.text
     assert "retry-after" not in answer.headers
-    assert gated.admissions(Reason.IN_TIME) == let_in + 1
+    assert gated.admissions(AdmissionReason.IN_TIME) == let_in + 1
 
 
 def test_the_routes_that_the_gate_is_not_asked_about_are_named(gated: Gated) -> None:
@@ -262,9 +262,9 @@ def test_of_two_long_prompts_the_one_that_is_cached_is_let_in(gated: Gated) -> N
 
 def test_a_model_nobody_trusts_refuses_nobody(gated: Gated) -> None:
     gated.sheds_after(1e-3, trusted=False)
-    let_in = gated.admissions(Reason.NO_MODEL)
+    let_in = gated.admissions(AdmissionReason.NO_MODEL)
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
-    assert gated.admissions(Reason.NO_MODEL) == let_in + 1
+    assert gated.admissions(AdmissionReason.NO_MODEL) == let_in + 1
 
 
 def test_without_a_deadline_everything_is_queued(gated: Gated) -> None:
@@ -280,18 +280,18 @@ def test_vllm_s_own_queue_limits_move_live_and_what_they_refuse_is_its_answer_an
         return
     assert served.control.read().queue == QueueLimits()
     assert served.set(queue=limited).queue == limited
-    refused = gated.admissions(Reason.QUEUE_FULL)
+    refused = gated.admissions(AdmissionReason.QUEUE_FULL)
     with gated.busy():
         for route in GENERATING.values():
             if (answer := gated.post(*route)).status_code != 404:
                 assert answer.status_code == 503, route
                 assert QUEUE_FULL_SECONDS <= int(answer.headers["Retry-After"]) <= 2 * QUEUE_FULL_SECONDS, route
                 assert "busy" in answer.json()["error"]["message"]
-        turned_away = gated.admissions(Reason.QUEUE_FULL)
+        turned_away = gated.admissions(AdmissionReason.QUEUE_FULL)
         assert turned_away > refused + 5
         assert served.set().queue == QueueLimits()
         assert gated.post("/v1/completions", COMPLETION).status_code == 200
-    assert gated.admissions(Reason.QUEUE_FULL) == turned_away
+    assert gated.admissions(AdmissionReason.QUEUE_FULL) == turned_away
 
 
 def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refused_before_they_begin(
@@ -300,10 +300,12 @@ def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refu
     # About 0.3 ms a token, as the bias finds out: 64 prompts of 900 tokens are a queue of many seconds.
     deadline = 2.0
     gated.orders_and_sheds_after(deadline, StepModel(t0=0.005, h=0.0, c1=3e-4, c2=3e-4, beta=0.0, g=0.0, kappa=1))
-    expired = gated.admissions(Reason.EXPIRED)
+    expired = gated.admissions(AdmissionReason.EXPIRED)
     load = StreamLoad(url=gated.served.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
     with load.running() as totals:
-        eventually(lambda: gated.admissions(Reason.EXPIRED) > expired + 20, expecting="some are refused", within=120)
+        eventually(
+            lambda: gated.admissions(AdmissionReason.EXPIRED) > expired + 20, expecting="some are refused", within=120
+        )
         eventually(lambda: gated.first_tokens("met", deadline) > 20, expecting="some are in time", within=120)
     assert totals.finished > 0
     assert not totals.truncated
@@ -318,7 +320,7 @@ def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refu
 def test_what_becomes_late_while_it_waits_is_refused_while_nothing_was_sent(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]
     gated.lets_nobody_run_beside_another(deadline=0.5)
-    expired, requests = gated.admissions(Reason.EXPIRED), gated.requests("refused")
+    expired, requests = gated.admissions(AdmissionReason.EXPIRED), gated.requests("refused")
     with gated.busy():
         answer = gated.post(path, body)
     if answer.status_code == 404:
@@ -328,7 +330,7 @@ def test_what_becomes_late_while_it_waits_is_refused_while_nothing_was_sent(gate
     assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
     error = answer.json()["error"]
     assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
-    assert gated.admissions(Reason.EXPIRED) == expired + 1
+    assert gated.admissions(AdmissionReason.EXPIRED) == expired + 1
     assert gated.requests("refused") == requests + 1
 
 
@@ -350,7 +352,7 @@ def test_of_a_burst_that_a_model_takes_too_lightly_each_is_answered_whole_or_ref
     believed = StepModel(t0=alone / 1000, h=0.0, c1=alone / 9000, c2=alone / 9000, beta=0.0, g=0.0, kappa=1)
     # All of them look as if they took 6.4 times as long as one, and take 64 times as long.
     gated.sheds_after(8 * alone, model=believed)
-    expired, late = gated.admissions(Reason.EXPIRED), gated.admissions(Reason.LATE)
+    expired, late = gated.admissions(AdmissionReason.EXPIRED), gated.admissions(AdmissionReason.LATE)
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     bodies = [
         {"prompt": a_prompt(100 + number, 900), "max_tokens": 8, "ignore_eos": True} | (streamed if number % 2 else {})
@@ -365,8 +367,8 @@ def test_of_a_burst_that_a_model_takes_too_lightly_each_is_answered_whole_or_ref
         assert 1 <= int(answer.headers["Retry-After"]) <= 2 * MOST_LATE_SECONDS
         assert "overloaded" in answer.json()["error"]["message"]
     assert [tokens_of(answer) for answer in whole] == [8] * len(whole)
-    expired = gated.admissions(Reason.EXPIRED) - expired
-    assert len(refused) == expired + gated.admissions(Reason.LATE) - late
+    expired = gated.admissions(AdmissionReason.EXPIRED) - expired
+    assert len(refused) == expired + gated.admissions(AdmissionReason.LATE) - late
     assert expired >= 10, "the model was right"
     assert {answer.request.content.count(b'"stream":true') for answer in refused} == {0, 1}
     # Nothing of what was refused stands in the way of the next, or holds a block.

@@ -15,10 +15,19 @@ from typing import Any
 import httpx
 import pytest
 
-from flyball_engine.contract import Batching, CoreState, OnTime, Policy, ReadBack, Refusal, StepBudget, StepKind
+from flyball_engine.contract import (
+    Batching,
+    CoreState,
+    OnTime,
+    ReadBack,
+    Refusal,
+    SchedulingPolicy,
+    StepBudget,
+    StepKind,
+)
 from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static
 from flyball_engine.model import StepModel
-from flyball_lab.harness.engine import SERVICE, ControlClient, Signer, setpoint
+from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.streams import StreamLoad, StreamTotals
 from flyball_lab.harness.vllm_server import MODEL_NAME, VllmServer, make_plugin, started
 from flyball_lab.harness.waiting import eventually
@@ -44,9 +53,9 @@ SMALL = [
 STRATEGIES = (
     Batching(strategy=Static(batch_size=8)),
     Batching(strategy=Dynamic(batch_size=8, max_delay_seconds=0.2, max_batch_tokens=600)),
-    Batching(strategy=Bucketed(batch_size=8, boundaries=(100,)), policy=Policy.PRIORITY),
+    Batching(strategy=Bucketed(batch_size=8, boundaries=(100,)), policy=SchedulingPolicy.PRIORITY),
     Batching(strategy=Bucketed(batch_size=8, sorted=True), max_concurrent_prefills=2),
-    Batching(admission_delay_seconds=0.2, no_evict=NoEvict(), policy=Policy.PRIORITY),
+    Batching(admission_delay_seconds=0.2, no_evict=NoEvict(), policy=SchedulingPolicy.PRIORITY),
     Batching(max_concurrent_prefills=1),
 )
 
@@ -378,7 +387,7 @@ def test_what_is_refused_changes_nothing(engine: Governed) -> None:
     assert held is not None
     older = setpoint(0)
     other = setpoint(held.generation, limits={"max_num_active_seqs": 8})
-    stranger = Signer().token(older.model_dump_json().encode())
+    stranger = SetpointSigner().token(older.model_dump_json().encode())
     assert engine.control.refuse(older)[1].error is Refusal.STALE_GENERATION
     assert engine.control.refuse(setpoint(held.generation + 9, epoch=0))[1].error is Refusal.STALE_EPOCH
     assert engine.control.refuse(other)[1].error is Refusal.CONFLICT

@@ -14,26 +14,26 @@ import pytest
 
 from flyball_engine.contract import Metric
 from flyball_engine.model import StepModel
-from flyball_lab.harness.plant import A100, CPU, H100, Phase, Plant
-from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_lab.harness.plant import A100, CPU, H100, EnginePlant, PlantPhase
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState
 from support.loop import Run, close, spec, warmed
 
 Note = Callable[[str], None]
 
 
-def objectives(ttft: float = 2.0, tpot: float = 0.06, gap: float | None = 0.25) -> tuple[Objective, ...]:
+def objectives(ttft: float = 2.0, tpot: float = 0.06, gap: float | None = 0.25) -> tuple[LatencyObjective, ...]:
     found = [
-        Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, ttft, 0.01),
-        Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, tpot, 0.01),
+        LatencyObjective("ttft", Metric.TIME_TO_FIRST_TOKEN, ttft, 0.01),
+        LatencyObjective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, tpot, 0.01),
     ]
-    return (*found, Objective("itl", Metric.INTER_TOKEN_LATENCY, gap, 0.01)) if gap else tuple(found)
+    return (*found, LatencyObjective("itl", Metric.INTER_TOKEN_LATENCY, gap, 0.01)) if gap else tuple(found)
 
 
-LIGHT = Phase(60, 2, 120, 40)
-CHAT_AND_LONG = [Phase(90, 4, 120, 40), Phase(90, 0.8, 1750, 16, spread=0.4)]
-CHAT_AND_FEW_LONG = [Phase(90, 2, 120, 40), Phase(90, 0.3, 1750, 16, spread=0.4)]
-WARM_UP: list[Phase | Sequence[Phase]] = [[Phase(60, 4, 120, 40), Phase(60, 0.3, 1500, 16)]]
+LIGHT = PlantPhase(60, 2, 120, 40)
+CHAT_AND_LONG = [PlantPhase(90, 4, 120, 40), PlantPhase(90, 0.8, 1750, 16, spread=0.4)]
+CHAT_AND_FEW_LONG = [PlantPhase(90, 2, 120, 40), PlantPhase(90, 0.3, 1750, 16, spread=0.4)]
+WARM_UP: list[PlantPhase | Sequence[PlantPhase]] = [[PlantPhase(60, 4, 120, 40), PlantPhase(60, 0.3, 1500, 16)]]
 
 
 @dataclass
@@ -45,18 +45,18 @@ class Pair:
 
 
 def compare(
-    load: list[Phase | Sequence[Phase]],
-    goals: tuple[Objective, ...],
+    load: list[PlantPhase | Sequence[PlantPhase]],
+    goals: tuple[LatencyObjective, ...],
     *,
     model: StepModel = CPU,
     tuning: TuningSpec | None = None,
-    warm_up: list[Phase | Sequence[Phase]] | None = None,
+    warm_up: list[PlantPhase | Sequence[PlantPhase]] | None = None,
     seed: int = 1,
 ) -> Pair:
     bounds = tuning or spec(goals)
     runs = []
     for auto in (True, False):
-        plant = Plant(model, goals, limits=bounds.envelope.upper(), noise=0.1, seed=seed)
+        plant = EnginePlant(model, goals, limits=bounds.envelope.upper(), noise=0.1, seed=seed)
         state = warmed(plant, bounds, warm_up or WARM_UP)
         plant.limits = state.limits if auto else bounds.envelope.upper()
         runs.append(close(plant, bounds, load, auto=auto, seed=seed, state=state))
@@ -81,7 +81,11 @@ def test_a_light_load_is_served_as_well_as_before() -> None:
 
 
 def test_an_overload_is_survived_no_worse_than_by_default(note_figure: Note) -> None:
-    load: list[Phase | Sequence[Phase]] = [Phase(40, 6, 100, 64), Phase(30, 18, 100, 64), Phase(60, 6, 100, 64)]
+    load: list[PlantPhase | Sequence[PlantPhase]] = [
+        PlantPhase(40, 6, 100, 64),
+        PlantPhase(30, 18, 100, 64),
+        PlantPhase(60, 6, 100, 64),
+    ]
     pairs = [compare(load, objectives(tpot=0.05), seed=seed) for seed in (1, 2, 3)]
     law, default = (
         sum(run.goodput for run in runs) / 3 for runs in zip(*((p.law, p.default) for p in pairs), strict=True)
@@ -95,7 +99,7 @@ def test_an_overload_is_survived_no_worse_than_by_default(note_figure: Note) -> 
 
 
 def test_bursts_wait_a_moment_instead_of_slowing_every_stream(note_figure: Note) -> None:
-    load: list[Phase | Sequence[Phase]] = [Phase(90, 8, 60, 64, burst=25)]
+    load: list[PlantPhase | Sequence[PlantPhase]] = [PlantPhase(90, 8, 60, 64, burst=25)]
     pairs = [compare(load, objectives(ttft=4.0, tpot=0.045), seed=seed) for seed in (1, 2, 3)]
     law = sum(pair.law.goodput for pair in pairs) / len(pairs)
     default = sum(pair.default.goodput for pair in pairs) / len(pairs)
@@ -104,14 +108,14 @@ def test_bursts_wait_a_moment_instead_of_slowing_every_stream(note_figure: Note)
 
 
 def test_at_rest_the_limits_rest() -> None:
-    pair = compare([Phase(180, 5, 120, 40)], objectives())
+    pair = compare([PlantPhase(180, 5, 120, 40)], objectives())
     assert len([d for d in pair.law.changes if d.at > pair.law.decisions[0].at + 60]) <= 8
 
 
 def test_a_slower_device_is_learnt_and_its_stalls_cut_again() -> None:
     goals = objectives()
     bounds = spec(goals)
-    plant = Plant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
+    plant = EnginePlant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
     state = warmed(plant, bounds, [CHAT_AND_FEW_LONG])
     slower = 1.7
     plant.model = replace(CPU, t0=slower * CPU.t0, c1=slower * CPU.c1, c2=slower * CPU.c2, g=slower * CPU.g)
@@ -127,10 +131,12 @@ def test_a_slower_device_is_learnt_and_its_stalls_cut_again() -> None:
 @pytest.mark.parametrize(("name", "model", "gap"), [("A100", A100, 0.15), ("H100", H100, 0.08)])
 def test_one_law_serves_other_devices_untold(name: str, model: StepModel, gap: float, note_figure: Note) -> None:
     goals = objectives(ttft=3.0, tpot=0.06, gap=gap)
-    load: list[Phase | Sequence[Phase]] = [[Phase(60, 4, 300, 200), Phase(60, 0.5, 12_000, 100, spread=0.3)]]
+    load: list[PlantPhase | Sequence[PlantPhase]] = [
+        [PlantPhase(60, 4, 300, 200), PlantPhase(60, 0.5, 12_000, 100, spread=0.3)]
+    ]
     bounds = spec(goals, seqs=(4, 256), tokens=(256, 8192))
     pair = compare(
-        load, goals, model=model, tuning=bounds, warm_up=[[Phase(60, 3, 300, 200), Phase(60, 0.3, 6000, 100)]]
+        load, goals, model=model, tuning=bounds, warm_up=[[PlantPhase(60, 3, 300, 200), PlantPhase(60, 0.3, 6000, 100)]]
     )
     note_figure(f"{name}: gaps in time {pair.default.attained('itl'):.1%} by default, {pair.law.attained('itl'):.1%}")
     assert pair.law.attained("itl") > pair.default.attained("itl")
@@ -140,7 +146,7 @@ def test_one_law_serves_other_devices_untold(name: str, model: StepModel, gap: f
 def test_a_dark_spell_changes_nothing_and_the_law_goes_on() -> None:
     goals = objectives()
     bounds = spec(goals)
-    plant = Plant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
+    plant = EnginePlant(CPU, goals, limits=bounds.envelope.upper(), noise=0.1)
     state: TuningState = warmed(plant, bounds, WARM_UP)
     plant.limits = state.limits
     close(plant, bounds, [CHAT_AND_LONG], auto=False, state=state)

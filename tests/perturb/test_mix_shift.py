@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_lab.benches.law.policies import Policy, play, policies, the_law
+from flyball_lab.benches.law.contenders import Contender, contenders, play, the_law
 from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
 
 #: A small grid: its best is nearly that of a large one.
-GRID = tuple(one for one in policies((32, 64, 256), (512, 2048, 8192)) if one.in_grid)
+GRID = tuple(one for one in contenders((32, 64, 256), (512, 2048, 8192)) if one.in_grid)
 CODE, CHAT = "code", "conversation"
 
 
@@ -31,7 +31,7 @@ def shifting(*phases: tuple[float, str]) -> Scenario:
     ids=["code and then more chats than are carried", "by turns", "chats, code, and twice as many chats"],
 )
 def test_chats_after_code_find_places(scene: Scenario, note_figure: Callable[[str], None]) -> None:
-    def goodput(policy: Policy) -> float:
+    def goodput(policy: Contender) -> float:
         return sum(play(scene, policy, seed, gate=False).goodput for seed in (1, 2)) / 2
 
     law, best = goodput(the_law(5.0)), max(map(goodput, GRID))

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from flyball_lab.benches.law.policies import Policy, play, policies, the_law
+from flyball_lab.benches.law.contenders import Contender, contenders, play, the_law
 from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
 from flyball_lab.simulator.core import Speculation
 
 #: A small grid: its best is nearly that of a large one.
-GRID = tuple(one for one in policies((32, 64, 256), (512, 2048)) if one.in_grid)
+GRID = tuple(one for one in contenders((32, 64, 256), (512, 2048)) if one.in_grid)
 
 
 def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
@@ -34,7 +34,7 @@ def drafting(rate: float, *, tpot: float, speculation: Speculation) -> Scenario:
 def test_with_drafts_the_law_is_where_the_best_limits_are(
     scene: Scenario, gate: bool, note_figure: Callable[[str], None]
 ) -> None:
-    def goodput(policy: Policy) -> float:
+    def goodput(policy: Contender) -> float:
         return play(scene, policy, 1, gate=gate).goodput
 
     law, best = goodput(the_law(5.0)), max(map(goodput, GRID))

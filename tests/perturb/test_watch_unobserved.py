@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.api import names
-from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.reader import Key
@@ -30,7 +30,7 @@ class Stream:
         self.api = MemoryApi()
         self.cache = Cache()
         self.queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
-        self.watcher = Watcher(self.cache, self.queue)
+        self.watcher = WatchHandlers(self.cache, self.queue)
         self.late: list[Event] = []
         self.resyncer = Resyncer(
             cast("KubeApi", self.api),

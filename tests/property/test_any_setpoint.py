@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, Policy, QueueKnob, Setpoint, StrategyType
+from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, SchedulingPolicy, Setpoint, StrategyType
 from flyball_lab.harness.any_setpoint import FIXED, any_setpoint
 
 DRAWN = [any_setpoint(random.Random(seed), generation=1) for seed in range(2000)]
@@ -17,7 +17,7 @@ def test_every_knob_strategy_and_policy_is_drawn() -> None:
         None,
         *StrategyType,
     }
-    assert {setpoint.batching.policy for setpoint in DRAWN} == {None, *Policy}
+    assert {setpoint.batching.policy for setpoint in DRAWN} == {None, *SchedulingPolicy}
 
 
 def test_so_are_the_ends_of_what_is_allowed() -> None:

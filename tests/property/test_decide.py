@@ -14,8 +14,8 @@ from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
+    ObjectiveCounts,
     Observation,
-    Outcome,
     RequestLoad,
     Signals,
     StepWindow,
@@ -23,7 +23,7 @@ from flyball_operator.tuning.observe.signals import (
     Unobserved,
 )
 from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
-from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 
 SOME = settings(max_examples=60)
@@ -38,7 +38,7 @@ def spans(draw: st.DrawFn, largest: int) -> Span:
 
 
 objectives = st.lists(
-    st.builds(Objective, st.sampled_from(["a", "b", "c"]), st.sampled_from(Metric), seconds, st.floats(0, 0.5)),
+    st.builds(LatencyObjective, st.sampled_from(["a", "b", "c"]), st.sampled_from(Metric), seconds, st.floats(0, 0.5)),
     max_size=4,
     unique_by=lambda objective: objective.id,
 ).map(tuple)
@@ -99,7 +99,7 @@ loads = st.builds(
     held_tokens=counts,
 )
 missing = st.builds(Unobserved, st.sampled_from(Missing), st.text(max_size=20))
-outcomes = st.builds(Outcome, counts, counts)
+outcomes = st.builds(ObjectiveCounts, counts, counts)
 
 
 @st.composite

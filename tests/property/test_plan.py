@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.planner import plan
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -38,7 +38,7 @@ specs = st.fixed_dictionaries(
 
 
 def snapshot(world: World) -> Snapshot:
-    reader = Reader(cast("KubeApi", world.api), CONFIG)
+    reader = SnapshotReader(cast("KubeApi", world.api), CONFIG)
     seen = asyncio.run(reader.read(Key(NAMESPACE, "chat"), now=world.now, epoch=Leading.epoch))
     assert seen is not None
     return seen.snapshot

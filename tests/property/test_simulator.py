@@ -10,13 +10,13 @@ from hypothesis import Phase as Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_engine.contract import Metric, ObjectiveSpec, OnTime, Policy, Shed, StepKind
+from flyball_engine.contract import Metric, ObjectiveSpec, OnTime, SchedulingPolicy, Shed, StepKind
 from flyball_lab.simulator.core import Core, Speculation
 from flyball_lab.simulator.lengths import Lognormal, Shape
 from flyball_lab.simulator.plant import CALM, Disturbances
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.virtual import Event, Run, crash, retune, run, slow_down
-from flyball_lab.simulator.workload import Phase, workload
+from flyball_lab.simulator.virtual import SimulationResult, TimedAct, crash, retune, run, slow_down
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 from support.simulated import a_budget, a_core, a_setpoint
 
 SECONDS = 60.0
@@ -38,7 +38,7 @@ class Story:
     kv_tokens: int
     patience: float
     shared: int
-    policy: Policy
+    policy: SchedulingPolicy
     speculation: Speculation | None
     active: int
     tokens: int
@@ -55,12 +55,12 @@ class Story:
             shared=self.shared,
             prefixes=3 if self.shared else 0,
         )
-        found = workload([Phase(seconds=SECONDS, rate=self.rate, shape=shape, patience=self.patience)], random)
+        found = workload([ArrivalPhase(seconds=SECONDS, rate=self.rate, shape=shape, patience=self.patience)], random)
         for request in found:
             request.priority = random.randrange(3)
         return found
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[TimedAct]:
         step = a_budget(self.budget) if self.budget else None
         found = [
             retune(5.03, a_setpoint(1, objectives=OBJECTIVES)),
@@ -82,7 +82,7 @@ class Story:
         ]
         return [*found, crash(40.4, start_seconds=3.0)] if self.crashes else found
 
-    def play(self, *, jumps: bool, disturbances: Disturbances = CALM) -> tuple[Core, Run]:
+    def play(self, *, jumps: bool, disturbances: Disturbances = CALM) -> tuple[Core, SimulationResult]:
         core = a_core(
             seqs=self.seqs,
             tokens=128,
@@ -106,7 +106,7 @@ stories = st.builds(
     kv_tokens=st.sampled_from([2000, 3000, 65_536]),
     patience=st.sampled_from([0.3, 2.0, float("inf")]),
     shared=st.sampled_from([0, 0, 40, 96]),
-    policy=st.sampled_from(Policy),
+    policy=st.sampled_from(SchedulingPolicy),
     speculation=st.sampled_from([None, None, Speculation(drafts=3, acceptance=0.6)]),
     active=st.integers(1, 16),
     tokens=st.integers(1, 200),
@@ -161,7 +161,7 @@ def test_every_request_has_an_end_and_leaves_nothing_behind(story: Story) -> Non
     assert outcomes["finished"] == sum(request.fate is Fate.FINISHED for request in played.requests)
 
 
-def expect_batches_of(core: Core, played: Run) -> None:
+def expect_batches_of(core: Core, played: SimulationResult) -> None:
     """What was counted of batches is what the requests and the steps say, drafts apart."""
     counts, requests = played.batches, played.requests
     ran = [request for request in requests if request.cached is not None]

@@ -14,7 +14,7 @@ from flyball_lab.sizing.errors import SizingError
 from flyball_lab.sizing.families import FAMILIES
 from flyball_lab.sizing.packing import NAMED
 from flyball_lab.sizing.presets import PRESETS
-from flyball_lab.sizing.request import Request
+from flyball_lab.sizing.request import SizingRequest
 from flyball_lab.sizing.roofline import Roofline
 from flyball_lab.sizing.size import size
 from support.model_configs import PUBLISHED, Config, llama
@@ -47,7 +47,7 @@ def configs(draw: st.DrawFn) -> Config:
 @given(configs(), DEVICES, st.sampled_from(sorted(PRESETS)), st.integers(1, 131_072), st.sampled_from(sorted(NAMED)))
 def test_what_is_sized_fits(config: Config, device: Any, preset: str, context: int, weights: str) -> None:
     try:
-        found = size(config, device, Request(preset=preset, context=context, weights=weights))
+        found = size(config, device, SizingRequest(preset=preset, context=context, weights=weights))
     except SizingError:
         return
     memory = found.memory
@@ -61,7 +61,7 @@ def test_more_memory_never_holds_less(config: Config, less: int, more: int, cont
     held = []
     for gibibytes in sorted((less, more)):
         try:
-            found = size(config, plain(gibibytes * GIB), Request(context=context))
+            found = size(config, plain(gibibytes * GIB), SizingRequest(context=context))
         except SizingError:
             held.append((0, 0.0))
         else:
@@ -89,7 +89,7 @@ def test_the_step_model_is_the_roofline_of_a_dense_model(
 def answered(config: object) -> None:
     """A size, or an error in words."""
     try:
-        assert size(config, plain(4096 * GIB), Request()).parameters > 0
+        assert size(config, plain(4096 * GIB), SizingRequest()).parameters > 0
     except SizingError as error:
         complete = bool(error.field and error.problem and error.accepted)
     else:

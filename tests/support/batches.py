@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball_engine.batching.strategies import BatchDecision, Scene, Waiting, decide
+from flyball_engine.batching.strategies import BatchDecision, SchedulerState, Waiting, decide
 from flyball_engine.knobs import Batching
 
 
@@ -88,9 +88,9 @@ class Bench:
             job.steps += 1
         self.running = [job for job in self.running if job.steps < job.output]
 
-    def _scene(self) -> Scene:
+    def _scene(self) -> SchedulerState:
         begun = (*self.running, *self.preempted)
-        return Scene(
+        return SchedulerState(
             now=self.now,
             queue=(Waiting(name=job.name, arrived=job.arrived, **self._sizes(job)) for job in self.waiting),
             running=len(self.running),

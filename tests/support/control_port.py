@@ -19,7 +19,7 @@ from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
-from flyball_lab.harness.engine import SERVICE, ControlClient, Signer
+from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner
 from support.plain_scheduler import GovernedCore, PlainEngine
 
 
@@ -31,7 +31,7 @@ class Port:
     ledger: RequestLedger
     address: tuple[str, int]
     client: ControlClient
-    signer: Signer = field(default_factory=Signer)
+    signer: SetpointSigner = field(default_factory=SetpointSigner)
 
 
 def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
@@ -47,7 +47,7 @@ def control_port(
     engine: PlainEngine, *, public_pem: str | None = "", timeout: float = 5.0, body_timeout: float = 5.0
 ) -> Iterator[Port]:
     """Serve `engine`; `public_pem` None is a pod without a key, empty the test's own."""
-    signer, ledger = Signer(), RequestLedger()
+    signer, ledger = SetpointSigner(), RequestLedger()
     sock = bind("127.0.0.1", 0)
     address = sock.getsockname()
     stop: asyncio.Future[None] | None = None

@@ -16,7 +16,7 @@ import yaml
 from flyball_engine.contract import CONTROL_PORT
 from flyball_lab.harness.engines import ServedEngine
 from flyball_lab.harness.ports import free_port
-from flyball_lab.harness.prometheus import ADDRESS, Job
+from flyball_lab.harness.prometheus import ADDRESS, ScrapeJob
 from flyball_lab.harness.tuners import inference_service
 from flyball_lab.repository import ROOT
 from flyball_operator.reconcile.plan import pod as pods
@@ -64,7 +64,7 @@ def discovered(engine: ServedEngine, *, namespace: str = "team", uid: str | None
     return targets
 
 
-def annotation_job(targets: Sequence[Mapping[str, str]], *, scrape: str | None = None) -> Job:
+def annotation_job(targets: Sequence[Mapping[str, str]], *, scrape: str | None = None) -> ScrapeJob:
     """The job `kubernetes-pods` of the community's chart `prometheus`, as of its version 29.27."""
     annotation = f"{_META}pod_annotation_prometheus_io_"
     port = [f"{annotation}port", f"{_META}pod_ip"]
@@ -96,7 +96,7 @@ def annotation_job(targets: Sequence[Mapping[str, str]], *, scrape: str | None =
         },
         {"source_labels": [f"{_META}pod_node_name"], "target_label": "node"},
     ]
-    return Job("kubernetes-pods", targets, relabelings, honor_labels=True, scrape=scrape)
+    return ScrapeJob("kubernetes-pods", targets, relabelings, honor_labels=True, scrape=scrape)
 
 
 def operator_target(address: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _chart() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((ROOT / "tests/golden/chart/cluster.yaml").read_text()))
 
 
-def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-engines") -> list[Job]:
+def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-engines") -> list[ScrapeJob]:
     """The jobs that the Prometheus operator makes of a PodMonitor of the chart: one for each port."""
     (monitor,) = (one for one in _chart() if one["kind"] == "PodMonitor" and one["metadata"]["name"] == name)
     spec, meta = monitor["spec"], monitor["metadata"]
@@ -128,7 +128,7 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
     ]
     job = f"{meta['namespace']}/{meta['name']}"
     return [
-        Job(
+        ScrapeJob(
             f"podMonitor/{job}/{number}",
             targets,
             [

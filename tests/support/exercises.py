@@ -13,21 +13,21 @@ from typing import Self
 
 from flyball_engine.contract import StrategyType
 from flyball_lab.benchmark.measurements import Measurement, Utilisation
-from flyball_lab.benchmark.points import Point, Setting, Workload, WorkloadName
+from flyball_lab.benchmark.points import EngineSetting, Point, PromptMix, WorkloadName
 from flyball_lab.benchmark.requests import Percentiles
 from flyball_lab.repository import ROOT
 
 #: A generator where there is no vLLM.
 STAND_IN = ROOT / "tests/support/stand_in"
-UNIFORM = Workload(name=WorkloadName.UNIFORM, input_tokens=64, output_tokens=32, spread=0.0)
-MIXED = Workload(name=WorkloadName.MIXED, input_tokens=64, output_tokens=32, spread=0.9)
+UNIFORM = PromptMix(name=WorkloadName.UNIFORM, input_tokens=64, output_tokens=32, spread=0.0)
+MIXED = PromptMix(name=WorkloadName.MIXED, input_tokens=64, output_tokens=32, spread=0.9)
 
 
 def a_point(
     concurrency: int = 1,
     *,
     strategy: StrategyType | None = None,
-    workload: Workload = UNIFORM,
+    workload: PromptMix = UNIFORM,
     label: str = "",
     endpoint: str = "http://127.0.0.1:8000",
 ) -> Point:
@@ -36,7 +36,7 @@ def a_point(
         model="chat",
         label=label,
         workload=workload,
-        setting=Setting(strategy=strategy),
+        setting=EngineSetting(strategy=strategy),
         concurrency=concurrency,
         requests=4 * concurrency,
     )

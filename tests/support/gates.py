@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from flyball_engine.batching.gate import Admitted, Arrival, CoreLoad, Gate, Reason
+from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, CoreLoad, Gate
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
@@ -53,7 +53,9 @@ class GatedCores:
     def ask(self, prompt: int, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> Admitted:
         return self.gate.decide(Arrival(prompt, cached), now=now)
 
-    def expect(self, prompt: int, reason: Reason, *, cached: tuple[int, ...] | None = None, now: float = 0.0) -> None:
+    def expect(
+        self, prompt: int, reason: AdmissionReason, *, cached: tuple[int, ...] | None = None, now: float = 0.0
+    ) -> None:
         assert self.ask(prompt, cached=cached, now=now).reason is reason
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flyball_lab.harness.plant import Counts, Observer, Phase, Plant, arrivals
+from flyball_lab.harness.plant import EnginePlant, Observer, PlantCounters, PlantPhase, arrivals
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
 
 
@@ -16,7 +16,7 @@ from flyball_operator.tuning.state import Decision, TuningState, start
 class Run:
     """A finished run: the plant with its counters, every decision, and the final state."""
 
-    plant: Plant
+    plant: EnginePlant
     decisions: list[Decision]
     state: TuningState
     offered: int
@@ -40,16 +40,16 @@ class Run:
 
 
 def spec(
-    objectives: Sequence[Objective], *, seqs: tuple[int, int] = (4, 128), tokens: tuple[int, int] = (128, 2048)
+    objectives: Sequence[LatencyObjective], *, seqs: tuple[int, int] = (4, 128), tokens: tuple[int, int] = (128, 2048)
 ) -> TuningSpec:
     """What the law may use."""
     return TuningSpec(Mode.AUTO, Envelope(Span(*seqs), Span(*tokens)), tuple(objectives))
 
 
 def close(
-    plant: Plant,
+    plant: EnginePlant,
     tuning: TuningSpec,
-    phases: Sequence[Phase | Sequence[Phase]],
+    phases: Sequence[PlantPhase | Sequence[PlantPhase]],
     *,
     auto: bool = True,
     seed: int = 1,
@@ -59,7 +59,7 @@ def close(
     """Run the phases; with `auto` the law moves the plant's limits every tick, else they stay."""
     queue = arrivals(phases, seed=seed)
     offered = len(queue)
-    seconds = sum(p.seconds if isinstance(p, Phase) else max(one.seconds for one in p) for p in phases)
+    seconds = sum(p.seconds if isinstance(p, PlantPhase) else max(one.seconds for one in p) for p in phases)
     state, observer, decisions = state or start(tuning), Observer(plant), []
     origin = plant.now
     for request in queue:
@@ -76,9 +76,9 @@ def close(
 
 
 def warmed(
-    plant: Plant, tuning: TuningSpec, phases: Sequence[Phase | Sequence[Phase]], *, seed: int = 7
+    plant: EnginePlant, tuning: TuningSpec, phases: Sequence[PlantPhase | Sequence[PlantPhase]], *, seed: int = 7
 ) -> TuningState:
     """The state after a warm-up, with the plant's counts begun anew."""
     state = close(plant, tuning, phases, seed=seed).state
-    plant.counts = Counts()
+    plant.counts = PlantCounters()
     return state

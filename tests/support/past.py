@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.engines import START
-from flyball_lab.harness.plant import CPU, Observer, Phase, Plant, arrivals
+from flyball_lab.harness.plant import CPU, EnginePlant, Observer, PlantPhase, arrivals
 from flyball_lab.harness.tuners import inference_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID
-from flyball_operator.prometheus.recorded import Header, Recording
+from flyball_operator.prometheus.recorded import Header, RecordingSource
 from flyball_operator.tuning.observe.signals import RequestLoad, Signals, StepWindow
 from flyball_operator.tuning.spec import tuning_spec
 
 #: 2026-09-21T14:13:20Z.
 BEGAN = 1_790_000_000.0
 STEP = 5
-CHAT_AND_LONG_PROMPTS = [[Phase(3600, 5, 120, 40), Phase(3600, 0.8, 1500, 16)]]
+CHAT_AND_LONG_PROMPTS = [[PlantPhase(3600, 5, 120, 40), PlantPhase(3600, 0.8, 1500, 16)]]
 
 
 def manifest(service: InferenceService | None = None, **changes: Any) -> dict[str, Any]:
@@ -99,15 +99,15 @@ def recording(
     *,
     seconds: int = 180,
     blind: tuple[int, int] = (0, 0),
-    load: Sequence[Phase | Sequence[Phase]] = CHAT_AND_LONG_PROMPTS,
+    load: Sequence[PlantPhase | Sequence[PlantPhase]] = CHAT_AND_LONG_PROMPTS,
 ) -> Path:
     """A recording of a service whose engine ran at its start values; not scraped between the `blind` seconds."""
     service = inference_service()
     meta = service.metadata
-    plant = Plant(CPU, tuning_spec(service.spec).objectives, limits=START)
+    plant = EnginePlant(CPU, tuning_spec(service.spec).objectives, limits=START)
     requests, observer = arrivals(load), Observer(plant)
     source = _Answers(meta.namespace, meta.uid)
-    file = Recording(source, path.open("x"), Header(manifest(service), float(STEP)))
+    file = RecordingSource(source, path.open("x"), Header(manifest(service), float(STEP)))
     for second in range(STEP, seconds + 1, STEP):
         plant.run(second, requests)
         observer.scrape()

@@ -274,7 +274,7 @@ class GovernedCore:
 
 
 class PlainEngine:
-    """Governed cores behind the control server's `Engine` protocol."""
+    """Governed cores behind the control server's `TunableEngine` protocol."""
 
     version = "plain 1"
 

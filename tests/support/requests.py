@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flyball_engine.batching.outcomes import DEFAULT_CAPACITY, End, LedgerCounts, OpenRequest, RequestLedger, Sequence
+from flyball_engine.batching.outcomes import (
+    DEFAULT_CAPACITY,
+    End,
+    LedgerCounts,
+    OpenRequest,
+    OpenSequence,
+    RequestLedger,
+)
 from flyball_engine.contract import Metric, ObjectiveSpec
 
 #: The core's clock minus the server's.
@@ -25,7 +32,7 @@ class Client:
 
     ledger: RequestLedger
     request: OpenRequest
-    sequences: list[Sequence] = field(default_factory=list)
+    sequences: list[OpenSequence] = field(default_factory=list)
 
     def reaches_engine(self, sequences: int = 1) -> Client:
         """Its prompt goes to the engine as so many sequences."""

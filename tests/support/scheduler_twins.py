@@ -20,14 +20,14 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, batch_counts
 from flyball_engine.batching.limits import RequestedLimits, Sizes
 from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
-from flyball_engine.contract import Limits, Policy, Setpoint
+from flyball_engine.contract import Limits, SchedulingPolicy, Setpoint
 from flyball_engine.vllm.plugin import failure, register
 from flyball_lab.harness import scheduler_story, story_scheduler
 from flyball_lab.harness.model_runner import request_of
 from flyball_lab.harness.story import Story
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.requests import Request
-from flyball_lab.simulator.scheduler import Plan, Scheduler
+from flyball_lab.simulator.scheduler import Scheduler, StepPlan
 
 MODEL_LEN = 1024
 
@@ -43,7 +43,7 @@ class Twin:
         )
         # One block of vLLM's is never given to a request.
         kv_tokens = (story.blocks - 1) * BLOCK_TOKENS
-        self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=Policy(story.policy))
+        self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=SchedulingPolicy(story.policy))
         start = RequestedLimits(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
         self.governed = SetpointEnforcer(sizes, start)
         self.batches = BatchMetrics(story.max_num_seqs)
@@ -67,7 +67,7 @@ class Twin:
         """What was counted of batches, but for times: here nothing takes any."""
         return _timeless(batch_counts(self.batches.sums))
 
-    def _count(self, plan: Plan, ended: Sequence[Request]) -> None:
+    def _count(self, plan: StepPlan, ended: Sequence[Request]) -> None:
         """As the simulated core does."""
         step, joined = plan.step, ((request, request.prompt) for request in plan.admitted)
         self.batches.preempted(len(plan.preempted))
@@ -84,7 +84,7 @@ def _timeless(counts: BatchCounts) -> dict[str, Any]:
     return {name: value for name, value in asdict(counts).items() if name not in times}
 
 
-class Real(scheduler_story.Engine):
+class Real(scheduler_story.CoreLoop):
     """vLLM's own, with prompts that are told from outside."""
 
     def put(self, number: int, *, prompt: int, output: int, priority: int) -> None:

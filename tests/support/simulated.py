@@ -13,19 +13,21 @@ from flyball_engine.contract import (
     ModelSpec,
     ObjectiveSpec,
     OnTime,
-    Policy,
     RequestClass,
+    SchedulingPolicy,
     Setpoint,
     Shed,
     StepBudget,
 )
 from flyball_engine.model import StepModel
 from flyball_lab.simulator.core import Core, CoreConfig, Speculation
-from flyball_lab.simulator.plant import CALM, Disturbances, Law, Plant
+from flyball_lab.simulator.plant import CALM, Disturbances, Plant, StepTimes
 from flyball_lab.simulator.requests import Prefix, Request
 
 #: A step takes 10 ms, and 1 ms more for each token beyond 64; decodes pay for the KV they read.
-LAW = Law(model=StepModel(t0=10e-3, h=4e-3, c1=0.0, c2=1e-3, beta=1e-4, g=1e-8, kappa=64), kv_token=1e-6, reread=1e-6)
+STEP_TIMES = StepTimes(
+    model=StepModel(t0=10e-3, h=4e-3, c1=0.0, c2=1e-3, beta=1e-4, g=1e-8, kappa=64), kv_token=1e-6, reread=1e-6
+)
 SERVICE = "uid-1"
 
 
@@ -35,9 +37,9 @@ def a_core(
     tokens: int = 128,
     kv_tokens: int = 65_536,
     model_len: int = 4096,
-    policy: Policy = Policy.FCFS,
+    policy: SchedulingPolicy = SchedulingPolicy.FCFS,
     speculation: Speculation | None = None,
-    law: Law = LAW,
+    step_times: StepTimes = STEP_TIMES,
     disturbances: Disturbances = CALM,
     jumps: bool = True,
     seed: int = 1,
@@ -45,7 +47,7 @@ def a_core(
     random = Random(seed)
     sizes = Sizes(max_num_seqs=seqs, max_num_batched_tokens=tokens, max_model_len=model_len)
     config = CoreConfig(sizes=sizes, kv_tokens=kv_tokens, policy=policy, speculation=speculation)
-    return Core(config, Plant(law, random, disturbances), random, jumps=jumps)
+    return Core(config, Plant(step_times, random, disturbances), random, jumps=jumps)
 
 
 def a_request(prompt: int = 32, output: int = 8, *, at: float = 0.0, shared: int = 0, **more: object) -> Request:
@@ -62,9 +64,9 @@ def submitted(core: Core, *requests: Request) -> list[Request]:
     return list(requests)
 
 
-def a_budget(seconds: float, law: Law = LAW) -> StepBudget:
-    """With the plant's own law, but for what no model has."""
-    model = ModelSpec(id="true", trusted=True, **asdict(law.model))
+def a_budget(seconds: float, step_times: StepTimes = STEP_TIMES) -> StepBudget:
+    """With the plant's own step times, but for what no model has."""
+    model = ModelSpec(id="true", trusted=True, **asdict(step_times.model))
     return StepBudget(seconds=seconds, model=model)
 
 

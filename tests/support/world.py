@@ -13,7 +13,7 @@ from flyball_operator.api import names
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
-from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     ENDPOINT_SLICES,
@@ -68,7 +68,7 @@ class World:
         )
         self.reconciler = Reconciler(
             api=api,
-            reader=Reader(api, self.config),
+            reader=SnapshotReader(api, self.config),
             leadership=Leading(),
             events=events,
             metrics=Metrics(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.contract import AnyKnob, Generation, Knob, Refusal, Setpoint
-from flyball_engine.control.acceptance import STATUS, Refused, check_not_overtaken, judge
+from flyball_engine.control.acceptance import STATUS, SetpointRefused, check_not_overtaken, judge
 from flyball_lab.harness.engine import SERVICE, setpoint
 
 HELD = setpoint(7, epoch=3, limits={"max_num_active_seqs": 8})
@@ -15,7 +15,7 @@ def offer(offered: Setpoint, *, held: Setpoint | None = HELD, unsupported: dict[
     """What becomes of an offer, in a word."""
     try:
         verdict = judge(held=held, offered=offered, service=SERVICE, unsupported=unsupported or {})
-    except Refused as refused:
+    except SetpointRefused as refused:
         return refused.refusal.value
     return "renewed" if verdict.renewal else "accepted"
 
@@ -42,7 +42,7 @@ def test_the_first_offer_is_accepted_whatever_its_order() -> None:
 
 
 def test_a_knob_that_cannot_be_moved_is_refused_by_name() -> None:
-    with pytest.raises(Refused, match="long_prefill_token_threshold: chunked prefill is off"):
+    with pytest.raises(SetpointRefused, match="long_prefill_token_threshold: chunked prefill is off"):
         judge(
             held=None,
             offered=setpoint(1, limits={"long_prefill_token_threshold": 64}),
@@ -57,7 +57,7 @@ def test_a_knob_that_cannot_be_moved_does_not_matter_if_it_is_left_out() -> None
 
 
 def test_a_core_that_went_further_refuses_for_the_server() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(SetpointRefused) as refused:
         check_not_overtaken(setpoint(4, epoch=2), Generation(epoch=2, generation=5))
     assert refused.value.refusal is Refusal.STALE_GENERATION
     check_not_overtaken(setpoint(4, epoch=2), Generation(epoch=2, generation=4))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.batching.strategies import BatchDecision
-from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, StrategyType
+from flyball_engine.contract import Batching, BatchingKnob, Knob, SchedulingPolicy, StrategyType
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.knobs import Bucketed, Dynamic, NoEvict, Static, Strategy
 from flyball_engine.vllm import admission
@@ -41,12 +41,12 @@ def joins(core: GovernedCore, *, seconds: float = 0.1) -> list[str]:
 
 def test_the_strategy_in_force_is_read_back(core: GovernedCore) -> None:
     assert core.report().state.strategy is StrategyType.CONTINUOUS
-    use(core, Static(batch_size=2), policy=Policy.PRIORITY)
+    use(core, Static(batch_size=2), policy=SchedulingPolicy.PRIORITY)
     state = core.report().state
-    assert (state.strategy, state.policy) == (StrategyType.STATIC, Policy.PRIORITY)
+    assert (state.strategy, state.policy) == (StrategyType.STATIC, SchedulingPolicy.PRIORITY)
     use(core, number=2)
     state = core.report().state
-    assert (state.strategy, state.policy) == (StrategyType.CONTINUOUS, Policy.FCFS)
+    assert (state.strategy, state.policy) == (StrategyType.CONTINUOUS, SchedulingPolicy.FCFS)
 
 
 def test_a_static_batch_shuts_the_gate_behind_it(core: GovernedCore) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.prometheus.answers import BadAnswerError, Figure, figures, ran_of, signals_of, step_window
+from flyball_operator.prometheus.answers import BadVectorError, Figure, figures, ran_of, signals_of, step_window
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
 from flyball_operator.tuning.observe.signals import CellKey, Missing, RequestLoad, Signals, StepWindow, Sums, Unobserved
 
@@ -80,14 +80,14 @@ class TestVectors:
 
     @pytest.mark.parametrize("value", [1.5, None, "1" * 65])
     def test_what_is_no_vector_is_refused(self, value: object) -> None:
-        with pytest.raises(BadAnswerError, match="not an instant vector"):
+        with pytest.raises(BadVectorError, match="not an instant vector"):
             figures([self.sample(value)])
 
     @pytest.mark.parametrize(
         "answer", [None, {}, [1], [{"metric": {"a": 1}, "value": [1, "1"]}], [{"value": [1, "1"]}]]
     )
     def test_another_form_is_refused(self, answer: object) -> None:
-        with pytest.raises(BadAnswerError):
+        with pytest.raises(BadVectorError):
             figures(answer)
 
 

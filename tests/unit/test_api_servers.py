@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.batching.gate import Gate, Reason
+from flyball_engine.batching.gate import AdmissionReason, Gate
 from flyball_engine.batching.outcomes import MET, End, Outcome, RequestLedger
 from flyball_engine.contract import Metric, Setpoint
 from flyball_engine.control.api_servers import STARTING_SECONDS, ApiServers, Follower
@@ -81,7 +81,7 @@ def test_counts_are_those_of_all(tmp_path: Path) -> None:
     assert counts.objectives[FIRST_TOKEN.id, MET] == 7
     assert counts.all_objectives[FIRST_TOKEN.id, MET] == 7
     assert (counts.generated_tokens, counts.prompt_tokens, counts.cached_prompt_tokens) == (7, 70, 28)
-    assert engine.servers.counts[Reason.QUEUE_FULL] == 1
+    assert engine.servers.counts[AdmissionReason.QUEUE_FULL] == 1
 
 
 def test_each_setpoint_is_followed_once_and_a_renewal_anew(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Limits, StepKind
 from flyball_lab.baselines import ppas
 from flyball_lab.baselines.aimd import Aimd
-from flyball_lab.baselines.baseline import Baseline, Bounds, Window
+from flyball_lab.baselines.baseline import Baseline, SearchBounds, Window
 from flyball_lab.baselines.binary_search import BinarySearch
 from flyball_lab.baselines.gradient import Gradient2
 from flyball_lab.baselines.loop import Opponent, pressed
@@ -25,7 +25,7 @@ from flyball_operator.tuning.spec import Span
 
 #: A minute within what the engine carries.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
-BOUNDS = Bounds(Span(4, 256), Span(128, 8192), token_objective=0.030)
+BOUNDS = SearchBounds(Span(4, 256), Span(128, 8192), token_objective=0.030)
 
 
 def a_window(
@@ -236,7 +236,7 @@ class TestTheLoop:
     def test_limits_that_move_are_in_force(self) -> None:
         requests, core = CALM.requests(1), CALM.core(1)
         opponent = Opponent(Recorder(), requests, told=lambda limits: CALM.setpoint(limits, gate=False))
-        opponent.baseline = Aimd(Bounds(Span(4, 256), Span(128, 8192), token_objective=1e-6), 256)
+        opponent.baseline = Aimd(SearchBounds(Span(4, 256), Span(128, 8192), token_objective=1e-6), 256)
         run(core, requests, until=70.0, events=opponent.events(70.0))
         assert len(opponent.changes) > 10
         shown = core.governed.shown(core.scheduler.batch())

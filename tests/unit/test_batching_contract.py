@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, QueueKnob, QueueLimits, Setpoint
-from flyball_engine.control.acceptance import Refused, judge
+from flyball_engine.contract import Batching, BatchingKnob, Knob, QueueKnob, QueueLimits, SchedulingPolicy, Setpoint
+from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static, knob_named
 from flyball_lab.harness.engine import SERVICE, setpoint
 
@@ -88,7 +88,7 @@ def test_a_setpoint_names_all_it_asks_for() -> None:
         admission_delay_seconds=0.1,
         no_evict=NoEvict(),
         max_concurrent_prefills=2,
-        policy=Policy.PRIORITY,
+        policy=SchedulingPolicy.PRIORITY,
     )
     queue = QueueLimits(max_num_queued_reqs=9, max_num_queued_tokens=9000)
     asked = setpoint(1, limits={"num_speculative_tokens": 2}, batching=batching, queue=queue).asks()
@@ -107,7 +107,7 @@ def test_a_setpoint_names_all_it_asks_for() -> None:
     ],
 )
 def test_what_an_engine_lacks_is_refused_by_name(batching: Batching, knob: BatchingKnob) -> None:
-    with pytest.raises(Refused, match=f"{knob.value}: not here"):
+    with pytest.raises(SetpointRefused, match=f"{knob.value}: not here"):
         judge(held=None, offered=setpoint(1, batching=batching), service=SERVICE, unsupported={knob: "not here"})
     judge(held=None, offered=setpoint(1), service=SERVICE, unsupported={knob: "not here"})
 

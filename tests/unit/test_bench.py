@@ -13,16 +13,16 @@ import pytest
 
 from flyball_engine.contract import Limits, OnTime, Setpoint, Shed, StepBudget, StrategyType
 from flyball_lab.benchmark import options as bench_options
-from flyball_lab.benchmark.advice import Work, advise
+from flyball_lab.benchmark.advice import AdviceTopic, advise
 from flyball_lab.benchmark.control import setpoint_of
-from flyball_lab.benchmark.files import RESULTS, Results
+from flyball_lab.benchmark.files import RESULTS, ResultsFile
 from flyball_lab.benchmark.knee import knee
 from flyball_lab.benchmark.main import main
-from flyball_lab.benchmark.measurements import Sample, measure, utilisation
+from flyball_lab.benchmark.measurements import EngineSample, measure, utilisation
 from flyball_lab.benchmark.page import page
-from flyball_lab.benchmark.points import Effort, Setting, Target, settings_of, sweep, time_left
+from flyball_lab.benchmark.points import Effort, EngineSetting, MeasuredEngine, settings_of, sweep, time_left
 from flyball_lab.benchmark.report import Report, report
-from flyball_lab.benchmark.requests import Request
+from flyball_lab.benchmark.requests import RequestRecord
 from flyball_lab.benchmark.series import series_of
 from flyball_lab.benchmark.table import ABSENT, table
 from flyball_lab.harness.story import a_model
@@ -35,10 +35,10 @@ BATCHING = {1: (100.0, 1.0), 4: (380.0, 1.05), 16: (1200.0, 1.3), 64: (1900.0, 3
 CONTINUOUS, STATIC = StrategyType.CONTINUOUS, StrategyType.STATIC
 
 
-def a_request(ttft: float, gaps: tuple[float, ...], *, error: str = "") -> Request:
+def a_request(ttft: float, gaps: tuple[float, ...], *, error: str = "") -> RequestRecord:
     """Of ten tokens that were asked for."""
     output = len(gaps) + 1 if ttft else 0
-    return Request(
+    return RequestRecord(
         start=0, ttft=ttft, gaps=gaps, prompt_tokens=5, output_tokens=output, expected_tokens=10, error=error
     )
 
@@ -46,7 +46,7 @@ def a_request(ttft: float, gaps: tuple[float, ...], *, error: str = "") -> Reque
 class TestThePoints:
     def test_settings_change_innermost_and_every_point_has_a_key_of_its_own(self) -> None:
         points = sweep(
-            Target(endpoint="http://e", model="m"),
+            MeasuredEngine(endpoint="http://e", model="m"),
             workloads=[UNIFORM, MIXED],
             settings=settings_of([CONTINUOUS, STATIC], batch_size=None, max_delay_seconds=0.1),
             concurrencies=[1, 16],
@@ -77,12 +77,15 @@ class TestThePoints:
 
     def test_a_batch_is_as_large_as_the_clients_are_many_and_never_larger_than_the_engine(self) -> None:
         prior = Setpoint(service="s", epoch=1, generation=7, limits=Limits(max_num_scheduled_tokens=512))
-        static = setpoint_of(Setting(strategy=STATIC), concurrency=16, ceiling=64, prior=prior)
+        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, ceiling=64, prior=prior)
         assert static.batching.strategy.batch_size == static.limits.max_num_active_seqs == 16  # type: ignore[union-attr]  # Static
         assert static.limits.max_num_scheduled_tokens == 512, "what is not compared stays as it was"
-        assert setpoint_of(Setting(), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 64
+        assert setpoint_of(EngineSetting(), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 64
         assert (
-            setpoint_of(Setting(batch_size=8), concurrency=500, ceiling=64, prior=prior).limits.max_num_active_seqs == 8
+            setpoint_of(
+                EngineSetting(batch_size=8), concurrency=500, ceiling=64, prior=prior
+            ).limits.max_num_active_seqs
+            == 8
         )
 
     def test_a_strategy_is_set_where_the_operator_orders_prompts_and_refuses(self) -> None:
@@ -94,18 +97,20 @@ class TestThePoints:
             shed=Shed(ttft_deadline_seconds=2.0),
             on_time=OnTime(first_token_deadline_seconds=2.0),
         )
-        static = setpoint_of(Setting(strategy=STATIC), concurrency=16, ceiling=64, prior=tuned)
+        static = setpoint_of(EngineSetting(strategy=STATIC), concurrency=16, ceiling=64, prior=tuned)
         assert Setpoint.model_validate_json(static.model_dump_json()) == static, "engines accept it"
 
 
 class TestWhatCameOfAPoint:
     def test_the_figures_are_the_clients(self) -> None:
         requests = [
-            Request(
+            RequestRecord(
                 start=0, ttft=0.2, gaps=(0.1,) * 9, prompt_tokens=5, output_tokens=10, expected_tokens=10, error=""
             ),
-            Request(start=0, ttft=0.4, gaps=(0.2,) * 4, prompt_tokens=5, output_tokens=5, expected_tokens=10, error=""),
-            Request(
+            RequestRecord(
+                start=0, ttft=0.4, gaps=(0.2,) * 4, prompt_tokens=5, output_tokens=5, expected_tokens=10, error=""
+            ),
+            RequestRecord(
                 start=0, ttft=0, gaps=(), prompt_tokens=5, output_tokens=0, expected_tokens=10, error="x\nHTTP 503"
             ),
         ]
@@ -119,14 +124,14 @@ class TestWhatCameOfAPoint:
 
     def test_what_was_not_observed_is_absent_and_never_zero(self) -> None:
         assert utilisation([]) is None
-        assert utilisation([Sample(running=0, waiting=0, slots=64)]) is None, "one look is no picture"
-        without_slots = utilisation([Sample(running=4, waiting=1, slots=None)] * 3)
+        assert utilisation([EngineSample(running=0, waiting=0, slots=64)]) is None, "one look is no picture"
+        without_slots = utilisation([EngineSample(running=4, waiting=1, slots=None)] * 3)
         assert without_slots is not None
         assert (without_slots.running, without_slots.slots, without_slots.share) == (4, None, None)
-        with_slots = utilisation([Sample(running=running, waiting=0, slots=8) for running in (8, 8, 2)])
+        with_slots = utilisation([EngineSample(running=running, waiting=0, slots=8) for running in (8, 8, 2)])
         assert with_slots is not None
         assert with_slots.share == pytest.approx(0.75)
-        moved = utilisation([Sample(running=4, waiting=0, slots=slots) for slots in (8, 8, 64)])
+        moved = utilisation([EngineSample(running=4, waiting=0, slots=slots) for slots in (8, 8, 64)])
         assert moved is not None
         assert (moved.running, moved.share) == (4, None), "a share of what, if the slots were moved meanwhile"
 
@@ -163,7 +168,7 @@ class TestTheKnee:
 
 
 class TestTheAdvice:
-    def advice(self, work: Work, *points: object) -> tuple[str, str]:
+    def advice(self, work: AdviceTopic, *points: object) -> tuple[str, str]:
         given = [one for one in advise(series_of(points)) if one.work is work]  # type: ignore[arg-type]  # measurements
         assert len(given) == 1
         return given[0].text, " ".join(given[0].figures)
@@ -171,29 +176,29 @@ class TestTheAdvice:
     def test_of_strategies_the_faster_is_advised_by_how_much_it_is(self) -> None:
         mixed = a_sweep({16: (1300.0, 1.0)}, strategy=CONTINUOUS, workload=MIXED)
         static = a_sweep({16: (1000.0, 1.4)}, strategy=STATIC, workload=MIXED)
-        text, figures = self.advice(Work.MIXED, *mixed, *static)
+        text, figures = self.advice(AdviceTopic.MIXED, *mixed, *static)
         assert text == "Continuous: the most output tokens/s; 30 % more tokens/s than Static"
         assert "Static at 16: 1000 output tokens/s" in figures
 
     def test_of_those_that_are_as_fast_the_sooner_is(self) -> None:
         continuous = a_measurement(a_point(16, strategy=CONTINUOUS), output=1000.0, ttft=0.3)
         static = a_measurement(a_point(16, strategy=STATIC), output=1010.0, ttft=0.9)
-        text, _ = self.advice(Work.UNIFORM, continuous, static)
+        text, _ = self.advice(AdviceTopic.UNIFORM, continuous, static)
         assert text.startswith("Continuous: as fast as Static (within 5 %)")
 
     def test_real_time_stays_at_the_knee_and_says_what_lies_beyond(self) -> None:
-        text, figures = self.advice(Work.REAL_TIME, *a_sweep(BATCHING))
+        text, figures = self.advice(AdviceTopic.REAL_TIME, *a_sweep(BATCHING))
         assert "at most 16 requests at once" in text
         assert "at 64: end to end p50 +162 %, output tokens/s +58 %" in figures
 
     def test_bulk_takes_what_gives_the_most_with_the_fewest_clients(self) -> None:
-        text, figures = self.advice(Work.BULK, *a_sweep(BATCHING))
+        text, figures = self.advice(AdviceTopic.BULK, *a_sweep(BATCHING))
         assert "with 64 clients" in text
         assert "1950 output tokens/s at 256" in figures
 
     def test_nothing_is_said_of_what_was_not_compared_or_failed(self) -> None:
         alone = advise(series_of(a_sweep(BATCHING)))
-        assert {one.work for one in alone} == {Work.REAL_TIME, Work.BULK}
+        assert {one.work for one in alone} == {AdviceTopic.REAL_TIME, AdviceTopic.BULK}
         assert advise(series_of([a_measurement(a_point(4), failed=1)])) == ()
 
 
@@ -320,7 +325,7 @@ class TestTheOptions:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for label in ("caching", "no caching"):
-            results = Results(tmp_path / label)
+            results = ResultsFile(tmp_path / label)
             results.load(fresh=False)
             for one in a_sweep(BATCHING, label=label):
                 results.append(one)
@@ -340,7 +345,7 @@ class TestTheOptions:
             if name.startswith(("flyball_lab.pages", "flyball_lab.benchmark.page", f"{missing}.")):
                 monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, missing, None)
-        Results(tmp_path).append(a_measurement(a_point()))
+        ResultsFile(tmp_path).append(a_measurement(a_point()))
         assert main(["report", str(tmp_path), f"--out={tmp_path}"]) == 0
         said = capsys.readouterr()
         (line,) = said.err.splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flyball_lab.benchmark.errors import FileError, OptionError
-from flyball_lab.benchmark.files import RESULTS, Results, read
+from flyball_lab.benchmark.files import RESULTS, ResultsFile, read
 from flyball_lab.benchmark.log import Log
 from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.tokenizer import of_model
@@ -39,12 +39,12 @@ class TestTheFile:
     def test_a_second_run_finds_what_the_first_kept(self, tmp_path: Path) -> None:
         kept = a_sweep(SWEEP)
         for one in kept:
-            Results(tmp_path).append(one)
-        assert Results(tmp_path).load(fresh=False) == kept
+            ResultsFile(tmp_path).append(one)
+        assert ResultsFile(tmp_path).load(fresh=False) == kept
 
     def test_a_line_that_was_cut_off_is_measured_again_and_spoils_no_other(self, tmp_path: Path) -> None:
         first, second = a_sweep({1: (100.0, 1.0), 2: (190.0, 1.0)})
-        results = Results(tmp_path)
+        results = ResultsFile(tmp_path)
         results.append(first)
         with (tmp_path / RESULTS).open("a") as file:
             file.write(second.model_dump_json()[:100])
@@ -54,8 +54,8 @@ class TestTheFile:
 
     def test_a_fresh_run_puts_the_old_one_aside(self, tmp_path: Path) -> None:
         (one,) = a_sweep({1: (100.0, 1.0)})
-        Results(tmp_path).append(one)
-        assert Results(tmp_path).load(fresh=True) == []
+        ResultsFile(tmp_path).append(one)
+        assert ResultsFile(tmp_path).load(fresh=True) == []
         assert read(tmp_path / f"{RESULTS}.old") == [one]
 
     @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ class TestTheFile:
             read(tmp_path / RESULTS)
 
     def test_a_report_is_told_from_results(self, tmp_path: Path) -> None:
-        results = Results(tmp_path)
+        results = ResultsFile(tmp_path)
         for path in (results.write(a_report_of_it()), results.write_page("<!DOCTYPE html>\n")):
             with pytest.raises(FileError, match=r"is a report; accepted: the results\.jsonl that it was made of"):
                 read(path)
 
     def test_a_point_that_the_disk_has_no_room_for_is_in_the_report_all_the_same(self, tmp_path: Path) -> None:
         first, second = a_sweep({1: (100.0, 1.0), 2: (190.0, 1.0)})
-        results = Results(tmp_path)
+        results = ResultsFile(tmp_path)
         results.append(first)
         with a_disk_with_room_for((tmp_path / RESULTS).stat().st_size + 100):
             with pytest.raises(FileError, match=r"--out: .*results\.jsonl: File too large; accepted: a folder"):

@@ -8,23 +8,23 @@ import pytest
 
 from flyball_engine.contract import Knob, Limits, Metric, Setpoint
 from flyball_lab.benches.law.closed_loop import ClosedLoop, Constant
+from flyball_lab.benches.law.contenders import COARSE, COARSE_BUDGETS, Contender, contenders, gated_contenders, play
 from flyball_lab.benches.law.measures import most_within
-from flyball_lab.benches.law.policies import COARSE, COARSE_BUDGETS, Policy, gated_policies, play, policies
 from flyball_lab.benches.law.scenarios import SCENARIOS, UNEVEN, Scenario
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.virtual import Event, build, retune, run
+from flyball_lab.simulator.virtual import TimedAct, build, retune, run
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import RequestLoad
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 
 #: A minute within what the engine carries; and one more, far beyond it.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
 OVERLOAD = replace(SCENARIOS[0], phases=((8.0, "conversation"), (40.0, "conversation")))
-LAW = Policy(name="the law", tick=5.0)
-WIDE = Policy(name="vLLM's", limits=(256, 8192))
+LAW = Contender(name="the law", tick=5.0)
+WIDE = Contender(name="vLLM's", limits=(256, 8192))
 
 
 class Overheard(ClosedLoop):
@@ -105,7 +105,7 @@ def test_behind_a_gate_it_waits_for_a_model_and_leaves_the_tokens_to_the_budget(
 @pytest.mark.parametrize("gate", [False, True], ids=["open", "gated"])
 def test_an_end_to_end_objective_is_not_chased_with_every_window_s_lengths(gate: bool) -> None:
     chats = next(scenario for scenario in SCENARIOS if scenario.name == "a100 chat")
-    whole = Objective("whole", Metric.END_TO_END_LATENCY, 14.0, 0.01)
+    whole = LatencyObjective("whole", Metric.END_TO_END_LATENCY, 14.0, 0.01)
     tuning = replace(chats.tuning, objectives=(chats.tuning.objectives[0], whole))
     closed_loop = ClosedLoop(tuning, tick=5.0, gated=gate)
     run(chats.core(1), chats.requests(1), until=chats.seconds, events=closed_loop.events(chats.seconds))
@@ -157,7 +157,7 @@ def test_it_sees_what_the_engine_did() -> None:
         core,
         CALM.requests(1),
         until=60.0,
-        events=[*closed_loop.events(60.0), *(Event(at, look) for at in (30.0, 45.0, 60.0))],
+        events=[*closed_loop.events(60.0), *(TimedAct(at, look) for at in (30.0, 45.0, 60.0))],
     )
     assert seen == pytest.approx([8.0] * 3, rel=0.4)
 
@@ -183,16 +183,16 @@ def test_limits_that_never_move_can_have_the_law_s_budget_and_another_margin() -
 
 
 def test_who_moves_s_alone_can_have_a_smaller_c() -> None:
-    named = {policy.name: policy for policy in policies() if policy.baseline is not None}
+    named = {policy.name: policy for policy in contenders() if policy.baseline is not None}
     assert {named[f"AIMD, C {step}"].tokens for step in (512, 1024)} == {512, 1024}
     assert play(CALM, named["AIMD, C 512"], 1, gate=True).kept > 0.95
 
 
 def test_every_scenario_has_the_same_policies() -> None:
-    every = (*policies(), *gated_policies())
+    every = (*contenders(), *gated_contenders())
     assert len({policy.name for policy in every}) == len(every)
-    assert set(policies(*COARSE)) < set(policies())
-    assert set(gated_policies(*COARSE_BUDGETS)) < set(gated_policies())
+    assert set(contenders(*COARSE)) < set(contenders())
+    assert set(gated_contenders(*COARSE_BUDGETS)) < set(gated_contenders())
 
 
 def test_there_are_a_dozen_of_scenarios_and_no_two_alike() -> None:
@@ -209,7 +209,7 @@ def test_clients_that_give_up_are_in_a_scenario() -> None:
 
 def test_a_limit_of_the_queue_refuses_what_no_gate_does() -> None:
     overload = replace(CALM, phases=((60.0, "conversation"),))
-    queue = next(policy for policy in policies() if policy.queued_tokens is not None)
+    queue = next(policy for policy in contenders() if policy.queued_tokens is not None)
     assert play(overload, queue, 1, gate=False).kept > 2 * play(overload, WIDE, 1, gate=False).kept
 
 

@@ -18,11 +18,11 @@ from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.command import write_report
 from flyball_lab.benches.live.compare import Ground, ground_key, jobs
 from flyball_lab.benches.live.elsewhere import busy
-from flyball_lab.benches.live.goodput import Held, Objectives, Played, Seen, figures, goodput
-from flyball_lab.benches.live.governed import Surroundings, service
-from flyball_lab.benches.live.load import CHAT, LONG, PHASES, QUICK, Arrival, arrivals, length, phases, starts
-from flyball_lab.benches.live.page import Part, page
-from flyball_lab.benches.live.policies import GOVERNED, STOCK, Policy
+from flyball_lab.benches.live.goodput import ClientRecord, Held, LiveRun, Objectives, figures, goodput
+from flyball_lab.benches.live.governed import LoopbackWorld, service
+from flyball_lab.benches.live.load import CHAT, LONG, PHASES, QUICK, PlannedRequest, arrivals, length, phases, starts
+from flyball_lab.benches.live.page import PartRuns, page
+from flyball_lab.benches.live.variants import GOVERNED, STOCK, Variant
 from flyball_lab.benches.main import run as command
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
@@ -33,19 +33,19 @@ BUSY = {CHAT.name: 10.0, LONG.name: 2.0}
 GROUND = Ground(Calibration(OBJECTIVES, BUSY), TuningStatus(), {"trusted after s": 12.0})
 
 
-def seen(**fields: Any) -> Seen:
+def seen(**fields: Any) -> ClientRecord:
     """A request that kept all: its first of 11 tokens after 1 s, the others 40 ms each."""
     kept: dict[str, Any] = {"at": 1.0, "phase": "calm", "output": 11, "status": 200, "first": 1.0, "ended": 1.4}
-    return Seen(**kept | fields)
+    return ClientRecord(**kept | fields)
 
 
 REFUSED: dict[str, Any] = {"status": 503, "first": None, "ended": None}
 
 
-def played(*requests: Seen, **fields: Any) -> Played:
+def played(*requests: ClientRecord, **fields: Any) -> LiveRun:
     """A run of 10 s."""
     given: dict[str, Any] = {"seconds": 10.0, "seen": requests}
-    return Played(**given | fields)
+    return LiveRun(**given | fields)
 
 
 class TestTheLoad:
@@ -91,7 +91,7 @@ class TestGoodput:
         ],
         ids=["kept", "late first token", "slow tokens", "one token", "cut off", "left waiting", "refused"],
     )
-    def test_a_request_counts_if_it_kept_every_objective(self, request_: Seen, kept: tuple[bool, bool]) -> None:
+    def test_a_request_counts_if_it_kept_every_objective(self, request_: ClientRecord, kept: tuple[bool, bool]) -> None:
         assert (request_.first_kept(OBJECTIVES), request_.tokens_kept(OBJECTIVES)) == kept
         assert request_.good(OBJECTIVES) is all(kept)
 
@@ -122,8 +122,8 @@ class TestGoodput:
         run = played(
             seen(), seen(**REFUSED), counted=(1, 2), others=0.1, held=(Held(0.0, 8, 512, 0.05, 2.0),), decisions=("a",)
         )
-        assert Played.of(json.loads(json.dumps(run.row()))) == run
-        assert Played.of(json.loads(json.dumps(played().row()))) == played()
+        assert LiveRun.of(json.loads(json.dumps(run.row()))) == run
+        assert LiveRun.of(json.loads(json.dumps(played().row()))) == played()
 
 
 class TestOtherWork:
@@ -146,9 +146,9 @@ class TestWhoseTurnItIs:
     @pytest.mark.parametrize("gate", [False, True])
     def test_every_policy_has_its_turn_in_each_repetition_and_none_always_follows_the_same(self, gate: bool) -> None:
         wanted = jobs(gate=gate, quick=False)
-        assert set(Counter(job.policy for job in wanted).values()) == {compare.REPETITIONS}
+        assert set(Counter(job.variant for job in wanted).values()) == {compare.REPETITIONS}
         assert len({job.key for job in wanted}) == len(wanted)
-        assert len({tuple(job.policy for job in wanted if job.repetition == one) for one in (1, 2, 3)}) == 3
+        assert len({tuple(job.variant for job in wanted if job.repetition == one) for one in (1, 2, 3)}) == 3
 
     def test_runs_of_other_parts_and_of_a_first_look_are_others(self) -> None:
         keys = [{job.key for job in jobs(gate=gate, quick=quick)} for gate in (False, True) for quick in (False, True)]
@@ -166,12 +166,12 @@ class Engine:
         self.runs: list[str] = []
         self._interrupted_at = interrupted_at
 
-    def play(self, policy: Policy, load: Sequence[Arrival], *_: object, **given: Any) -> tuple[Played, None]:
+    def play(self, variant: Variant, load: Sequence[PlannedRequest], *_: object, **given: Any) -> tuple[LiveRun, None]:
         if len(self.runs) == self._interrupted_at:
             raise KeyboardInterrupt
-        self.runs.append(policy.name)
+        self.runs.append(variant.name)
         repetition = next(one for one in (1, 2, 3) if load == arrivals(phases(quick=False), BUSY, seed=one))
-        return played(*[seen()] * (3 if policy.governed else repetition), seconds=given["seconds"]), None
+        return played(*[seen()] * (3 if variant.governed else repetition), seconds=given["seconds"]), None
 
     def measure(self, monkeypatch: pytest.MonkeyPatch, out: Path | None, *, gate: bool = False) -> compare.Figures:
         @contextlib.contextmanager
@@ -232,14 +232,14 @@ class TestTheReport:
     def test_limits_are_drawn_over_the_phases_and_decisions_are_told(self) -> None:
         rows = (Held(0.0, 256, 8192), Held(5.0, 64, 512, 0.05, 2.0))
         run = played(seen(), held=rows, decisions=("256/8192 to 64/512: per-token binds",))
-        html = page({"gated": Part({}, {GOVERNED.name: [run]})}, OBJECTIVES, quick=False, interrupted=True)
+        html = page({"gated": PartRuns({}, {GOVERNED.name: [run]})}, OBJECTIVES, quick=False, interrupted=True)
         for words in ("max_num_scheduled_tokens", "Step budget", "beyond capacity", "per-token binds", "Interrupted"):
             assert words in html
 
 
 class TestTheTunersSurroundings:
     async def test_what_it_holds_and_decides_is_noted_once(self) -> None:
-        world = Surroundings()
+        world = LoopbackWorld()
         wanted = service(OBJECTIVES, sheds=True, tuning=TuningStatus(generation=7, decisions=(decision("old"),)))
         assert wanted.spec.tuning.overload is Overload.SHED
         assert wanted.status.tuning.generation == 7, "it resumes"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_lab.benches.law import order
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.orders import (
     FIRST_COME,
     LATE_LAST,
@@ -14,12 +15,11 @@ from flyball_lab.benches.law.orders import (
     SHED,
     WRONGLY,
     Crowd,
-    Rule,
+    QueueDiscipline,
     crowds,
     gates,
     perfect,
 )
-from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.two_classes import TwoClasses
 from flyball_lab.benches.options import Options
 
@@ -58,10 +58,10 @@ def test_of_those_let_in_nearly_all_keep_everything_where_the_others_are_refused
     assert shed.goodput >= QUEUE.play(OVERLOAD, 1).goodput
 
 
-@pytest.mark.parametrize("rule", WRONGLY, ids=lambda rule: rule.name)
-def test_a_wrong_model_costs_little(rule: Rule) -> None:
-    right = SHED if rule.sheds else QUEUE
-    assert rule.play(OVERLOAD, 1).goodput > 0.95 * right.play(OVERLOAD, 1).goodput
+@pytest.mark.parametrize("discipline", WRONGLY, ids=lambda discipline: discipline.name)
+def test_a_wrong_model_costs_little(discipline: QueueDiscipline) -> None:
+    right = SHED if discipline.sheds else QUEUE
+    assert discipline.play(OVERLOAD, 1).goodput > 0.95 * right.play(OVERLOAD, 1).goodput
 
 
 def test_on_a_plant_that_no_model_describes_the_order_still_keeps_what_the_engine_carries() -> None:
@@ -70,17 +70,18 @@ def test_on_a_plant_that_no_model_describes_the_order_still_keeps_what_the_engin
     assert SHED.play(rough, 1).first > 0.985
 
 
-def an_outcome(goodput: float, *, first: float = 1.0, kept: float = 1.0) -> Outcome:
-    return Outcome(goodput=goodput, kept=kept, changes=0, first=first)
+def an_outcome(goodput: float, *, first: float = 1.0, kept: float = 1.0) -> RunFigures:
+    return RunFigures(goodput=goodput, kept=kept, changes=0, first=first)
 
 
 def test_the_worst_of_all_seeds_and_scenarios_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made of outcomes alone: these were never played."""
     goodput = {FIRST_COME: 2.0, QUEUE: 9.5, SHED: 9.8, WRONGLY[0]: 9.0} | {perfect(quick=True)[0]: 10.0}
 
-    def finish(jobs: list[order._Job], _: object) -> tuple[dict[str, Outcome], bool]:
-        worse = {job.key: 0.9 if job.seed == 2 and job.rule == SHED else 1.0 for job in jobs}
-        return {job.key: an_outcome(goodput.get(job.rule, 9.8) * worse[job.key], first=0.99) for job in jobs}, True
+    def finish(jobs: list[order._Job], _: object) -> tuple[dict[str, RunFigures], bool]:
+        worse = {job.key: 0.9 if job.seed == 2 and job.discipline == SHED else 1.0 for job in jobs}
+        values = {job.key: goodput.get(job.discipline, 9.8) * worse[job.key] for job in jobs}
+        return {key: an_outcome(value, first=0.99) for key, value in values.items()}, True
 
     monkeypatch.setattr(order, "finish", finish)
     worst = order.measure(Options(quick=True, seeds=2))["worst"]
@@ -114,7 +115,7 @@ def a_crowd() -> Crowd:
 
 
 def test_a_setpoint_says_what_the_rule_is() -> None:
-    shed, queue, gate = (rule.setpoint(a_crowd()) for rule in (SHED, QUEUE, gates(quick=True)[0]))
+    shed, queue, gate = (discipline.setpoint(a_crowd()) for discipline in (SHED, QUEUE, gates(quick=True)[0]))
     assert shed.on_time is not None
     assert shed.shed is not None
     assert queue.on_time is not None

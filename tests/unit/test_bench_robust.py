@@ -14,8 +14,8 @@ from flyball_lab.benches.law.disturbances import Absurd, absurd, changed, noisy
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.benches.law.troubles import NONE, TROUBLES, Disturbed, Trouble, play_fixed, play_law
 from flyball_lab.simulator.core import Core
-from flyball_lab.simulator.virtual import Event, run
-from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
+from flyball_lab.simulator.virtual import TimedAct, run
+from flyball_operator.tuning.observe.signals import CellKey, ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
 
 #: A minute within what the engine carries.
 CALM = replace(SCENARIOS[0], phases=((8.0, "conversation"),))
@@ -42,7 +42,7 @@ def signals(*, at: float = 100.0, value: float = 50.0) -> Signals:
             kv_tokens=value,
             held_tokens=value,
         ),
-        outcomes={"a": Outcome(value, value)},
+        outcomes={"a": ObjectiveCounts(value, value)},
     )
 
 
@@ -70,7 +70,7 @@ class TestDisturbances:
     def test_times_and_cores_are_left_alone(self) -> None:
         seen = changed(signals(), lambda _: -1.0)
         assert (seen.at, seen.age_seconds, seen.window_seconds, seen.cores) == (100.0, 1.0, 15.0, 1)
-        assert seen.outcomes == {"a": Outcome(-1, -1)}
+        assert seen.outcomes == {"a": ObjectiveCounts(-1, -1)}
 
     def test_frozen_figures_are_the_first_ones_with_the_time_of_now(self) -> None:
         seen = absurd(Absurd.FROZEN, signals(at=200.0, value=9.0), signals(at=100.0, value=50.0))
@@ -112,7 +112,7 @@ class TestTheLawInTrouble:
                 ages.append(closed_loop.signals.age_seconds)
 
         closed_loop = Disturbed(CALM, Trouble(name="lost", dropped=0.5), Random(1), gated=False)
-        looks = [Event(at + 0.5, look) for at in range(10, 110, 5)]
+        looks = [TimedAct(at + 0.5, look) for at in range(10, 110, 5)]
         run(CALM.core(1), CALM.requests(1), until=110.0, events=[*closed_loop.events(110.0), *looks])
         assert min(ages) == 0.0
         assert 5.0 <= max(ages) <= 15.0

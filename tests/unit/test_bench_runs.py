@@ -18,16 +18,16 @@ from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import half_width, quotients
 from flyball_lab.benches.law.command import refusal, write_report
 from flyball_lab.benches.law.comparison import compare
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.page import page
-from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.runs import Job, finish
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.benches.main import run as command
 from flyball_lab.benches.options import SEEDS, Options
 from flyball_lab.benches.rows import FILE, KeptError
 
-OUTCOME = Outcome(goodput=3.0, kept=0.9, changes=2, good_each=(3, 4))
+OUTCOME = RunFigures(goodput=3.0, kept=0.9, changes=2, good_each=(3, 4))
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Noted:
     folder: Path
     law: bool = False
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         (self.folder / self.key).touch()
         return OUTCOME
 
@@ -51,7 +51,7 @@ class Interrupting:
     other: Path
     law: bool = False
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         while not self.other.exists():
             time.sleep(0.01)
         os.kill(os.getppid(), signal.SIGINT)
@@ -103,7 +103,7 @@ class TestChosenScenarios:
     def test_only_those_are_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ran: list[str] = []
 
-        def all_of_them(jobs: list[object], _: Kept) -> tuple[dict[str, Outcome], bool]:
+        def all_of_them(jobs: list[object], _: Kept) -> tuple[dict[str, RunFigures], bool]:
             ran.extend(job.case.name for job in jobs)  # type: ignore[attr-defined]  # as they are
             return {job.key: OUTCOME for job in jobs}, True  # type: ignore[attr-defined]  # as they are
 
@@ -136,7 +136,7 @@ class TestCtrlC:
     ) -> None:
         first, second = SCENARIOS[9:11]
 
-        def half(jobs: list[object], _: Kept) -> tuple[dict[str, Outcome], bool]:
+        def half(jobs: list[object], _: Kept) -> tuple[dict[str, RunFigures], bool]:
             return {job.key: OUTCOME for job in jobs if job.case is first}, False  # type: ignore[attr-defined]  # as they are
 
         monkeypatch.setattr("flyball_lab.benches.law.comparison.finish", half)
@@ -185,9 +185,9 @@ class TestIntervals:
         assert not any(key.endswith("±") for values in one.values() for key in values)
 
     @staticmethod
-    def came(job: object) -> Outcome:
-        baseline, seed = job.policy.baseline, job.seed  # type: ignore[attr-defined]  # as they are
-        return Outcome(goodput=seed * (0.5 if baseline else 1.0), kept=1.0, changes=0)
+    def came(job: object) -> RunFigures:
+        baseline, seed = job.contender.baseline, job.seed  # type: ignore[attr-defined]  # as they are
+        return RunFigures(goodput=seed * (0.5 if baseline else 1.0), kept=1.0, changes=0)
 
 
 class Opened(HTMLParser):

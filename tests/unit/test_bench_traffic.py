@@ -10,18 +10,18 @@ from random import Random
 import pytest
 
 from flyball_lab.benches.law.command import refusal
-from flyball_lab.benches.law.policies import Policy, play
+from flyball_lab.benches.law.contenders import Contender, play
 from flyball_lab.benches.law.trace import measure
 from flyball_lab.benches.law.traffic import capacity, recorded, suited
 from flyball_lab.benches.options import Options
 from flyball_lab.simulator.lengths import SHAPES
-from flyball_lab.simulator.workload import Phase, TraceError, workload
+from flyball_lab.simulator.workload import ArrivalPhase, TraceError, workload
 
 
 def a_trace(folder: Path, *, seconds: float = 60.0, rate: float = 2.0, shape: str = "conversation") -> Path:
     """Written as Azure's are."""
     start = datetime(2023, 11, 16, 18, 15, 46)  # noqa: DTZ001 – theirs have no zone either
-    rows = workload([Phase(seconds=seconds, rate=rate, shape=SHAPES[shape])], Random(1))
+    rows = workload([ArrivalPhase(seconds=seconds, rate=rate, shape=SHAPES[shape])], Random(1))
     lines = [
         f"{start + timedelta(seconds=one.arrival):%Y-%m-%d %H:%M:%S.%f}0,{one.prompt},{one.output}" for one in rows
     ]
@@ -48,7 +48,7 @@ def test_without_a_rate_a_preset_is_used_to_the_same_share(tmp_path: Path) -> No
 
 
 def test_what_a_preset_carries_is_about_what_the_simulated_engine_carries(tmp_path: Path) -> None:
-    wide = Policy(name="vLLM's", limits=(256, 2048))
+    wide = Contender(name="vLLM's", limits=(256, 2048))
     case = recorded(a_trace(tmp_path), "h100-8b")
     assert play(case, wide, 1, gate=True).kept > 0.9
     over = replace(case, rows=tuple((at / 3, prompt, output) for at, prompt, output in case.rows))

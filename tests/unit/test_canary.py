@@ -15,7 +15,7 @@ from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
-from flyball_operator.tuning.filters.canary import Canary, Ended, Showing, is_due
+from flyball_operator.tuning.filters.canary import Canary, CanaryResult, Showing, is_due
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.tunables import TUNABLES
@@ -30,7 +30,7 @@ def outcome(*shown: Showing, every: float = 5.0) -> str | None:
     canary = TRIED
     for number, showing in enumerate(shown):
         found = canary.after(showing, every * number)
-        if isinstance(found, Ended):
+        if isinstance(found, CanaryResult):
             return found.why
         canary = found
     return None
@@ -72,7 +72,7 @@ def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trusted", "vetted", "pods", "live", "due"),
+    ("trusted", "verified", "pods", "live", "due"),
     [
         (False, False, 2, True, True),
         (True, False, 2, True, True),
@@ -81,8 +81,8 @@ def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
         (False, False, 2, False, False),
     ],
 )
-def test_it_is_for_what_rests_on_little(*, trusted: bool, vetted: bool, pods: int, live: bool, due: bool) -> None:
-    assert is_due(live=live, trusted=trusted, vetted=vetted, pods=pods) is due
+def test_it_is_for_what_rests_on_little(*, trusted: bool, verified: bool, pods: int, live: bool, due: bool) -> None:
+    assert is_due(live=live, trusted=trusted, verified=verified, pods=pods) is due
 
 
 # In a service's tuner.
@@ -139,7 +139,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     story.update_pods(tuner)
     engine_pods = tuner._engine_pods
     await engine_pods.survey()
-    canary_rollout = CanaryRollout(engine_pods, now, vetted=False)
+    canary_rollout = CanaryRollout(engine_pods, now, verified=False)
     left = Policy(limits=limits(128, 2048))
     canary_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))

@@ -17,7 +17,7 @@ from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.conditions import ConditionState, Reason
-from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -26,7 +26,7 @@ LONG = {"prompt": 1000.0, "uncached": 1000.0, "ratio": 25.0, "attention": 500.0}
 SCRAPED = ConditionState("True", Reason.SCRAPED, "")
 
 
-def mixed(*objectives: Objective, **lengths: float) -> ControlInput:
+def mixed(*objectives: LatencyObjective, **lengths: float) -> ControlInput:
     """Calm inputs with other lengths."""
     calm = inputs(*objectives)
     return replace(calm, workload=workload(**lengths))

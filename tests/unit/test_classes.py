@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from flyball_engine.batching.classes import ClassBook, Terms, terms
-from flyball_engine.batching.gate import Arrival, Reason
-from flyball_engine.batching.late import LetIn, Progress
+from flyball_engine.batching.gate import AdmissionReason, Arrival
+from flyball_engine.batching.late import LetIn, SequenceProgress
 from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.contract import Classes, Metric, ObjectiveSpec, OnTime, OrderKnob, RequestClass, Setpoint, Shed
@@ -237,11 +237,11 @@ def test_who_cannot_be_refused_any_more_has_its_share() -> None:
 def test_the_gate_refuses_by_the_deadline_of_the_class() -> None:
     cores = GatedCores(BUSY, policy=a_policy(classes=two_classes(0.5)))
     for of_class, tokens, reason in (
-        ("", 1900, Reason.IN_TIME),
-        ("", 2100, Reason.LATE),
-        ("chat", 400, Reason.IN_TIME),
-        ("chat", 600, Reason.LATE),
-        ("batch", 100_000, Reason.NO_DEADLINE),
+        ("", 1900, AdmissionReason.IN_TIME),
+        ("", 2100, AdmissionReason.LATE),
+        ("chat", 400, AdmissionReason.IN_TIME),
+        ("chat", 600, AdmissionReason.LATE),
+        ("batch", 100_000, AdmissionReason.NO_DEADLINE),
     ):
         assert cores.gate.decide(Arrival(tokens, None, of_class), now=0.0).reason is reason
     assert not cores.gate.decide(Arrival(1, None, "batch"), now=0.0).refusable
@@ -251,7 +251,7 @@ def test_what_waits_is_refused_by_the_deadline_of_its_class() -> None:
     let_in: LetIn[str] = LetIn()
     for name in ("", "chat", "batch", "gone"):
         let_in.add(name, key=name, size=1, arrived=0.0, tokens=100, of_class=name)
-    look, rate = lambda _: Progress(tokens=100.0), PrefillRate(per_token=0.001)
+    look, rate = lambda _: SequenceProgress(tokens=100.0), PrefillRate(per_token=0.001)
     deadlines = {"": 2.0, "chat": 0.5, "batch": math.inf}
     assert let_in.late(look, deadlines=deadlines, rate=rate, now=1.0) == [["chat"]]
     assert let_in.late(look, deadlines=deadlines, rate=rate, now=9.0) == [[""], ["gone"]]

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from flyball_operator.cli import main
-from flyball_operator.cli.replayed import Seen
-from flyball_operator.cli.span import Span, rfc3339, span
-from flyball_operator.prometheus.recorded import Header, Recording
-from flyball_operator.tuning.observe.signals import Missing, Outcome, Signals, StepWindow, Unobserved
+from flyball_operator.cli.replayed import ObservedWindows
+from flyball_operator.cli.time_range import TimeRange, rfc3339, time_range
+from flyball_operator.prometheus.recorded import Header, RecordingSource
+from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, Signals, StepWindow, Unobserved
 from support.exercises import hear_interrupts
 from support.past import BEGAN, STEP, manifest, recording
 
@@ -144,7 +144,7 @@ class Answering:
 @pytest.mark.parametrize("samples", [0, 1])
 def test_only_a_recording_with_samples_is_kept(tmp_path: Path, samples: int) -> None:
     path = tmp_path / "past.jsonl"
-    kept = Recording(Answering(samples), path.open("x"), Header(manifest(), STEP))
+    kept = RecordingSource(Answering(samples), path.open("x"), Header(manifest(), STEP))
     kept.query("up", BEGAN)
     kept.kept(BEGAN)
     kept.close()
@@ -157,14 +157,14 @@ def test_a_recording_that_finds_no_room_is_told_at_once_and_goes(tmp_path: Path)
     with Path("/dev/full").open("w") as full:
         os.dup2(full.fileno(), file.fileno())
     with pytest.raises(OSError, match="No space left"):
-        Recording(Answering(1), file, Header(manifest(), STEP))
+        RecordingSource(Answering(1), file, Header(manifest(), STEP))
     assert not path.exists()
 
 
 def test_what_was_kept_before_the_disk_was_full_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "past.jsonl"
     file = path.open("x")
-    kept = Recording(Answering(1), file, Header(manifest(), STEP))
+    kept = RecordingSource(Answering(1), file, Header(manifest(), STEP))
     kept.query("up", BEGAN)
     kept.kept(BEGAN)
     with Path("/dev/full").open("w") as full:
@@ -284,10 +284,10 @@ def test_ctrl_c_prints_what_there_is(past: Path, tmp_path: Path) -> None:
 
 def test_times_are_before_now_or_as_written() -> None:
     now = BEGAN + 0.7
-    assert list(span("15s", None, None, now).times()) == [BEGAN - 15, BEGAN - 10, BEGAN - 5, BEGAN]
-    assert span(None, "2h", None, now) == span("3h", "2h", "5s", now)
-    written = span("2026-09-21T16:12:20.500+02:00", "2026-09-21T14:13:20Z", "500ms", now)
-    assert written == Span(round(1000 * (BEGAN - 59.5)), round(1000 * BEGAN), 500)
+    assert list(time_range("15s", None, None, now).times()) == [BEGAN - 15, BEGAN - 10, BEGAN - 5, BEGAN]
+    assert time_range(None, "2h", None, now) == time_range("3h", "2h", "5s", now)
+    written = time_range("2026-09-21T16:12:20.500+02:00", "2026-09-21T14:13:20Z", "500ms", now)
+    assert written == TimeRange(round(1000 * (BEGAN - 59.5)), round(1000 * BEGAN), 500)
     assert len(written) == 120
     assert rfc3339(BEGAN - 59.5) == "2026-09-21T14:12:20.500Z"
 
@@ -301,10 +301,10 @@ def test_windows_are_added_up_where_they_do_not_overlap() -> None:
             cores=1,
             steps=StepWindow(start=at - 15, end=at, cells={}),
             load=Unobserved(Missing.TOO_FEW_SAMPLES, "of no matter"),
-            outcomes={"a": Outcome(2, 1)},
+            outcomes={"a": ObjectiveCounts(2, 1)},
         )
 
-    seen = Seen(until=BEGAN)
+    seen = ObservedWindows(until=BEGAN)
     for at in range(0, 60, STEP):
         seen.add(signals(BEGAN + at))
-    assert seen.outcomes == {"a": Outcome(6, 3)}, "at 15, 30 and 45 s"
+    assert seen.outcomes == {"a": ObjectiveCounts(6, 3)}, "at 15, 30 and 45 s"

@@ -16,8 +16,8 @@ from flyball_operator.tuning.filters.filter import Filter, HoldReason
 from flyball_operator.tuning.filters.pace import Pace
 from flyball_operator.tuning.observe.signals import (
     Missing,
+    ObjectiveCounts,
     Observation,
-    Outcome,
     RequestLoad,
     StepWindow,
     Unobserved,
@@ -127,8 +127,8 @@ def test_nor_is_one_of_the_steps_or_of_the_counts() -> None:
     cells = {**seen.steps.cells, key: replace(sums, seconds=math.nan)}
     for changed, field in (
         (replace(seen, steps=replace(seen.steps, cells=cells)), "steps.seconds"),
-        (replace(seen, outcomes={"tpot": Outcome(math.inf, 0.0)}), "tpot.met"),
-        (replace(seen, outcomes={"ttft": Outcome(1.0, math.nan)}), "ttft.violated"),
+        (replace(seen, outcomes={"tpot": ObjectiveCounts(math.inf, 0.0)}), "tpot.met"),
+        (replace(seen, outcomes={"ttft": ObjectiveCounts(1.0, math.nan)}), "ttft.violated"),
     ):
         _, decision = decide(start(AUTO), changed, AUTO, 100.0)
         assert (decision.hold, decision.trigger) == (

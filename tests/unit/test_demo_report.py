@@ -15,10 +15,10 @@ from flyball_lab.demo import report
 from flyball_lab.demo.calibration import Calibration, carries
 from flyball_lab.demo.errors import DemoError
 from flyball_lab.demo.main import counted, example, in_force
-from flyball_lab.demo.measure import REFUSED, Measured, Request, measure
+from flyball_lab.demo.measure import REFUSED, Measured, MeasuredRequest, measure
 from flyball_lab.demo.phases import AT_ONCE, NORMAL, calibration, phases, schedule, warm_up
 from flyball_lab.demo.view import Now, View
-from flyball_lab.demo.watch import Pod, Snapshot, Watcher, counters_of, pod_of
+from flyball_lab.demo.watch import DemoSnapshot, Pod, Watcher, counters_of, pod_of
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,
     InferenceService,
@@ -34,9 +34,9 @@ STALL = Objective(name="stall", metric=Metric.INTER_TOKEN_LATENCY, threshold="10
 
 def request(
     ttft: float = 0.1, gaps: Sequence[float] = (0.02, 0.02), *, start: float = 0.0, asked: int = 0, error: str = ""
-) -> Request:
+) -> MeasuredRequest:
     tokens = len(gaps) + 1
-    return Request(
+    return MeasuredRequest(
         start=start,
         ttft=ttft,
         gaps=tuple(gaps),
@@ -212,7 +212,7 @@ def snapshot(
     effective: tuple[int, int] = (128, 2048),
     deadline: str | None = None,
     accepted: Setpoint | None = None,
-) -> Snapshot:
+) -> DemoSnapshot:
     manifest = example("engine:1")
     manifest["metadata"]["uid"] = "uid"
     named = SetpointStatus(
@@ -236,7 +236,7 @@ def snapshot(
     engine = ReadBack(
         service="uid", plugin_version="1", engine_version="1", governed=True, accepted=accepted, cores=(core,)
     )
-    return Snapshot(service=InferenceService.model_validate(manifest), engine=engine)
+    return DemoSnapshot(service=InferenceService.model_validate(manifest), engine=engine)
 
 
 def test_a_mode_is_in_force_when_the_engine_runs_under_the_limits_of_the_status() -> None:
@@ -257,7 +257,7 @@ def test_a_deadline_is_in_force_when_the_engine_has_it_and_gone_when_not() -> No
     assert not in_force(snapshot(mode=Mode.DISABLED, accepted=gated), Mode.DISABLED)
 
 
-def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.RunResult:
+def result(mode: Mode, requests: Sequence[MeasuredRequest], counted: float) -> report.RunResult:
     return report.RunResult(
         phase="long prompts",
         mode=mode,
@@ -269,7 +269,7 @@ def result(mode: Mode, requests: Sequence[Request], counted: float) -> report.Ru
     )
 
 
-def measured(requests: Sequence[Request]) -> Measured:
+def measured(requests: Sequence[MeasuredRequest]) -> Measured:
     return measure(requests, [FIRST])
 
 
@@ -330,7 +330,7 @@ def crowded() -> report.Results:
 class Seen(Watcher):
     """A watcher that has read this, and reads no more."""
 
-    def __init__(self, latest: Snapshot, decisions: Sequence[DecisionStatus]) -> None:
+    def __init__(self, latest: DemoSnapshot, decisions: Sequence[DecisionStatus]) -> None:
         self.latest = latest
         self.decisions = {(each.time, each.trigger): each for each in decisions}
 

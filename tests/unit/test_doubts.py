@@ -15,15 +15,15 @@ FIT = Fit(model=MODEL, error=0.1, condition=1.0, steps=34, reach=64, doubt=Doubt
 
 
 def test_steps_that_are_alike_are_said_to_be_so() -> None:
-    assert doubts.said(FIT) == "all engine steps seen are of like size, as in an overload, and say nothing of others"
+    assert doubts.message(FIT) == "all engine steps seen are of like size, as in an overload, and say nothing of others"
 
 
 @pytest.mark.parametrize("doubt", list(Doubt))
 def test_every_doubt_has_words_of_its_own_and_no_code(doubt: Doubt) -> None:
-    said = doubts.said(replace(FIT, doubt=doubt))
+    said = doubts.message(replace(FIT, doubt=doubt))
     assert doubt.value not in said
-    assert sum(doubts.said(replace(FIT, doubt=other)) == said for other in Doubt) == 1
+    assert sum(doubts.message(replace(FIT, doubt=other)) == said for other in Doubt) == 1
 
 
 def test_without_a_fit_it_is_requests_that_lack() -> None:
-    assert doubts.said(None) == "too few requests have ended"
+    assert doubts.message(None) == "too few requests have ended"

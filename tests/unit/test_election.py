@@ -21,7 +21,7 @@ from flyball_operator.kube.election import (
     RETRY_SECONDS,
     LeadershipLostError,
 )
-from flyball_operator.tuning.actuate.generation_bounds import UNTOLD_LEADERS
+from flyball_operator.tuning.actuate.generation_bounds import UNRECORDED_LEADERS
 from support.ballot import Ballot, Standing, Way
 
 
@@ -270,7 +270,7 @@ async def test_epochs_are_raised_seldom_and_never_far() -> None:
     async with Ballot("a") as ballot:
         leader = await ballot.until_leader()
         first = leader.elector.epoch
-        leader.elector.raise_epoch(first + UNTOLD_LEADERS + 1)
+        leader.elector.raise_epoch(first + UNRECORDED_LEADERS + 1)
         await asyncio.sleep(60)
         assert leader.elector.epoch == first
         # A pod that lies at every tick of an hour moves it once.

@@ -6,37 +6,37 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import PROBE_SECONDS, Arrival, Reason
+from flyball_engine.batching.gate import PROBE_SECONDS, AdmissionReason, Arrival
 from flyball_engine.batching.on_time import PrefillRate
 from support.gates import BUSY, FULL, IDLE, GatedCores, a_policy
 
 
-def counted(cores: GatedCores) -> dict[Reason, int]:
+def counted(cores: GatedCores) -> dict[AdmissionReason, int]:
     return {reason: count for reason, count in cores.gate.counts.items() if count}
 
 
 def test_a_prompt_that_is_late_even_alone_is_refused_at_once() -> None:
     cores = GatedCores()
     verdict = cores.ask(2100)
-    assert (verdict.admitted, verdict.reason, verdict.status) == (False, Reason.LATE, 503)
+    assert (verdict.admitted, verdict.reason, verdict.status) == (False, AdmissionReason.LATE, 503)
     assert verdict.predicted == pytest.approx(2.1)
-    cores.expect(2000, Reason.IN_TIME)
+    cores.expect(2000, AdmissionReason.IN_TIME)
 
 
 def test_however_many_short_prompts_wait_one_more_is_let_in() -> None:
     cores = GatedCores(FULL)
     for _ in range(100):
-        cores.expect(100, Reason.IN_TIME)
-    cores.expect(2100, Reason.LATE)
+        cores.expect(100, AdmissionReason.IN_TIME)
+    cores.expect(2100, AdmissionReason.LATE)
 
 
 def test_the_steps_in_flight_are_waited_for() -> None:
-    GatedCores(BUSY._replace(in_flight_seconds=0.5)).expect(1500, Reason.IN_TIME)
-    GatedCores(BUSY._replace(in_flight_seconds=0.5)).expect(1501, Reason.LATE)
+    GatedCores(BUSY._replace(in_flight_seconds=0.5)).expect(1500, AdmissionReason.IN_TIME)
+    GatedCores(BUSY._replace(in_flight_seconds=0.5)).expect(1501, AdmissionReason.LATE)
 
 
 def test_beside_many_decodes_prompts_take_longer() -> None:
-    GatedCores(BUSY._replace(rate=PrefillRate(per_token=0.003))).expect(700, Reason.LATE)
+    GatedCores(BUSY._replace(rate=PrefillRate(per_token=0.003))).expect(700, AdmissionReason.LATE)
 
 
 def test_a_long_prompt_costs_its_attention_too() -> None:
@@ -49,23 +49,23 @@ def test_an_idle_engine_serves_what_is_late_anyway() -> None:
     cores = GatedCores(IDLE)
     for now in range(3):
         verdict = cores.ask(100_000, now=float(now))
-        assert (verdict.admitted, verdict.reason) == (True, Reason.IDLE)
+        assert (verdict.admitted, verdict.reason) == (True, AdmissionReason.IDLE)
 
 
 @pytest.mark.parametrize("busy", [{"running": 1}, {"running": 1, "prefills": 1}, {"waiting": 1}], ids=str)
 def test_beside_others_what_is_late_is_refused(busy: dict[str, Any]) -> None:
-    GatedCores(IDLE._replace(**busy)).expect(10_000, Reason.LATE)
+    GatedCores(IDLE._replace(**busy)).expect(10_000, AdmissionReason.LATE)
 
 
 def test_of_several_cores_one_that_is_idle_serves() -> None:
-    GatedCores(BUSY, IDLE).expect(10_000, Reason.IDLE)
-    GatedCores(BUSY, BUSY).expect(10_000, Reason.LATE)
+    GatedCores(BUSY, IDLE).expect(10_000, AdmissionReason.IDLE)
+    GatedCores(BUSY, BUSY).expect(10_000, AdmissionReason.LATE)
 
 
 def test_of_several_cores_the_best_one_counts() -> None:
     slow = FULL._replace(rate=PrefillRate(per_token=0.01))
-    GatedCores(slow, BUSY).expect(2000, Reason.IN_TIME)
-    GatedCores(slow, slow).expect(2000, Reason.LATE)
+    GatedCores(slow, BUSY).expect(2000, AdmissionReason.IN_TIME)
+    GatedCores(slow, slow).expect(2000, AdmissionReason.LATE)
 
 
 def test_several_that_come_at_once_to_an_idle_engine_may_be_refused_by_it_later() -> None:
@@ -76,44 +76,44 @@ def test_several_that_come_at_once_to_an_idle_engine_may_be_refused_by_it_later(
 
 def test_a_model_that_refuses_everything_is_tried_now_and_then() -> None:
     wrong = GatedCores(BUSY._replace(rate=PrefillRate(per_token=1.0)))
-    wrong.expect(1000, Reason.LATE)
-    wrong.expect(1000, Reason.LATE, now=PROBE_SECONDS - 1)
-    wrong.expect(1000, Reason.PROBE, now=PROBE_SECONDS)
-    wrong.expect(1, Reason.IN_TIME, now=2 * PROBE_SECONDS - 1)
-    wrong.expect(1000, Reason.LATE, now=3 * PROBE_SECONDS - 2)
+    wrong.expect(1000, AdmissionReason.LATE)
+    wrong.expect(1000, AdmissionReason.LATE, now=PROBE_SECONDS - 1)
+    wrong.expect(1000, AdmissionReason.PROBE, now=PROBE_SECONDS)
+    wrong.expect(1, AdmissionReason.IN_TIME, now=2 * PROBE_SECONDS - 1)
+    wrong.expect(1000, AdmissionReason.LATE, now=3 * PROBE_SECONDS - 2)
 
 
 def test_of_many_that_come_at_once_one_is_a_probe_and_it_is_served_however_late() -> None:
     """The core does not have the first of them yet: what was let in counts here at once."""
     wrong = GatedCores(BUSY._replace(rate=PrefillRate(per_token=1.0)))
     came = [wrong.ask(1000, now=PROBE_SECONDS) for _ in range(50)]
-    assert [one.reason for one in came] == [Reason.PROBE, *(49 * [Reason.LATE])]
+    assert [one.reason for one in came] == [AdmissionReason.PROBE, *(49 * [AdmissionReason.LATE])]
     assert not came[0].refusable
 
 
 @pytest.mark.parametrize("busy", [{"running": 1, "prefills": 1}, {"running": 1, "waiting": 1}], ids=str)
 def test_nothing_is_tried_while_prompts_are_processed_whose_steps_correct_the_model(busy: dict[str, Any]) -> None:
-    GatedCores(IDLE._replace(**busy)).expect(10_000, Reason.LATE, now=10 * PROBE_SECONDS)
+    GatedCores(IDLE._replace(**busy)).expect(10_000, AdmissionReason.LATE, now=10 * PROBE_SECONDS)
 
 
 def test_a_deadline_that_is_new_is_given_its_time() -> None:
     cores = GatedCores(policy=a_policy(None))
     cores.gate.set_policy(a_policy(), now=1000.0)
-    cores.expect(3000, Reason.LATE, now=1000.0)
+    cores.expect(3000, AdmissionReason.LATE, now=1000.0)
     cores.gate.set_policy(a_policy(), now=1000.0 + PROBE_SECONDS)
-    cores.expect(3000, Reason.PROBE, now=1000.0 + PROBE_SECONDS)
+    cores.expect(3000, AdmissionReason.PROBE, now=1000.0 + PROBE_SECONDS)
 
 
 def test_what_is_cached_is_no_work() -> None:
     cores = GatedCores()
-    cores.expect(10_000, Reason.LATE, cached=(0,))
-    cores.expect(10_000, Reason.IN_TIME, cached=(9_500,))
+    cores.expect(10_000, AdmissionReason.LATE, cached=(0,))
+    cores.expect(10_000, AdmissionReason.IN_TIME, cached=(9_500,))
     # Of a core that came meanwhile nobody knows what it holds.
-    cores.expect(10_000, Reason.LATE, cached=(9_500, 9_500))
+    cores.expect(10_000, AdmissionReason.LATE, cached=(9_500, 9_500))
 
 
 def test_the_core_that_holds_most_of_a_prompt_may_be_the_best_one() -> None:
-    GatedCores(BUSY, FULL).expect(10_000, Reason.IN_TIME, cached=(0, 9_500))
+    GatedCores(BUSY, FULL).expect(10_000, AdmissionReason.IN_TIME, cached=(0, 9_500))
 
 
 def test_a_cached_prefix_costs_attention() -> None:
@@ -123,45 +123,45 @@ def test_a_cached_prefix_costs_attention() -> None:
 
 def test_where_nobody_knows_what_is_cached_the_share_held_lately_counts() -> None:
     cores = GatedCores()
-    cores.expect(10_000, Reason.LATE)
+    cores.expect(10_000, AdmissionReason.LATE)
     for _ in range(10):
         cores.gate.finished(prompt_tokens=10_000, cached_tokens=9_500)
-    cores.expect(10_000, Reason.IN_TIME)
+    cores.expect(10_000, AdmissionReason.IN_TIME)
 
 
 def test_the_margin_leaves_room_for_what_is_not_known() -> None:
     cores = GatedCores(policy=a_policy(margin=0.5))
-    cores.expect(1000, Reason.IN_TIME)
-    cores.expect(1001, Reason.LATE)
+    cores.expect(1000, AdmissionReason.IN_TIME)
+    cores.expect(1001, AdmissionReason.LATE)
 
 
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (a_policy(None), Reason.NO_DEADLINE),
-        (a_policy(trusted=False), Reason.NO_MODEL),
-        (a_policy(2.0).model_copy(update={"step": None}), Reason.NO_MODEL),
+        (a_policy(None), AdmissionReason.NO_DEADLINE),
+        (a_policy(trusted=False), AdmissionReason.NO_MODEL),
+        (a_policy(2.0).model_copy(update={"step": None}), AdmissionReason.NO_MODEL),
     ],
 )
-def test_without_a_deadline_or_a_model_everything_is_let_in(policy: Any, reason: Reason) -> None:
+def test_without_a_deadline_or_a_model_everything_is_let_in(policy: Any, reason: AdmissionReason) -> None:
     verdict = GatedCores(policy=policy).ask(10**6)
     assert (verdict.admitted, verdict.reason, verdict.refusable) == (True, reason, False)
 
 
 def test_a_core_that_has_no_deadline_yet_says_no_rate_and_refuses_nobody() -> None:
-    GatedCores(BUSY, BUSY._replace(rate=None)).expect(10**6, Reason.NO_MODEL)
+    GatedCores(BUSY, BUSY._replace(rate=None)).expect(10**6, AdmissionReason.NO_MODEL)
 
 
 def test_a_core_that_cannot_be_seen_refuses_nobody() -> None:
     cores = GatedCores()
     cores.loads = None
-    cores.expect(10**6, Reason.UNOBSERVED)
+    cores.expect(10**6, AdmissionReason.UNOBSERVED)
 
 
 def test_a_policy_that_nobody_renews_expires() -> None:
     cores = GatedCores(FULL, policy=a_policy(expires_seconds=60.0))
-    cores.expect(10**6, Reason.LATE, now=59)
-    cores.expect(10**6, Reason.NO_DEADLINE, now=60)
+    cores.expect(10**6, AdmissionReason.LATE, now=59)
+    cores.expect(10**6, AdmissionReason.NO_DEADLINE, now=60)
 
 
 def test_it_is_worth_looking_what_is_cached_only_where_that_decides() -> None:
@@ -174,14 +174,14 @@ def test_every_decision_is_counted_and_says_when_to_come_back() -> None:
     cores = GatedCores()
     assert cores.ask(12_000).retry_after(0.0) == 10
     cores.ask(10)
-    assert counted(cores) == {Reason.LATE: 1, Reason.IN_TIME: 1}
+    assert counted(cores) == {AdmissionReason.LATE: 1, AdmissionReason.IN_TIME: 1}
 
 
 def test_what_is_refused_later_is_counted_and_has_the_status_of_the_setpoint() -> None:
     cores = GatedCores(policy=a_policy(refusal_status=429))
     cores.ask(10)
     assert cores.gate.expired() == 429
-    assert counted(cores) == {Reason.IN_TIME: 1, Reason.EXPIRED: 1}
+    assert counted(cores) == {AdmissionReason.IN_TIME: 1, AdmissionReason.EXPIRED: 1}
 
 
 def test_a_look_counts_nothing() -> None:

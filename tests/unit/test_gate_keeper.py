@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Admitted, CoreLoad, Reason
+from flyball_engine.batching.gate import AdmissionReason, Admitted, CoreLoad
 from flyball_engine.contract import Setpoint
 from flyball_engine.vllm import gate as keeping
 from flyball_engine.vllm.gate import AdmissionTicket, GateKeeper, install_gate
@@ -57,7 +57,7 @@ def tokens(number: int) -> dict[str, Any]:
     return {"prompt_token_ids": [1] * number}
 
 
-def counted(cores: GatedCores) -> dict[Reason, int]:
+def counted(cores: GatedCores) -> dict[AdmissionReason, int]:
     return {reason: count for reason, count in cores.gate.counts.items() if count}
 
 
@@ -72,7 +72,7 @@ def test_a_request_of_several_prompts_is_decided_on_once(
 ) -> None:
     for _ in range(5):
         keeper.ask(tokens(1500))
-    assert counted(cores) == {Reason.IN_TIME: 1}
+    assert counted(cores) == {AdmissionReason.IN_TIME: 1}
     assert ticket.prompts == 5
     assert ticket.retry_after is None
 
@@ -130,7 +130,7 @@ def test_a_refusal_of_what_waited_is_counted_once_and_says_how_long_it_waited(
     marking.ask(tokens(10))
     for _ in range(3):
         marking.expired(marked, waited=3.5)
-    assert counted(cores) == {Reason.IN_TIME: 1, Reason.EXPIRED: 1}
+    assert counted(cores) == {AdmissionReason.IN_TIME: 1, AdmissionReason.EXPIRED: 1}
     assert (marked.expired, marked.status, marked.retry_after) == (True, 429, 6)
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Arrival, Gate, Reason
+from flyball_engine.batching.gate import AdmissionReason, Arrival, Gate
 from flyball_engine.contract import OnTime, Setpoint, Shed
 from flyball_engine.control.state_file import StateReader, find_state_files
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.refusal import Mark, set_mark
 from flyball_lab.simulator.core import Core
-from flyball_lab.simulator.plant import Law
+from flyball_lab.simulator.plant import StepTimes
 from flyball_lab.simulator.requests import Fate, Request
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRefuser, PlainScheduler
 from support.simulated import a_budget, a_core, a_request, a_setpoint
 
 #: A step takes 10 ms, and 1 ms more for each token.
-LAW = Law(model=StepModel(t0=0.010, h=0.0, c1=1e-3, c2=1e-3, beta=1e-4, g=1e-7, kappa=1))
+STEP_TIMES = StepTimes(model=StepModel(t0=0.010, h=0.0, c1=1e-3, c2=1e-3, beta=1e-4, g=1e-7, kappa=1))
 SEQS, TOKENS = 8, 256
 DEADLINE = 1.0
 
@@ -27,14 +27,14 @@ DEADLINE = 1.0
 def told(*, orders: bool) -> Setpoint:
     order = OnTime(first_token_deadline_seconds=DEADLINE, margin=0.85)
     shed = Shed(ttft_deadline_seconds=DEADLINE)
-    return a_setpoint(step=a_budget(0.060, LAW), shed=shed, on_time=order if orders else None)
+    return a_setpoint(step=a_budget(0.060, STEP_TIMES), shed=shed, on_time=order if orders else None)
 
 
 class Twins:
     """The same requests in both, step by step; each step takes what the model says."""
 
     def __init__(self, folder: Path, *, orders: bool) -> None:
-        self.simulated: Core = a_core(seqs=SEQS, tokens=TOKENS, law=LAW, jumps=False)
+        self.simulated: Core = a_core(seqs=SEQS, tokens=TOKENS, step_times=STEP_TIMES, jumps=False)
         self.simulated.follow(told(orders=orders))
         self.simulated.apply(told(orders=orders))
         self.real = GovernedCore(
@@ -48,7 +48,7 @@ class Twins:
         self.requests: dict[str, Request] = {}
         self.output: Any = None
 
-    def comes(self, prompt: int, output: int = 400) -> Reason:
+    def comes(self, prompt: int, output: int = 400) -> AdmissionReason:
         """A request of so many tokens comes to both; both must say the same."""
         real = self.gate.decide(Arrival(prompt, (0,)), now=self.real.now)
         request = a_request(prompt, output, at=self.simulated.now)
@@ -98,33 +98,33 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Twins:
 
 
 def test_both_say_the_same_of_a_prompt_that_comes(twins: Twins) -> None:
-    assert twins.comes(2000, 2) is Reason.IDLE
-    assert twins.comes(20, 400) is Reason.IN_TIME
+    assert twins.comes(2000, 2) is AdmissionReason.IDLE
+    assert twins.comes(20, 400) is AdmissionReason.IN_TIME
     twins.step()
-    assert twins.comes(2000) is Reason.LATE
+    assert twins.comes(2000) is AdmissionReason.LATE
     for number in range(30):
         twins.comes(100 + 7 * number)
         twins.step()
-    assert twins.comes(900) is Reason.LATE
-    assert twins.comes(50) is Reason.IN_TIME
+    assert twins.comes(900) is AdmissionReason.LATE
+    assert twins.comes(50) is AdmissionReason.IN_TIME
 
 
 def test_both_refuse_the_same_of_a_crowd_while_it_waits(twins: Twins) -> None:
     twins.comes(20, 4000)
     twins.step()
     came = [twins.comes(150, 30) for _ in range(24)]
-    assert came == 24 * [Reason.IN_TIME], "the queue is no reason to refuse"
+    assert came == 24 * [AdmissionReason.IN_TIME], "the queue is no reason to refuse"
     for _ in range(60):
         twins.step()
     assert len(twins.refused.names) > 5
     assert sorted(twins.refused.names) == sorted(twins.refused_of_simulated())
-    assert twins.simulated.gate.counts[Reason.EXPIRED] == len(twins.refused.names)
+    assert twins.simulated.gate.counts[AdmissionReason.EXPIRED] == len(twins.refused.names)
     first = [one.first_token for one in twins.requests.values() if one.fate is not Fate.SHED]
     assert all(at is not None for at in first)
 
 
 def test_both_serve_what_is_late_and_alone(twins: Twins) -> None:
-    assert twins.comes(3000, 2) is Reason.IDLE
+    assert twins.comes(3000, 2) is AdmissionReason.IDLE
     while twins.requests["r0"].fate is Fate.OPEN:
         twins.step()
     assert twins.refused.names == twins.refused_of_simulated() == []

@@ -12,13 +12,13 @@ from flyball_operator.engines.errors import BadAnswerError
 from flyball_operator.tuning.actuate.generation_bounds import (
     LARGEST_EPOCH,
     LARGEST_GENERATION,
-    UNTOLD_LEADERS,
+    UNRECORDED_LEADERS,
     GenerationBounds,
     Unexplained,
     counted_on,
 )
 
-REACH = GenerationBounds(epoch=5, told=4, given=12)
+REACH = GenerationBounds(epoch=5, recorded=4, given=12)
 
 
 def number(epoch: int, generation: int) -> Generation:
@@ -44,24 +44,24 @@ def test_only_our_own_history_explains_a_number(claimed: Generation, doubt: Unex
 
 
 def test_an_epoch_that_status_names_is_a_newer_leaders() -> None:
-    reach = GenerationBounds(epoch=5, told=7, given=12)
+    reach = GenerationBounds(epoch=5, recorded=7, given=12)
     assert reach.fenced
     assert reach.doubt(number(7, 1)) is None
     assert reach.doubt(number(8, 1)) is Unexplained.EPOCH_AHEAD
 
 
 def test_nothing_is_said_of_others_before_our_own_epoch_is_known() -> None:
-    reach = GenerationBounds(epoch=0, told=7, given=0)
+    reach = GenerationBounds(epoch=0, recorded=7, given=0)
     assert not reach.fenced
     assert reach.doubt(number(9, 9)) is None
 
 
 def test_what_is_near_is_ordered_above_and_what_is_far_is_left_to_people() -> None:
     assert REACH.remedy(number(5, 10**9)) == 5
-    assert REACH.remedy(number(5 + UNTOLD_LEADERS, 1)) == 5 + UNTOLD_LEADERS
-    assert REACH.remedy(number(6 + UNTOLD_LEADERS, 1)) is None
-    assert "A new epoch is taken" in REACH.said(number(9, 1))
-    assert "A new epoch" not in (far := REACH.said(number(999_999, 1)))
+    assert REACH.remedy(number(5 + UNRECORDED_LEADERS, 1)) == 5 + UNRECORDED_LEADERS
+    assert REACH.remedy(number(6 + UNRECORDED_LEADERS, 1)) is None
+    assert "A new epoch is taken" in REACH.message(number(9, 1))
+    assert "A new epoch" not in (far := REACH.message(number(999_999, 1)))
     assert far.startswith("answers with epoch 999999, and no leader had one above 5.")
     assert "delete the pod" in far
 
@@ -72,7 +72,7 @@ def test_counting_goes_on_from_what_can_be_and_never_near_the_end_of_numbers() -
     assert counted_on(2**53) == 0
     # One change a second for a hundred years, and one raise of an epoch an hour for twenty.
     assert LARGEST_GENERATION + 100 * 366 * 86_400 < 2**53
-    assert LARGEST_EPOCH + 20 * 366 * 24 * (UNTOLD_LEADERS + 1) < 2**31
+    assert LARGEST_EPOCH + 20 * 366 * 24 * (UNRECORDED_LEADERS + 1) < 2**31
 
 
 @pytest.mark.parametrize("field", ["epoch", "generation"])

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import OnTime, OrderKnob
-from flyball_engine.knobs import Batching, NoEvict, Policy, Static
+from flyball_engine.knobs import Batching, NoEvict, SchedulingPolicy, Static
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.scheduler import governed_class
 from flyball_lab.harness.engine import setpoint
-from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler, SchedulingPolicy
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler
+from support.plain_scheduler import SchedulingPolicy as PlainPolicy
 from support.reflexes import a_budget
 from support.simulated import two_classes
 
@@ -404,7 +405,7 @@ def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:
     [
         ("connector", object(), "KV connector"),
         ("ec_connector", object(), "encoder cache connector"),
-        ("policy", SchedulingPolicy.PRIORITY, "--scheduling-policy=priority"),
+        ("policy", PlainPolicy.PRIORITY, "--scheduling-policy=priority"),
         ("parallel_config", SimpleNamespace(distributed_executor_backend="external_launcher"), "external launcher"),
         ("waiting", [], "cannot be put in another order"),
     ],
@@ -428,7 +429,7 @@ def test_a_scheduler_that_can_be_ordered_refuses_nothing(core: GovernedCore) -> 
         Batching(strategy=Static(batch_size=4)),
         Batching(admission_delay_seconds=1.0),
         Batching(no_evict=NoEvict()),
-        Batching(policy=Policy.PRIORITY),
+        Batching(policy=SchedulingPolicy.PRIORITY),
     ],
 )
 def test_two_who_choose_who_is_next_are_refused(batching: Batching) -> None:

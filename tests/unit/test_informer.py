@@ -16,7 +16,7 @@ from kubernetes.aio import client
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.app.informer import LONGEST_RETRY_SECONDS, Informer, Informers
-from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.app.watch import Watch
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
@@ -72,7 +72,7 @@ class Stream:
         self.runs = 0
         self.silence: tuple[str, ...] = ()
 
-    async def run(self, _: Watcher) -> NoReturn:
+    async def run(self, _: WatchHandlers) -> NoReturn:
         self.runs += 1
         self.ends = asyncio.get_running_loop().create_future()
         await self.ends
@@ -196,8 +196,8 @@ def watch(server: TestServer) -> Watch:
     return Watch("team", configuration=configuration, instance="one", clock=lambda: 0.0, listen=lambda: None)
 
 
-def watcher() -> Watcher:
-    return Watcher(Cache(), KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5))
+def watcher() -> WatchHandlers:
+    return WatchHandlers(Cache(), KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5))
 
 
 @asynccontextmanager

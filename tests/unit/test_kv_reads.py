@@ -13,7 +13,7 @@ from flyball_lab.simulator.presets import PRESETS
 from support.simulated import a_core, a_request, a_setpoint, submitted
 
 #: An 8B model on an H100. A token of KV costs 50 ns, so that 40 contexts of 8,000 cost 16 ms.
-PLANT = PRESETS["h100-8b-fit"].law
+PLANT = PRESETS["h100-8b-fit"].step_times
 BUDGET = 0.030
 #: What is learnt of short chats, where nothing tells a decode from what it reads.
 WITHOUT = replace(PLANT.model, beta=PLANT.model.beta + 300 * PLANT.kv_token)
@@ -22,7 +22,7 @@ WITH = replace(PLANT.model, d=PLANT.kv_token)
 
 def a_core_that_holds(model: StepModel) -> Core:
     """It serves long prompts beside short chats, one after the other, so that its bias settles."""
-    core = a_core(seqs=128, tokens=8192, kv_tokens=1_000_000, model_len=32_768, law=PLANT, jumps=False)
+    core = a_core(seqs=128, tokens=8192, kv_tokens=1_000_000, model_len=32_768, step_times=PLANT, jumps=False)
     core.apply(a_setpoint(step=StepBudget(seconds=BUDGET, model=ModelSpec(id="m", trusted=True, **asdict(model)))))
     submitted(core, a_request(8_000, 1, shared=8_000))
     submitted(core, *[a_request(200, 1_000, at=1.0) for _ in range(20)])

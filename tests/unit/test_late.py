@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flyball_engine.batching.late import LOOKED_AT_IN_A_STEP, TURNS_IN_A_STEP, LetIn, Progress, but_one_alone
+from flyball_engine.batching.late import LOOKED_AT_IN_A_STEP, TURNS_IN_A_STEP, LetIn, SequenceProgress, but_one_alone
 from flyball_engine.batching.on_time import PrefillRate
 
 #: A thousand tokens take a second.
 RATE = PrefillRate(per_token=0.001)
-STARTED, GONE = Progress(started=True), Progress(gone=True)
+STARTED, GONE = SequenceProgress(started=True), SequenceProgress(gone=True)
 
 
-def left(tokens: float) -> Progress:
-    return Progress(tokens=tokens)
+def left(tokens: float) -> SequenceProgress:
+    return SequenceProgress(tokens=tokens)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ class Engine:
     """Requests that were let in at time 0 with a deadline of 2 s, and how far each is."""
 
     let_in: LetIn[str] = field(default_factory=LetIn)
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, SequenceProgress] = field(default_factory=dict)
 
     def comes(self, name: str, tokens: int = 1000, *, of: str = "", size: int = 1, arrived: float = 0.0) -> None:
         self.progress[name] = left(tokens)
@@ -80,7 +80,7 @@ def test_the_deadline_begins_with_the_arrival(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("over", [STARTED, GONE], ids=["begun", "gone"])
-def test_what_has_begun_or_left_is_forgotten(engine: Engine, over: Progress) -> None:
+def test_what_has_begun_or_left_is_forgotten(engine: Engine, over: SequenceProgress) -> None:
     engine.comes("one")
     engine.progress["one"] = over
     assert engine.late(100.0) == []

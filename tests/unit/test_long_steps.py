@@ -12,14 +12,14 @@ from flyball_lab.simulator.presets import PRESETS
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.spec import Envelope, Objective, Span
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES
 
 FIRST, TOKEN = replace(TTFT, seconds=0.5), replace(TPOT, seconds=0.03)
 MEAN = margins().token * TOKEN.seconds
 
 
-def documents(*objectives: Objective, **load: float) -> ControlInput:
+def documents(*objectives: LatencyObjective, **load: float) -> ControlInput:
     """An H100 that is asked for long answers about long documents, 1.8 a second unless told otherwise."""
     base = {"arrivals": 1.8, "prompt": 6500.0, "uncached": 6500.0, "output": 300.0, "ratio": 21.7, "attention": 3250.0}
     held = {"decodes": 5.0, "kv_tokens": 430_000.0}

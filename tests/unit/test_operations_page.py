@@ -13,11 +13,11 @@ from flyball_lab.repository import ROOT
 from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS, ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.causes import CauseReason
-from flyball_operator.reconcile.plan.status import Reason as ReconcilerReason
+from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filter import HoldReason
 from flyball_operator.tuning.observe.signals import Missing
-from flyball_operator.tuning.report.conditions import Reason as TunerReason
+from flyball_operator.tuning.report.conditions import Reason
 
 PAGE = (ROOT / "docs/operations.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
@@ -26,9 +26,9 @@ CAUSES = "Causes"
 EXPLAINED: tuple[tuple[type[StrEnum], frozenset[str]], ...] = (
     (AcceptedReason, frozenset({ConditionType.ACCEPTED})),
     (CauseReason, frozenset({CAUSES})),
-    (ReconcilerReason, RECONCILER_CONDITIONS),
+    (ReconcileReason, RECONCILER_CONDITIONS),
     (Missing, frozenset({ConditionType.METRICS_AVAILABLE})),
-    (TunerReason, TUNER_CONDITIONS),
+    (Reason, TUNER_CONDITIONS),
 )
 
 

@@ -12,7 +12,7 @@ from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 from flyball_operator.tuning.control_input import Margins
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.spec import Envelope, Objective, Span
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES
 
 LONG: Any = {"prompt": 1500.0, "uncached": 1500.0, "attention": 700.0, "ratio": 20.0, "arrivals": 1.0}
@@ -64,7 +64,7 @@ def test_long_contexts_leave_room_for_fewer_decodes() -> None:
 
 
 @pytest.mark.parametrize("objectives", [(TTFT, TPOT), (TPOT,), (TTFT,), (E2E,)])
-def test_a_queue_changes_neither_batch_nor_budget(objectives: tuple[Objective, ...]) -> None:
+def test_a_queue_changes_neither_batch_nor_budget(objectives: tuple[LatencyObjective, ...]) -> None:
     calm, crowded = choose(inputs(*objectives)), choose(inputs(*objectives, **OVERLOAD))
     assert (calm.seqs, calm.tokens, calm.budget) == (crowded.seqs, crowded.tokens, crowded.budget)
 
@@ -97,7 +97,7 @@ def test_equal_bounds_pin_a_limit() -> None:
     ],
 )
 def test_a_step_may_take_what_the_tightest_token_objective_leaves(
-    objectives: tuple[Objective, ...], seconds: float | None
+    objectives: tuple[LatencyObjective, ...], seconds: float | None
 ) -> None:
     output = choose(replace(inputs(*objectives), margins=NARROW))
     assert output.budget == (pytest.approx(seconds) if seconds is not None else None)

@@ -14,7 +14,7 @@ from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
-from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 
 QUEUE = tuning(TTFT, TPOT)
@@ -133,7 +133,7 @@ def test_an_edited_deadline_reaches_the_order_though_nothing_is_observed() -> No
 
 
 @pytest.mark.parametrize("objectives", [(TPOT,), ()])
-def test_without_an_objective_of_first_tokens_the_order_goes(objectives: tuple[Objective, ...]) -> None:
+def test_without_an_objective_of_first_tokens_the_order_goes(objectives: tuple[LatencyObjective, ...]) -> None:
     after, _ = after_an_edit(at_rest(), objectives=objectives)
     assert after.policy.on_time is None
 

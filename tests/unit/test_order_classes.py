@@ -18,11 +18,11 @@ from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import asked_deadlines
 from flyball_operator.tuning.report.conditions import shown
 from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
-from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec, tuning_spec
 from flyball_operator.tuning.state import TuningState, start
 
-CHAT = Objective("chat-first", Metric.TIME_TO_FIRST_TOKEN, 0.5, 0.01, of_class="chat")
-WHOLE = Objective("chat-whole", Metric.END_TO_END_LATENCY, 8.0, 0.01, of_class="chat")
+CHAT = LatencyObjective("chat-first", Metric.TIME_TO_FIRST_TOKEN, 0.5, 0.01, of_class="chat")
+WHOLE = LatencyObjective("chat-whole", Metric.END_TO_END_LATENCY, 8.0, 0.01, of_class="chat")
 CLASSES = Classes(
     classes=(RequestClass(name="chat", value="chat", weight=10.0), RequestClass(name="batch", value="Low"))
 )
@@ -76,7 +76,7 @@ def test_an_end_to_end_objective_of_a_class_leaves_a_deadline_and_keeps_it() -> 
     ],
 )
 def test_edited_objectives_move_the_deadlines_of_their_class_at_once(
-    objectives: tuple[Objective, ...], asked: dict[str, float]
+    objectives: tuple[LatencyObjective, ...], asked: dict[str, float]
 ) -> None:
     assert asked_deadlines({"": 2.0, "chat": 0.5}, objectives) == asked
     state = at_rest(MIXED)

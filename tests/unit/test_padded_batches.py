@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.contract import Batching, BatchingKnob, Knob, Policy, QueueKnob, Setpoint
-from flyball_engine.control.acceptance import Refused, judge
+from flyball_engine.contract import Batching, BatchingKnob, Knob, QueueKnob, SchedulingPolicy, Setpoint
+from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, NoEvict, Static
 from flyball_lab.harness.engine import SERVICE, setpoint
 from flyball_lab.harness.padded import END, a_row
-from flyball_lab.padded.batch import Batch, Padding, Phase, Stepped, Use
+from flyball_lab.padded.batch import Batch, ComputePhase, Padding, Stepped, Use
 from flyball_lab.padded.former import form, whole
 from flyball_lab.padded.requests import Row, Text
 from flyball_lab.padded.support import UNGATED, UNSUPPORTED
@@ -67,13 +67,15 @@ def test_priority_goes_before_arrival_where_it_is_asked_for() -> None:
         policy: [
             row.number for row in form(rows, Batching(strategy=Static(batch_size=2), policy=policy), most=9, now=0).rows
         ]
-        for policy in Policy
+        for policy in SchedulingPolicy
     }
-    assert first == {Policy.FCFS: [1, 2], Policy.PRIORITY: [2, 1]}
+    assert first == {SchedulingPolicy.FCFS: [1, 2], SchedulingPolicy.PRIORITY: [2, 1]}
 
 
 def test_who_names_no_strategy_gets_that_of_the_start() -> None:
-    assert whole(Batching(policy=Policy.PRIORITY), START) == Batching(strategy=START, policy=Policy.PRIORITY)
+    assert whole(Batching(policy=SchedulingPolicy.PRIORITY), START) == Batching(
+        strategy=START, policy=SchedulingPolicy.PRIORITY
+    )
     static = Batching(strategy=Static(batch_size=3), admission_delay_seconds=1.0)
     assert whole(static, START) == static
 
@@ -98,7 +100,7 @@ def test_a_delay_without_a_strategy_is_that_of_the_start_strategy() -> None:
     ],
 )
 def test_what_padding_has_no_way_to_do_is_refused_by_name(asked: Setpoint, named: str) -> None:
-    with pytest.raises(Refused, match=rf"^{named}: "):
+    with pytest.raises(SetpointRefused, match=rf"^{named}: "):
         judge(held=None, offered=asked, service=SERVICE, unsupported=UNSUPPORTED, ungated=UNGATED)
 
 
@@ -149,10 +151,10 @@ def test_what_is_computed_for_nobody_is_padding() -> None:
     heard.makes(1, 1)
     heard.makes(1, 1)
     assert heard.padding.tokens == {
-        (Phase.PROMPT, Use.USEFUL): 14,
-        (Phase.PROMPT, Use.PADDING): 6,
-        (Phase.OUTPUT, Use.USEFUL): 2,
-        (Phase.OUTPUT, Use.PADDING): 2,
+        (ComputePhase.PROMPT, Use.USEFUL): 14,
+        (ComputePhase.PROMPT, Use.PADDING): 6,
+        (ComputePhase.OUTPUT, Use.USEFUL): 2,
+        (ComputePhase.OUTPUT, Use.PADDING): 2,
     }
 
 

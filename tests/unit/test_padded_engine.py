@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Batching, Knob, Metric, ObjectiveSpec, Policy, StrategyType
+from flyball_engine.contract import Batching, Knob, Metric, ObjectiveSpec, SchedulingPolicy, StrategyType
 from flyball_engine.knobs import Bucketed, Dynamic, Static
 from flyball_lab.harness.engine import setpoint
 from flyball_lab.harness.padded import CONTEXT, VOCABULARY, Counter, a_wish, an_engine, answered, until
 from flyball_lab.openai.app import NotServedError
-from flyball_lab.padded.batch import Phase, Use
+from flyball_lab.padded.batch import ComputePhase, Use
 from flyball_lab.padded.bodies import PaddedChat
 from flyball_lab.padded.engine import PaddedEngine
 from flyball_lab.padded.requests import Row
@@ -95,17 +95,17 @@ async def test_a_setpoint_holds_for_the_next_batch(tmp_path: Path) -> None:
 async def test_a_limit_above_the_ceiling_is_clamped_and_a_setpoint_expires(tmp_path: Path) -> None:
     clock = [0.0]
     async with an_engine(tmp_path, Counter(), rows=8, clock=lambda: clock[0]) as engine:
-        static = Batching(strategy=Static(batch_size=2), policy=Policy.PRIORITY)
+        static = Batching(strategy=Static(batch_size=2), policy=SchedulingPolicy.PRIORITY)
         await engine.apply(setpoint(1, limits={"max_num_active_seqs": 9}, batching=static, expires_seconds=60.0))
         state = engine.reports().cores[0].state
-        assert (state.strategy, state.policy) == (StrategyType.STATIC, Policy.PRIORITY)
+        assert (state.strategy, state.policy) == (StrategyType.STATIC, SchedulingPolicy.PRIORITY)
         assert list(state.effective.given()) == list(state.start.given()) == [Knob.MAX_NUM_ACTIVE_SEQS]
         [clamp] = state.clamped
         assert (clamp.knob, clamp.requested, clamp.effective, clamp.reason) == ("max_num_active_seqs", 9, 8, "ceiling")
         clock[0] = 60.0
         await engine.touch()
         state = engine.reports().cores[0].state
-        assert (state.applied, state.strategy, state.policy) == (None, StrategyType.DYNAMIC, Policy.FCFS)
+        assert (state.applied, state.strategy, state.policy) == (None, StrategyType.DYNAMIC, SchedulingPolicy.FCFS)
         assert not state.clamped
 
 
@@ -123,7 +123,7 @@ async def test_who_leaves_the_queue_never_starts_and_who_leaves_a_batch_is_paddi
         await until(lambda: stayer.finish_reason is not None and engine.load().running == 0)
         assert (leaver.made, stayer.made) == (1, 4)
         assert model.batches == [[1, 1]]
-        assert engine.padding.tokens[Phase.OUTPUT, Use.PADDING] == 3
+        assert engine.padding.tokens[ComputePhase.OUTPUT, Use.PADDING] == 3
         assert engine.counts().requests["aborted"] == 2
         counted = engine.reports().cores[0].batches
         assert (counted.admitted, counted.left, counted.step_requests) == (2, 1, 5)

@@ -16,14 +16,14 @@ from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
 from flyball_operator.tuning.report.status_codec import came_of_it
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
 STAGES = 4
 #: Loose enough for a round of four steps.
-LONG_TTFT = Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, 8.0, 0.01)
-LONG_TPOT = Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.4, 0.01)
+LONG_TTFT = LatencyObjective("ttft", Metric.TIME_TO_FIRST_TOKEN, 8.0, 0.01)
+LONG_TPOT = LatencyObjective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.4, 0.01)
 
 
 def chosen(asked: ControlInput, *, stages: int) -> ControlOutput:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Reason
+from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.contract import QueueKnob, QueueLimits, Refusal, Setpoint
-from flyball_engine.control.acceptance import Refused, judge
+from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_engine.vllm.gate import GateKeeper
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_lab.harness.engine import SERVICE, setpoint
@@ -126,7 +126,7 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
     queue_limiter = QueueLimiter(server, refused=lambda: None, clock=lambda: 0.0)
     queue_limiter.follow(setpoint(1))
     offer = functools.partial(judge, held=None, service=SERVICE, unsupported=queue_limiter.unsupported)
-    with pytest.raises(Refused, match=r"queue\.max_num_queued_reqs: this vLLM has no such limit") as refused:
+    with pytest.raises(SetpointRefused, match=r"queue\.max_num_queued_reqs: this vLLM has no such limit") as refused:
         offer(offered=a_setpoint(1, max_num_queued_reqs=4))
     assert refused.value.refusal is Refusal.UNSUPPORTED
     offer(offered=setpoint(1))
@@ -146,4 +146,4 @@ def test_what_vllm_refuses_is_counted_once_and_told_to_come_back() -> None:
     keeper.overflowed()
     keeper.closed(ticket)
     assert ticket.retry_after == 8, "spread, as those that the gate refuses"
-    assert {reason: count for reason, count in cores.gate.counts.items() if count} == {Reason.QUEUE_FULL: 1}
+    assert {reason: count for reason, count in cores.gate.counts.items() if count} == {AdmissionReason.QUEUE_FULL: 1}

@@ -19,12 +19,12 @@ from flyball_operator.engines.client import Address
 from flyball_operator.engines.errors import UnreachableError
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.tuning.actuate.engine_pods import VERIFY_SECONDS
-from flyball_operator.tuning.observe.signals import Attainment, Missing, Outcome, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Missing, ObjectiveCounts, Signals, Unobserved
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.tuner import Tuner
 
 OBSERVED, TUNED, MET = ConditionType.METRICS_AVAILABLE, ConditionType.TUNED, ConditionType.OBJECTIVES_MET
-COUNTS = {"TimePerOutputToken/0.06": Outcome(999, 1), "InterTokenLatency/0.25": Outcome(9999, 1)}
+COUNTS = {"TimePerOutputToken/0.06": ObjectiveCounts(999, 1), "InterTokenLatency/0.25": ObjectiveCounts(9999, 1)}
 
 
 def busy() -> Signals:

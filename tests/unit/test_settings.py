@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kubernetes.aio import client
 
-from flyball_operator.app.main import Exit, main
+from flyball_operator.app.main import ExitCode, main
 from flyball_operator.app.settings import Settings
 
 
@@ -40,7 +40,7 @@ def test_a_wrong_setting_ends_the_process_and_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"FLYBALL_{name.upper()}", value)
-    assert main() == Exit.MISCONFIGURED
+    assert main() == ExitCode.MISCONFIGURED
     assert f"FLYBALL_{name.upper()}" in capsys.readouterr().err
 
 
@@ -55,6 +55,6 @@ def test_a_signing_key_that_is_none_ends_the_process_and_is_named(
     key = tmp_path / "key.pem"
     key.write_text("no key")
     monkeypatch.setenv("FLYBALL_SIGNING_KEY_FILE", str(key))
-    assert main() == Exit.MISCONFIGURED
+    assert main() == ExitCode.MISCONFIGURED
     assert str(key) in caplog.text
     assert "Traceback" not in caplog.text

@@ -21,7 +21,7 @@ from flyball_operator.tuning.observe.signals import Missing, Observation, Signal
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, wanted_policy
 from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
-from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -75,7 +75,7 @@ def at_rest(spec: TuningSpec = SHED) -> TuningState:
     ],
 )
 def test_an_edited_first_token_objective_is_the_deadline_at_once(
-    objectives: tuple[Objective, ...], present: float, asked: float | None
+    objectives: tuple[LatencyObjective, ...], present: float, asked: float | None
 ) -> None:
     assert asked_deadline(present, objectives) == asked
 

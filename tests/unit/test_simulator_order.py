@@ -8,11 +8,11 @@ import pytest
 
 from flyball_engine.batching.gate import PROBE_SECONDS
 from flyball_engine.batching.step_token_budgeter import prefill_rate
-from flyball_engine.contract import ModelSpec, OnTime, Policy, Setpoint, Shed, StepBudget
+from flyball_engine.contract import ModelSpec, OnTime, SchedulingPolicy, Setpoint, Shed, StepBudget
 from flyball_lab.simulator.core import Core
-from flyball_lab.simulator.plant import Law
+from flyball_lab.simulator.plant import StepTimes
 from flyball_lab.simulator.requests import Fate, Request
-from support.simulated import LAW, a_budget, a_core, a_request, a_setpoint, submitted
+from support.simulated import STEP_TIMES, a_budget, a_core, a_request, a_setpoint, submitted
 
 LATER = 1e6
 #: A step of 30 ms has room for some 80 prompt tokens: 10 + 4 ms, and 1 ms for each token beyond 64.
@@ -251,7 +251,7 @@ def test_an_order_that_is_changed_knows_who_waits_already() -> None:
 
 
 def test_the_priority_policy_is_an_order_of_its_own() -> None:
-    core = told(a_core(policy=Policy.PRIORITY), the_order())
+    core = told(a_core(policy=SchedulingPolicy.PRIORITY), the_order())
     core.run(1.0)
     assert not core.prompts.holds
 
@@ -276,7 +276,7 @@ def test_a_cache_full_of_prompts_that_have_begun_is_no_standstill() -> None:
     assert core.governed.trips == 0
 
 
-MODEL = LAW.model
+MODEL = STEP_TIMES.model
 
 
 @pytest.mark.parametrize("decodes", [0, 16])
@@ -285,16 +285,22 @@ MODEL = LAW.model
 )
 @pytest.mark.parametrize("attention", [0.0, 2e-8])
 def test_the_rate_says_how_long_a_prompt_takes(decodes: int, seconds: float, tokens: int, attention: float) -> None:
-    law = Law(model=replace(MODEL, g=attention))
-    core = a_core(seqs=32, tokens=tokens, law=law)
-    budget = StepBudget(seconds=seconds, model=ModelSpec(id="true", trusted=True, **asdict(law.model)))
+    step_times = StepTimes(model=replace(MODEL, g=attention))
+    core = a_core(seqs=32, tokens=tokens, step_times=step_times)
+    budget = StepBudget(seconds=seconds, model=ModelSpec(id="true", trusted=True, **asdict(step_times.model)))
     told(core, a_setpoint(step=budget, on_time=OnTime(first_token_deadline_seconds=600.0)))
     submitted(core, *(a_request(16, 3000) for _ in range(decodes)))
     core.run(2.0)
     (prompt,) = submitted(core, a_request(4000, 2, at=2.0))
     core.run(LATER)
     rate = prefill_rate(
-        law.model, budget=seconds, bias=1.0, decodes=decodes, decode_tokens=decodes, tokens=tokens, least_chunk=16
+        step_times.model,
+        budget=seconds,
+        bias=1.0,
+        decodes=decodes,
+        decode_tokens=decodes,
+        tokens=tokens,
+        least_chunk=16,
     )
     assert prompt.first_token is not None
     assert rate.seconds(4000, 4000**2 / 2) == pytest.approx(prompt.first_token - 2.0, rel=0.05)

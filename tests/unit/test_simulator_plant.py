@@ -9,11 +9,11 @@ from statistics import fmean, pstdev
 import pytest
 
 from flyball_engine.batching.step_statistics import Step
-from flyball_lab.simulator.plant import CALM, Disturbances, Law, Plant, Stretch
+from flyball_lab.simulator.plant import CALM, Disturbances, Plant, StepTimes, Stretch
 from flyball_lab.simulator.presets import PREFILL_STEP, PRESETS
 from flyball_lab.sizing.devices import gpu
 
-H100 = PRESETS["h100-8b"].law
+H100 = PRESETS["h100-8b"].step_times
 
 
 def a_step(*, decodes: int = 32, prefill: int = 0, kv: int = 32_000, attention: float = 0.0) -> Step:
@@ -22,8 +22,8 @@ def a_step(*, decodes: int = 32, prefill: int = 0, kv: int = 32_000, attention: 
     )
 
 
-def a_plant(law: Law = H100, disturbances: Disturbances = CALM, seed: int = 1) -> Plant:
-    return Plant(law, Random(seed), disturbances)
+def a_plant(step_times: StepTimes = H100, disturbances: Disturbances = CALM, seed: int = 1) -> Plant:
+    return Plant(step_times, Random(seed), disturbances)
 
 
 def test_a_decode_pays_for_the_context_it_reads() -> None:
@@ -66,16 +66,16 @@ def test_scatter_leaves_the_mean_and_stalls_come_as_often_as_said() -> None:
 
 
 def test_a_step_takes_as_long_as_the_graph_that_it_is_padded_to() -> None:
-    law = replace(H100, graphs=(256, 512))
-    plant, bare = a_plant(law), a_plant()
+    step_times = replace(H100, graphs=(256, 512))
+    plant, bare = a_plant(step_times), a_plant()
     stairs = [plant.step(a_step(decodes=0, kv=0, prefill=tokens)) for tokens in (300, 400, 512)]
     assert stairs == 3 * [bare.step(a_step(decodes=0, kv=0, prefill=512))]
     assert plant.step(a_step(prefill=600)) == bare.step(a_step(prefill=600))
 
 
 def test_the_first_step_of_a_size_without_a_graph_waits_for_its_kernels() -> None:
-    law = replace(H100, graphs=(256,))
-    plant = a_plant(law, replace(CALM, compile_seconds=2.0))
+    step_times = replace(H100, graphs=(256,))
+    plant = a_plant(step_times, replace(CALM, compile_seconds=2.0))
     assert plant.step(a_step(decodes=200)) < 1.0
     assert plant.step(a_step(prefill=500)) > 2.0
     assert plant.step(a_step(prefill=510)) < 1.0
@@ -128,7 +128,7 @@ def test_every_preset_is_one_that_an_engine_would_start_with(name: str) -> None:
     assert preset.sizes.max_num_batched_tokens >= preset.sizes.max_num_seqs
     assert preset.source
     assert preset.start_seconds > 0
-    model = preset.law.model
+    model = preset.step_times.model
     assert min(model.t0, model.c2, model.beta, model.g) > 0
 
 
@@ -137,4 +137,4 @@ def test_fitted_presets_read_the_weights_as_fast_as_the_memory_does() -> None:
     for name, device, launch in (("h100-8b", "H100-SXM", 1.2e-3), ("a100-8b", "A100-80GB", 1.5e-3)):
         compute = gpu(device).compute
         assert compute is not None
-        assert PRESETS[name].law.model.t0 - launch == pytest.approx(weights / compute.bandwidth, rel=0.03)
+        assert PRESETS[name].step_times.model.t0 - launch == pytest.approx(weights / compute.bandwidth, rel=0.03)

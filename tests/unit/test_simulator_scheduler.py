@@ -7,7 +7,7 @@ import pytest
 from flyball_engine.batching.batch_metrics import batch_counts
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
-from flyball_engine.contract import Knob, Metric, ObjectiveSpec, Policy, StepBudget
+from flyball_engine.contract import Knob, Metric, ObjectiveSpec, SchedulingPolicy, StepBudget
 from flyball_lab.simulator.core import Core, Speculation
 from flyball_lab.simulator.requests import Fate, Request
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
@@ -50,7 +50,7 @@ def test_first_come_is_first_served_and_later_prompts_take_what_is_left_of_a_ste
 
 
 def test_by_priority_the_most_urgent_waiting_one_is_next() -> None:
-    core = a_core(seqs=1, policy=Policy.PRIORITY)
+    core = a_core(seqs=1, policy=SchedulingPolicy.PRIORITY)
     running, late, urgent = finished(core, a_request(), a_request(priority=5), a_request(priority=1))
     assert firsts([running, urgent, late]) == sorted(firsts([running, late, urgent]))
 
@@ -110,7 +110,7 @@ def test_when_blocks_run_out_the_youngest_waits_again_and_computes_anew() -> Non
 
 
 def test_under_priority_the_least_urgent_one_gives_way() -> None:
-    core = a_core(seqs=4, kv_tokens=1024, model_len=1024, policy=Policy.PRIORITY)
+    core = a_core(seqs=4, kv_tokens=1024, model_len=1024, policy=SchedulingPolicy.PRIORITY)
     late, urgent = finished(core, a_request(400, 300, priority=2), a_request(400, 300, priority=1))
     assert (late.preemptions, urgent.preemptions) == (1, 0)
 

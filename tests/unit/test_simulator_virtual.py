@@ -15,7 +15,7 @@ from flyball_lab.simulator.main import main
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Fate
 from flyball_lab.simulator.virtual import build, crash, retune, run, slow_down
-from flyball_lab.simulator.workload import Phase, TraceError, read_trace, workload
+from flyball_lab.simulator.workload import ArrivalPhase, TraceError, read_trace, workload
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
 
 CHAT = SHAPES["conversation"]
@@ -43,7 +43,7 @@ def test_other_loads_have_the_published_lengths(name: str, prompt: int, output: 
 
 @pytest.mark.parametrize("variation", [0.5, 1.0, 3.0])
 def test_arrivals_have_the_rate_and_the_variation_asked_for(variation: float) -> None:
-    found = workload([Phase(seconds=4000, rate=5, shape=around(10, 10), variation=variation)], Random(3))
+    found = workload([ArrivalPhase(seconds=4000, rate=5, shape=around(10, 10), variation=variation)], Random(3))
     assert len(found) == pytest.approx(20_000, rel=0.1)
     gaps = [later.arrival - earlier.arrival for earlier, later in pairwise(found)]
     mean = fmean(gaps)
@@ -52,15 +52,15 @@ def test_arrivals_have_the_rate_and_the_variation_asked_for(variation: float) ->
 
 def test_phases_follow_each_other_and_groups_run_side_by_side() -> None:
     shape = around(10, 10)
-    both = [Phase(seconds=10, rate=2, shape=shape), Phase(seconds=10, rate=3, shape=shape, burst=5)]
-    found = workload([Phase(seconds=10, rate=0, shape=shape), both], Random(4))
+    both = [ArrivalPhase(seconds=10, rate=2, shape=shape), ArrivalPhase(seconds=10, rate=3, shape=shape, burst=5)]
+    found = workload([ArrivalPhase(seconds=10, rate=0, shape=shape), both], Random(4))
     assert 10 < found[0].arrival < found[-1].arrival < 20
     assert [request.arrival for request in found] == sorted(request.arrival for request in found)
 
 
 def test_the_same_seed_is_the_same_run() -> None:
     def play() -> list[tuple[float, float]]:
-        requests = workload([Phase(seconds=20, rate=10, shape=CHAT)], Random(5))
+        requests = workload([ArrivalPhase(seconds=20, rate=10, shape=CHAT)], Random(5))
         run(build(PRESETS["h100-8b"], seed=7), requests, until=60)
         return [(request.first_token or 0.0, request.ended) for request in requests]
 
@@ -150,7 +150,7 @@ def test_a_deadline_refuses_what_would_come_too_late_and_keeps_the_others_in_tim
     goodput = {}
     for shed in (None, Shed(ttft_deadline_seconds=2.0)):
         core = a_core(seqs=16, tokens=512)
-        overload = workload([Phase(seconds=60, rate=20, shape=around(200, 20))], Random(6))
+        overload = workload([ArrivalPhase(seconds=60, rate=20, shape=around(200, 20))], Random(6))
         setpoint = a_setpoint(objectives=(first,), step=a_budget(0.3), shed=shed)
         played = run(core, overload, until=120, events=[retune(0.0, setpoint)])
         goodput[shed is not None] = played.counts.objectives[first.id, "met"]

@@ -13,7 +13,7 @@ from flyball_lab.sizing.errors import SizingError
 from flyball_lab.sizing.memory import activation_bytes, cache_shape, capacity, request_blocks
 from flyball_lab.sizing.names import NONE, SETTINGS
 from flyball_lab.sizing.presets import PRESETS
-from flyball_lab.sizing.request import Request, degrees
+from flyball_lab.sizing.request import SizingRequest, degrees
 from flyball_lab.sizing.roofline import Roofline
 from flyball_lab.sizing.shape import Checkpoint, Layer
 from flyball_lab.sizing.size import Sizing, size
@@ -26,7 +26,7 @@ ROOMY = plain(4096 * GIB)
 
 
 def sized(config: Config, device: Device = ROOMY, **asked: Any) -> Sizing:
-    return size(config, device, Request(**asked))
+    return size(config, device, SizingRequest(**asked))
 
 
 def roofline(config: Config, name: str, *, tensor_parallel: int = 1, weights: str = "auto") -> Roofline:

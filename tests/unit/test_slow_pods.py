@@ -9,7 +9,7 @@ import pytest
 from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
-from flyball_operator.tuning.observe.slow_pods import SlowPod, told, watched
+from flyball_operator.tuning.observe.slow_pods import SlowPod, factors, watched
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -18,7 +18,7 @@ def named(*biases: float) -> dict[str, float]:
     lags: dict[str, SlowPod] = {}
     for moment in range(int(TUNABLES.slow_for_seconds / 5) + 1):
         lags = watched(lags, dict(zip("abcdefgh", biases, strict=False)), 5.0 * moment)
-    return told(lags)
+    return factors(lags)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_passes_within_minutes_is_not_named() -> None:
     for moment in range(200):
         slow = 2.0 if moment % 30 < 20 else 1.0
         lags = watched(lags, {"a": 1.0, "b": 1.0, "c": slow}, 5.0 * moment)
-        assert told(lags) == {}
+        assert factors(lags) == {}
 
 
 def test_at_the_edge_it_stays_named_and_its_factor_does_not_flicker() -> None:
@@ -52,9 +52,9 @@ def test_at_the_edge_it_stays_named_and_its_factor_does_not_flicker() -> None:
     said = set()
     for moment in range(200):
         lags = watched(lags, {"a": 1.0, "b": 1.0, "c": 1.35 if moment < 50 or moment % 2 else 1.22}, 5.0 * moment)
-        said.add(tuple(told(lags).items()))
+        said.add(tuple(factors(lags).items()))
     assert said == {(), (("c", 1.4),)}
-    assert told(watched(lags, {"a": 1.0, "b": 1.0, "c": 1.1}, 1000.0)) == {}
+    assert factors(watched(lags, {"a": 1.0, "b": 1.0, "c": 1.1}, 1000.0)) == {}
 
 
 async def minutes(harness: Harness, tuner: Any, count: int) -> None:

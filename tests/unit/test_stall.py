@@ -8,7 +8,7 @@ import pytest
 
 from flyball_engine.contract import Ceilings, CoreState, StepKind, StepSums, StrategyType
 from flyball_lab.harness.tuning import limits
-from flyball_operator.tuning.observe.stall import Stall, observed
+from flyball_operator.tuning.observe.stall import AdmissionStall, observed
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -43,9 +43,9 @@ def core(*, prefilled: int = 0, steps: int = 100, **state: Any) -> CoreState:
     return CoreState(**given | state)
 
 
-def after(*cores: CoreState) -> Stall | None:
+def after(*cores: CoreState) -> AdmissionStall | None:
     """What is known after a read-back every 15 s."""
-    found: Stall | None = None
+    found: AdmissionStall | None = None
     for number, state in enumerate(cores):
         found = observed(found, state, 15.0 * number)
     return found

@@ -21,10 +21,10 @@ from flyball_operator.api.v1alpha1 import (
     TuningStatus,
 )
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.observe.signals import Missing, OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, OrderOutcome, Unobserved
 from flyball_operator.tuning.policy import Policy, model_spec
 from flyball_operator.tuning.report import conditions, status_codec
-from flyball_operator.tuning.report.conditions import Progress, Reason
+from flyball_operator.tuning.report.conditions import Reason, SetpointProgress
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 
@@ -81,7 +81,7 @@ def test_a_recommendation_is_resumed_before_what_is_live() -> None:
     assert status_codec.resumed(tuning_status, SPEC).limits == limits(20, 256)
 
 
-def progress(**changed: object) -> Progress:
+def progress(**changed: object) -> SetpointProgress:
     base = {
         "mode": Mode.AUTO,
         "ready_pods": 2,
@@ -91,7 +91,7 @@ def progress(**changed: object) -> Progress:
         "problems": (),
         "learning": "learning",
     }
-    return Progress(**(base | changed))  # type: ignore[arg-type]
+    return SetpointProgress(**(base | changed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def test_pods_that_are_scraped_twice_are_observed_and_named_in_one_event() -> No
 @pytest.mark.parametrize(
     ("counts", "summary", "verdict"),
     [
-        ({TPOT.id: Outcome(999, 1), GAP.id: Outcome(10, 0)}, "2/2", ("True", Reason.MET)),
-        ({TPOT.id: Outcome(98, 2), GAP.id: Outcome(10, 0)}, "1/2", ("False", Reason.VIOLATED)),
-        ({TPOT.id: Outcome(99, 1)}, "1/2", ("True", Reason.MET)),
+        ({TPOT.id: ObjectiveCounts(999, 1), GAP.id: ObjectiveCounts(10, 0)}, "2/2", ("True", Reason.MET)),
+        ({TPOT.id: ObjectiveCounts(98, 2), GAP.id: ObjectiveCounts(10, 0)}, "1/2", ("False", Reason.VIOLATED)),
+        ({TPOT.id: ObjectiveCounts(99, 1)}, "1/2", ("True", Reason.MET)),
         ({}, "-/2", ("Unknown", Reason.NO_REQUESTS)),
         (Unobserved(Missing.UNREACHABLE, "away"), "-/2", ("Unknown", Reason.NOT_OBSERVED)),
     ],
 )
 def test_objectives_are_met_by_their_targets(
-    counts: dict[str, Outcome] | Unobserved, summary: str, verdict: tuple[str, Reason]
+    counts: dict[str, ObjectiveCounts] | Unobserved, summary: str, verdict: tuple[str, Reason]
 ) -> None:
     _, met, found = conditions.objectives_status((TPOT, GAP), counts, window="5m")
     assert met == summary
@@ -149,12 +149,12 @@ def test_objectives_are_met_by_their_targets(
 
 
 def test_a_budget_says_how_many_violations_are_left() -> None:
-    rows, _, _ = conditions.objectives_status((TPOT,), {TPOT.id: Outcome(995, 5)}, window="5m")
+    rows, _, _ = conditions.objectives_status((TPOT,), {TPOT.id: ObjectiveCounts(995, 5)}, window="5m")
     assert (rows[0].attained, rows[0].budget_remaining) == ("99.5", "50")
 
 
 def test_figures_are_quantised_so_that_noise_writes_no_status() -> None:
-    one, other = ({TPOT.id: Outcome(9951, 49)}, {TPOT.id: Outcome(9950, 50)})
+    one, other = ({TPOT.id: ObjectiveCounts(9951, 49)}, {TPOT.id: ObjectiveCounts(9950, 50)})
     rows = [conditions.objectives_status((TPOT,), counts, window="5m")[0] for counts in (one, other)]
     assert rows[0] == rows[1]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
-from flyball_engine.batching.strategies import Scene, Waiting, decide, in_order
+from flyball_engine.batching.strategies import SchedulerState, Waiting, decide, in_order
 from flyball_engine.knobs import Batching, Bucketed, Continuous, Dynamic, NoEvict, Static
 from support.batches import Bench, Job
 
@@ -21,7 +21,7 @@ def test_continuous_leaves_the_queue_alone() -> None:
         def __iter__(self) -> Iterator[Waiting]:
             raise AssertionError("the queue was read")
 
-    decision = decide(Batching(), (), Scene(now=0.0, queue=Unread(), running=3, slots=5))
+    decision = decide(Batching(), (), SchedulerState(now=0.0, queue=Unread(), running=3, slots=5))
     assert (decision.most, decision.admit, decision.held_until) == (5, None, None)
     assert in_order(Batching(max_concurrent_prefills=2))
 
@@ -174,9 +174,9 @@ def test_what_fits_into_no_cache_runs_alone() -> None:
 
 
 def test_a_prefill_limit_counts_those_that_still_prefill() -> None:
-    scene = Scene(now=0.0, queue=(), running=5, slots=10, prefilling=2)
-    assert decide(Batching(max_concurrent_prefills=3), (), scene).most == 1
-    assert decide(Batching(max_concurrent_prefills=1), (), scene).most == 0
+    state = SchedulerState(now=0.0, queue=(), running=5, slots=10, prefilling=2)
+    assert decide(Batching(max_concurrent_prefills=3), (), state).most == 1
+    assert decide(Batching(max_concurrent_prefills=1), (), state).most == 0
 
 
 def test_a_prefill_limit_lets_a_static_batch_in_one_by_one() -> None:

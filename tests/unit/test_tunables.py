@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flyball_lab.benches.law.ablation import INERT, OFF, SHARES, changed, in_force, names
-from flyball_lab.benches.law.policies import play, the_law
+from flyball_lab.benches.law.contenders import play, the_law
 from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.scenarios import SCENARIOS
 from flyball_lab.tools import reference

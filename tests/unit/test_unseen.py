@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flyball_operator.prometheus.answers import BadAnswerError, Figure, attained_of, scrapes_of
+from flyball_operator.prometheus.answers import BadVectorError, Figure, attained_of, scrapes_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMESPACE, UID, UP, found
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.prometheus.unseen import Found, rows_of, why
@@ -23,7 +23,7 @@ def engines(namespace: str = "team", uid: str = "uid-1", *, job: str = "pods", f
 def test_an_answer_is_read_by_its_labels_and_another_form_is_refused() -> None:
     sample = {"metric": {FIELD: ENGINES, JOB: "pods", UID: "uid-1"}, "value": [1.0, "2"]}
     assert rows_of([sample]) == [engines(namespace="")]
-    with pytest.raises(BadAnswerError):
+    with pytest.raises(BadVectorError):
         rows_of({"metric": {}})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.gate import Arrival, Gate, Reason
+from flyball_engine.batching.gate import AdmissionReason, Arrival, Gate
 from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Setpoint, ShedKnob
 from flyball_engine.control.engine import UnansweredError
 from flyball_engine.control.state_file import find_state_files
@@ -182,7 +182,7 @@ async def test_a_core_that_is_not_seen_is_named_and_nothing_is_refused_because_o
     first.hooks.apply(a_policy(2.0))
     first.add("runs", prompt=100, output=1000)
     first.step()
-    assert gate.decide(Arrival(10**6), now=0.0).reason is Reason.UNOBSERVED
+    assert gate.decide(Arrival(10**6), now=0.0).reason is AdmissionReason.UNOBSERVED
     assert engine.ungated == "engine core 1 cannot be seen from here: its state file is missing"
 
 

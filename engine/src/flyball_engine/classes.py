@@ -17,7 +17,7 @@ from flyball_engine.knobs import Frozen
 CLASS_HEADER: Final = "x-gateway-inference-objective"
 #: The default class: its name here, and what counters and people call it.
 DEFAULT_CLASS: Final = ""
-DEFAULT_CLASS_SAID: Final = "default"
+DEFAULT_CLASS_LABEL: Final = "default"
 MOST_CLASSES: Final = 8
 #: Of the prefill, that all classes may keep for themselves together.
 MOST_KEPT: Final = 0.5
@@ -53,8 +53,8 @@ class Classes(Frozen):
             found = [getattr(one, field) for one in self.classes]
             if len(set(found)) != len(found):
                 raise ValueError(f"classes: each {field} may appear once, got {', '.join(found)}")
-        if DEFAULT_CLASS_SAID in {one.name for one in self.classes}:
-            raise ValueError(f"classes: accepted as a name: any but {DEFAULT_CLASS_SAID!r}, which stands for no class")
+        if DEFAULT_CLASS_LABEL in {one.name for one in self.classes}:
+            raise ValueError(f"classes: accepted as a name: any but {DEFAULT_CLASS_LABEL!r}, which stands for no class")
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator, model_validator
 
 from flyball_engine.classes import CLASS_HEADER as CLASS_HEADER
 from flyball_engine.classes import DEFAULT_CLASS as DEFAULT_CLASS
-from flyball_engine.classes import DEFAULT_CLASS_SAID as DEFAULT_CLASS_SAID
+from flyball_engine.classes import DEFAULT_CLASS_LABEL as DEFAULT_CLASS_LABEL
 from flyball_engine.classes import MOST_CLASSES as MOST_CLASSES
 from flyball_engine.classes import MOST_KEPT as MOST_KEPT
 from flyball_engine.classes import Classes as Classes
@@ -43,10 +43,10 @@ from flyball_engine.knobs import Limits as Limits
 from flyball_engine.knobs import ModelSpec as ModelSpec
 from flyball_engine.knobs import OnTime as OnTime
 from flyball_engine.knobs import OrderKnob as OrderKnob
-from flyball_engine.knobs import Policy as Policy
 from flyball_engine.knobs import Positive as Positive
 from flyball_engine.knobs import QueueKnob as QueueKnob
 from flyball_engine.knobs import QueueLimits as QueueLimits
+from flyball_engine.knobs import SchedulingPolicy as SchedulingPolicy
 from flyball_engine.knobs import Shed as Shed
 from flyball_engine.knobs import ShedKnob as ShedKnob
 from flyball_engine.knobs import StepBudget as StepBudget
@@ -355,7 +355,7 @@ class CoreState(Frozen):
     pipeline_depth: Positive = 1
     steps: tuple[StepSums, ...] = ()
     strategy: StrategyType = StrategyType.CONTINUOUS
-    policy: Policy = Policy.FCFS
+    policy: SchedulingPolicy = SchedulingPolicy.FCFS
     order: OrderCounts = OrderCounts()
 
 

@@ -228,7 +228,7 @@ class NoEvict(Frozen):
     quantile: Annotated[float, Field(gt=0, le=1)] = 0.95
 
 
-class Policy(StrEnum):
+class SchedulingPolicy(StrEnum):
     """In which order the queue is served: by arrival, or by priority and then arrival. vLLM's `--scheduling-policy`."""
 
     FCFS = "fcfs"
@@ -308,7 +308,7 @@ class Batching(Frozen):
     admission_delay_seconds: Delay = 0.0
     no_evict: NoEvict | None = None
     max_concurrent_prefills: Positive | None = None
-    policy: Policy | None = None
+    policy: SchedulingPolicy | None = None
 
     @model_validator(mode="after")
     def _one_delay(self) -> Batching:
@@ -321,7 +321,7 @@ class Batching(Frozen):
         chosen = {
             BatchingKnob.ADMISSION_DELAY_SECONDS: self.admission_delay_seconds > 0,
             BatchingKnob.NO_EVICT: self.no_evict is not None,
-            BatchingKnob.POLICY: self.policy is Policy.PRIORITY,
+            BatchingKnob.POLICY: self.policy is SchedulingPolicy.PRIORITY,
         }
         if isinstance(self.strategy, Batched):
             return BatchingKnob(f"batching.strategy.{self.strategy.type}")

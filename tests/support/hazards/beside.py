@@ -19,12 +19,12 @@ from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStat
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from flyball_engine.contract import Env, Knob
-from flyball_engine.control.acceptance import Refused
+from flyball_engine.control.acceptance import SetpointRefused
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.launch.environment import OUR_PLUGINS, Place, changes
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.scheduler import governed_class
-from flyball_lab.harness.engine import SERVICE, Signer
+from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from support.hazards.core import Core
 
 _AUTHENTICATION = (
@@ -134,10 +134,10 @@ def a_route_without_a_key(model: str) -> dict[str, Any]:
     guarded = _authentication()(app, ["secret"])
     for path in ("/v1/completions", "/plugins/limits"):
         asyncio.run(_put(guarded, path))
-    verifier = verifier_of({Env.SERVICE_UID: SERVICE, Env.PUBLIC_KEY: Signer().public_pem})
+    verifier = verifier_of({Env.SERVICE_UID: SERVICE, Env.PUBLIC_KEY: SetpointSigner().public_pem})
     try:
         verifier.verify(None)
-    except Refused as refused:
+    except SetpointRefused as refused:
         return {"naive": {"reached": reached}, "ours": {"refused": refused.refusal.value}}
     raise AssertionError("an unsigned write was let through")
 

@@ -52,10 +52,10 @@ class ClassBook:
         """The class that the headers name, as ASGI has them; the default one where they name none, or an unknown."""
         if not self._names:
             return DEFAULT_CLASS
-        said = next((value for name, value in headers if name == self._header), None)
-        if said is None:
+        header = next((value for name, value in headers if name == self._header), None)
+        if header is None:
             return DEFAULT_CLASS
-        found = self._names.get(said.strip())
+        found = self._names.get(header.strip())
         if found is None:
             self.unknown += 1
             return DEFAULT_CLASS

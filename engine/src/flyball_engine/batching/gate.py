@@ -42,7 +42,7 @@ MOST_LATE_SECONDS: Final = 30
 QUEUE_FULL_SECONDS: Final = 5
 
 
-class Reason(StrEnum):
+class AdmissionReason(StrEnum):
     """Why a request was let in or refused; label of the admissions counter."""
 
     IN_TIME = "in_time"
@@ -65,28 +65,28 @@ class Reason(StrEnum):
     """Refused: let in, and counted, before; its first token cannot come by the deadline any more."""
 
 
-REFUSALS: Final = frozenset({Reason.LATE, Reason.QUEUE_FULL, Reason.EXPIRED})
+REFUSALS: Final = frozenset({AdmissionReason.LATE, AdmissionReason.QUEUE_FULL, AdmissionReason.EXPIRED})
 #: What was let in so may be refused later: it has a deadline, and the rate that says so is known.
-_REFUSABLE: Final = frozenset({Reason.IN_TIME, Reason.IDLE})
+_REFUSABLE: Final = frozenset({AdmissionReason.IN_TIME, AdmissionReason.IDLE})
 #: HTTP status of a refusal where no setpoint says another.
 REFUSAL_STATUS: Final = 503
 
 
-class Work(NamedTuple):
+class PrefillWork(NamedTuple):
     """What is to be processed of a prompt: `tokens`, and their prefill `attention` (token², see `model`)."""
 
     tokens: float
     attention: float
 
-    def less_cached(self, share: float) -> Work:
+    def less_cached(self, share: float) -> PrefillWork:
         """What is left of a whole prompt when the prefix cache holds the first `share` of it."""
-        return Work(self.tokens * (1 - share), self.attention * (1 - share**2))
+        return PrefillWork(self.tokens * (1 - share), self.attention * (1 - share**2))
 
 
-def prompt_work(tokens: int, cached: int = 0) -> Work:
+def prompt_work(tokens: int, cached: int = 0) -> PrefillWork:
     """A prompt of so many tokens, of which the prefix cache holds the first `cached`."""
     left = tokens - cached
-    return Work(left, left * (cached + left / 2))
+    return PrefillWork(left, left * (cached + left / 2))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class CoreLoad(NamedTuple):
     waiting: int = 0
     prefills: int = 0
 
-    def first_token(self, work: Work) -> float:
+    def first_token(self, work: PrefillWork) -> float:
         """Seconds from now to the first token of a prompt that is served alone; 0 without a rate."""
         return self.in_flight_seconds + self.rate.seconds(work.tokens, work.attention) if self.rate is not None else 0.0
 
@@ -138,7 +138,7 @@ class Admitted:
     """
 
     admitted: bool
-    reason: Reason
+    reason: AdmissionReason
     predicted: float | None = None
     deadline: float | None = None
     status: int = REFUSAL_STATUS
@@ -171,7 +171,7 @@ class Gate:
     """
 
     def __init__(self, loads: Callable[[], list[CoreLoad] | None]) -> None:
-        self.counts: dict[Reason, int] = dict.fromkeys(Reason, 0)
+        self.counts: dict[AdmissionReason, int] = dict.fromkeys(AdmissionReason, 0)
         self._loads = loads
         self._setpoint: Setpoint | None = None
         self._expires = -math.inf
@@ -201,20 +201,20 @@ class Gate:
     def judge(self, arrival: Arrival, now: float) -> Admitted:
         """Whether a prompt may go to the engine."""
         policy = self._policy(now)
-        if isinstance(policy, Reason):
+        if isinstance(policy, AdmissionReason):
             return Admitted(admitted=True, reason=policy)
         seconds = None if self._setpoint is None else self._setpoint.refused_after(arrival.of_class)
         if seconds is None:
-            return Admitted(admitted=True, reason=Reason.NO_DEADLINE)
+            return Admitted(admitted=True, reason=AdmissionReason.NO_DEADLINE)
         loads = self._loads()
         if not loads:
-            return Admitted(admitted=True, reason=Reason.UNOBSERVED)
+            return Admitted(admitted=True, reason=AdmissionReason.UNOBSERVED)
         if any(load.rate is None for load in loads):
-            return Admitted(admitted=True, reason=Reason.NO_MODEL)
+            return Admitted(admitted=True, reason=AdmissionReason.NO_MODEL)
         works = self._works(arrival, len(loads))
         predicted = min(load.first_token(work) for load, work in zip(loads, works, strict=True))
         deadline = seconds
-        reason = Reason.IN_TIME if predicted <= deadline else self._why_late(loads, now)
+        reason = AdmissionReason.IN_TIME if predicted <= deadline else self._why_late(loads, now)
         return Admitted(
             admitted=reason not in REFUSALS,
             reason=reason,
@@ -226,11 +226,11 @@ class Gate:
 
     def queue_full(self) -> None:
         """Count a request that the engine's own limits refused."""
-        self.counts[Reason.QUEUE_FULL] += 1
+        self.counts[AdmissionReason.QUEUE_FULL] += 1
 
     def expired(self) -> int:
         """Count a request that was let in and refused before its first token; the HTTP status of that refusal."""
-        self.counts[Reason.EXPIRED] += 1
+        self.counts[AdmissionReason.EXPIRED] += 1
         shed = None if self._setpoint is None else self._setpoint.shed
         return REFUSAL_STATUS if shed is None else shed.refusal_status
 
@@ -240,22 +240,22 @@ class Gate:
         weight = max(_FINISHED_WEIGHT, 1 / self._finished)
         self._hit_ratio += weight * (cached_tokens / max(1, prompt_tokens) - self._hit_ratio)
 
-    def _why_late(self, loads: list[CoreLoad], now: float) -> Reason:
+    def _why_late(self, loads: list[CoreLoad], now: float) -> AdmissionReason:
         """Whether what will be late is let in all the same. vLLM sends it to an idle core where there is one."""
         if any(load.is_idle for load in loads):
-            return Reason.IDLE
+            return AdmissionReason.IDLE
         if any(load.has_prompts for load in loads) or now - self._let_in_at < PROBE_SECONDS:
-            return Reason.LATE
-        return Reason.PROBE
+            return AdmissionReason.LATE
+        return AdmissionReason.PROBE
 
-    def _policy(self, now: float) -> Shed | Reason:
+    def _policy(self, now: float) -> Shed | AdmissionReason:
         """The deadline to decide by, or why everything is let in."""
         setpoint = self._setpoint if now < self._expires else None
         if setpoint is None or setpoint.shed is None:
-            return Reason.NO_DEADLINE
-        return setpoint.shed if setpoint.step is not None and setpoint.step.model.trusted else Reason.NO_MODEL
+            return AdmissionReason.NO_DEADLINE
+        return setpoint.shed if setpoint.step is not None and setpoint.step.model.trusted else AdmissionReason.NO_MODEL
 
-    def _works(self, arrival: Arrival, cores: int) -> list[Work]:
+    def _works(self, arrival: Arrival, cores: int) -> list[PrefillWork]:
         """What a prompt is for each core; for all of them alike where nobody knows what their caches hold."""
         # A core that came or went meanwhile: what its cache holds was not asked.
         if arrival.cached is not None and len(arrival.cached) == cores:

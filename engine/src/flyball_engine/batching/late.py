@@ -32,7 +32,7 @@ SWEPT_IN_A_STEP: Final = 8
 R = TypeVar("R")
 
 
-class Progress(NamedTuple):
+class SequenceProgress(NamedTuple):
     """How far a sequence is.
 
     `started`: it has its first token. `gone`: it is no longer in the engine. `tokens` and `attention` are still to be
@@ -53,7 +53,7 @@ class Group(Generic[R]):
 
     __slots__ = ("arrived", "key", "of_class", "prompt", "sequences", "size")
 
-    def __init__(self, key: Hashable, size: int, arrived: float, prompt: Progress, of_class: str) -> None:
+    def __init__(self, key: Hashable, size: int, arrived: float, prompt: SequenceProgress, of_class: str) -> None:
         self.key = key
         self.of_class = of_class
         self.size = size
@@ -88,7 +88,7 @@ class LetIn(Generic[R]):
         """
         if size > LOOKED_AT_IN_A_STEP:
             return
-        prompt = Progress(tokens=tokens, attention=tokens * tokens / 2)
+        prompt = SequenceProgress(tokens=tokens, attention=tokens * tokens / 2)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(key, size, arrived, prompt, of_class)
@@ -100,7 +100,7 @@ class LetIn(Generic[R]):
 
     def late(
         self,
-        look: Callable[[R], Progress],
+        look: Callable[[R], SequenceProgress],
         *,
         deadlines: Mapping[str, float],
         rate: PrefillRate | None,
@@ -147,9 +147,9 @@ def but_one_alone(late: list[list[R]], *, present: int) -> tuple[list[list[R]], 
     return (late[:-1], late[-1]) if late and sum(map(len, late)) == present else (late, [])
 
 
-def _misses(left: Progress, deadline: float, rate: PrefillRate, now: float) -> bool:
+def _misses(left: SequenceProgress, deadline: float, rate: PrefillRate, now: float) -> bool:
     return rate.misses(deadline, tokens=left.tokens, attention=left.attention, now=now)
 
 
-def _all_late(left: list[Progress], deadline: float, rate: PrefillRate, now: float) -> bool:
+def _all_late(left: list[SequenceProgress], deadline: float, rate: PrefillRate, now: float) -> bool:
     return all(_misses(one, deadline, rate, now) for one in left)

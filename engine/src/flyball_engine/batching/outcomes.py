@@ -20,14 +20,13 @@ engine counts, and these are the rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Several
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
 from flyball_engine.batching.classes import ClassBook
-from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_SAID, Classes, Metric, ObjectiveSpec
+from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_LABEL, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
 DEFAULT_CAPACITY: Final = 65_536
@@ -63,7 +62,7 @@ class End(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class OpenSequence:
     """One generated sequence of a request.
 
     `first` and `last` are times of its tokens on the engine core's clock; `heard` is when the server had the last one.
@@ -96,7 +95,7 @@ class OpenRequest:
 
     arrival: float
     of_class: str = DEFAULT_CLASS
-    sequences: list[Sequence] = field(default_factory=list)
+    sequences: list[OpenSequence] = field(default_factory=list)
     first_token: float | None = None
     last_end: float = 0.0
     prompt_tokens: int = 0
@@ -149,7 +148,7 @@ class RequestLedger:
         self._prompt = 0
         self._cached = 0
 
-    def set_objectives(self, objectives: Several[ObjectiveSpec]) -> None:
+    def set_objectives(self, objectives: Sequence[ObjectiveSpec]) -> None:
         """What is counted from now on. Counts of objectives that stay are kept, those of others are dropped."""
         wanted = tuple(objectives)
         if wanted == self._objectives:
@@ -172,7 +171,7 @@ class RequestLedger:
     def set_classes(self, classes: Classes | None) -> None:
         """The classes that requests are told apart by: those that are gone are counted no more, so labels are few."""
         self.class_book.follow(classes)
-        names = () if classes is None else (DEFAULT_CLASS_SAID, *classes.names)
+        names = () if classes is None else (DEFAULT_CLASS_LABEL, *classes.names)
         self._classes = {
             (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
         }
@@ -210,13 +209,13 @@ class RequestLedger:
         elif request.open:
             self._close(request, Outcome.UNCOUNTED)
 
-    def started(self, request: OpenRequest) -> Sequence:
+    def started(self, request: OpenRequest) -> OpenSequence:
         """A sequence of the request goes to the engine."""
-        sequence = Sequence(request)
+        sequence = OpenSequence(request)
         request.sequences.append(sequence)
         return sequence
 
-    def received(self, sequence: Sequence, *, tokens: int, at: float, now: float) -> None:
+    def received(self, sequence: OpenSequence, *, tokens: int, at: float, now: float) -> None:
         """The engine core made `tokens` at time `at` of its clock; the server has them at `now` of its own."""
         if tokens < 1:
             return
@@ -236,7 +235,7 @@ class RequestLedger:
         for identity, threshold in self._gap_thresholds.get(of_class, ()):
             self._count(identity, met=seconds <= threshold)
 
-    def caught_up(self, sequence: Sequence, *, tokens: int, gaps: int, at: float) -> None:
+    def caught_up(self, sequence: OpenSequence, *, tokens: int, gaps: int, at: float) -> None:
         """Deliveries after the first, so many at once, the last of them `at`; `gaps_passed` counts their gaps."""
         sequence.tokens += tokens
         sequence.gaps += gaps
@@ -248,7 +247,7 @@ class RequestLedger:
             key = (objective.id, outcome)
             self._counts[key] = self._counts.get(key, 0) + count
 
-    def done(self, sequence: Sequence, *, prompt: int, cached: int, now: float, failed: bool = False) -> None:
+    def done(self, sequence: OpenSequence, *, prompt: int, cached: int, now: float, failed: bool = False) -> None:
         """A sequence came to its end at `now`, with so many prompt tokens and cached ones among them."""
         request = sequence.request
         sequence.done = True
@@ -318,13 +317,13 @@ class RequestLedger:
         self._open.pop(request, None)
         request.open = False
         self._requests[outcome.value] += 1
-        key = (request.of_class or DEFAULT_CLASS_SAID, outcome.value)
+        key = (request.of_class or DEFAULT_CLASS_LABEL, outcome.value)
         # One that came before its class was forgotten is of none.
         if key in self._classes:
             self._classes[key] += 1
 
 
-def _joined(objectives: Several[ObjectiveSpec]) -> str:
+def _joined(objectives: Sequence[ObjectiveSpec]) -> str:
     return ",".join(objective.id for objective in objectives)
 
 

@@ -42,7 +42,7 @@ class Occupancy(NamedTuple):
     room: int = 0
 
 
-class Ended(NamedTuple):
+class EndedStep(NamedTuple):
     """A step that ended: the `seconds` since the one before it, or since its schedule, and those it `counted` for."""
 
     step: Step
@@ -102,7 +102,7 @@ class StepStatistics:
         if step.tokens > 0 or self._stages > 1:
             self._in_flight.append((key, now, step))
 
-    def finished(self, key: int, *, now: float) -> Ended | None:
+    def finished(self, key: int, *, now: float) -> EndedStep | None:
         """The step's outputs were processed at `now`; None if it processed nothing.
 
         Steps finish in the order they were scheduled in.
@@ -124,7 +124,7 @@ class StepStatistics:
         counted = min(seconds * busy, (now - scheduled) / self._stages)
         self._longest = max(self._longest, seconds)
         self._add(step, 1, counted, counted * counted, step.kv_tokens)
-        return Ended(step, seconds, counted)
+        return EndedStep(step, seconds, counted)
 
     def _busy(self) -> float:
         """Share of the stages that have a step, the one that ends now among them."""

@@ -24,8 +24,8 @@ from flyball_engine.knobs import Batched, Batching, Bucketed, Dynamic
 class Waiting:
     """A request that waits for its first admission and could start now.
 
-    `arrived`: when it entered the queue, seconds on the clock of `Scene.now`. `kv_tokens`: tokens it will hold in the
-    KV cache when it ends, as expected (0 where nobody asks).
+    `arrived`: when it entered the queue, seconds on the clock of `SchedulerState.now`. `kv_tokens`: tokens it will
+    hold in the KV cache when it ends, as expected (0 where nobody asks).
     """
 
     name: str
@@ -35,7 +35,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class SchedulerState:
     """An engine before a step.
 
     `queue`: what waits, in the order of service; read once at most, and no further than needed. `running`: requests
@@ -77,22 +77,22 @@ def in_order(batching: Batching) -> bool:
     )
 
 
-def decide(batching: Batching, called: Sequence[str], scene: Scene) -> BatchDecision:
+def decide(batching: Batching, called: Sequence[str], state: SchedulerState) -> BatchDecision:
     """Decide on one step; `called` is that of the decision before it, empty at first and after a change of strategy."""
-    room = max(0, scene.slots)
+    room = max(0, state.slots)
     if batching.max_concurrent_prefills is not None:
-        room = min(room, max(0, batching.max_concurrent_prefills - scene.prefilling))
+        room = min(room, max(0, batching.max_concurrent_prefills - state.prefilling))
     if in_order(batching):
         return BatchDecision(most=room, admit=None)
-    resumed = min(room, scene.resuming)
+    resumed = min(room, state.resuming)
     if resumed == room:
         # Whoever is called now could not join: a long queue need not be read in every step of a full engine.
         return BatchDecision(most=resumed, admit=(), called=tuple(called))
     if not isinstance(batching.strategy, Batched) and not batching.admission_delay_seconds:
-        members, held_until = list(islice(scene.queue, room - resumed)), None
+        members, held_until = list(islice(state.queue, room - resumed)), None
     else:
-        members, held_until = _members(batching, called, scene)
-    joining = _fitting(batching, members, scene)[: room - resumed]
+        members, held_until = _members(batching, called, state)
+    joining = _fitting(batching, members, state)[: room - resumed]
     return BatchDecision(
         most=resumed + len(joining),
         admit=tuple(request.name for request in joining),
@@ -101,20 +101,20 @@ def decide(batching: Batching, called: Sequence[str], scene: Scene) -> BatchDeci
     )
 
 
-def _members(batching: Batching, called: Sequence[str], scene: Scene) -> tuple[list[Waiting], float | None]:
+def _members(batching: Batching, called: Sequence[str], state: SchedulerState) -> tuple[list[Waiting], float | None]:
     """Who is called and has not joined yet, and until when others are kept back."""
     one_batch = isinstance(batching.strategy, Batched)
-    if one_batch and not called and scene.running + scene.resuming:
+    if one_batch and not called and state.running + state.resuming:
         return [], None
-    waiting = list(scene.queue)
+    waiting = list(state.queue)
     by_name = {request.name: request for request in waiting}
     members = [by_name.pop(name) for name in called if name in by_name]
     others = list(by_name.values())
-    if not others or (one_batch and (members or scene.running + scene.resuming)):
+    if not others or (one_batch and (members or state.running + state.resuming)):
         return members, None
-    batch, is_full = _next_batch(batching, others, scene)
+    batch, is_full = _next_batch(batching, others, state)
     lets_go = min(request.arrived for request in others) + _delay(batching)
-    if is_full or scene.now >= lets_go:
+    if is_full or state.now >= lets_go:
         return members + batch, None
     return members, lets_go
 
@@ -124,19 +124,19 @@ def _delay(batching: Batching) -> float:
     return strategy.max_delay_seconds if isinstance(strategy, Dynamic) else batching.admission_delay_seconds
 
 
-def _next_batch(batching: Batching, waiting: list[Waiting], scene: Scene) -> tuple[list[Waiting], bool]:
+def _next_batch(batching: Batching, waiting: list[Waiting], state: SchedulerState) -> tuple[list[Waiting], bool]:
     """The batch that would begin now, and whether waiting longer could not make it larger."""
     strategy = batching.strategy
     if not isinstance(strategy, Batched):
-        return waiting, len(waiting) >= scene.slots
-    most = max(1, min(strategy.batch_size, scene.slots))
+        return waiting, len(waiting) >= state.slots
+    most = max(1, min(strategy.batch_size, state.slots))
     like = _alike(strategy, waiting, most) if isinstance(strategy, Bucketed) else waiting
     batch = like[:most]
     is_full = len(batch) == most
     if isinstance(strategy, Dynamic) and strategy.max_batch_tokens is not None:
         batch, is_heavy = _lighter(batch, strategy.max_batch_tokens)
         is_full = is_full or is_heavy
-    fitting = _fitting(batching, batch, scene)
+    fitting = _fitting(batching, batch, state)
     return fitting, is_full or len(fitting) < len(batch)
 
 
@@ -166,11 +166,11 @@ def _lighter(batch: list[Waiting], most_tokens: int) -> tuple[list[Waiting], boo
     return batch, total == most_tokens
 
 
-def _fitting(batching: Batching, waiting: list[Waiting], scene: Scene) -> list[Waiting]:
+def _fitting(batching: Batching, waiting: list[Waiting], state: SchedulerState) -> list[Waiting]:
     """Those from the front that fit to their ends. What fits into no cache at all may run alone."""
     if batching.no_evict is None:
         return waiting
-    free, alone = scene.kv_free, not scene.running + scene.resuming
+    free, alone = state.kv_free, not state.running + state.resuming
     for index, request in enumerate(waiting):
         if request.kv_tokens > free and not (alone and index == 0):
             return waiting[:index]

@@ -25,7 +25,7 @@ STATUS: Final[Mapping[Refusal, int]] = {
 }
 
 
-class Refused(Exception):  # noqa: N818 – a refusal is an answer, not a malfunction
+class SetpointRefused(Exception):  # noqa: N818 – a refusal is an answer, not a malfunction
     """A write that is not accepted, with its reason and a message for people."""
 
     def __init__(self, refusal: Refusal, message: str, *, status: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Refused(Exception):  # noqa: N818 – a refusal is an answer, not a malfun
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptedSetpoint:
     """An accepted setpoint; `renewal` if it is the one already held, sent again."""
 
     renewal: bool
@@ -49,13 +49,15 @@ def judge(
     service: str,
     unsupported: Mapping[AnyKnob, str],
     ungated: str | None = None,
-) -> Acceptance:
-    """Accept `offered` or raise Refused. `held` is the newest setpoint accepted, `service` this engine's.
+) -> AcceptedSetpoint:
+    """Accept `offered` or raise SetpointRefused. `held` is the newest setpoint accepted, `service` this engine's.
 
     `unsupported`: knobs that cannot be moved, `ungated`: why requests cannot be refused by a deadline.
     """
     if offered.service != service:
-        raise Refused(Refusal.OTHER_SERVICE, f"this engine belongs to service {service!r}, not {offered.service!r}")
+        raise SetpointRefused(
+            Refusal.OTHER_SERVICE, f"this engine belongs to service {service!r}, not {offered.service!r}"
+        )
     renewal = _in_order(held, offered)
     named = [f"{knob.value}: {unsupported[knob]}" for knob in offered.asks() if knob in unsupported]
     # A step is fitted into its time by its tokens.
@@ -64,12 +66,12 @@ def judge(
     if offered.shed is not None and ungated is not None:
         named.append(f"shed: {ungated}")
     if named:
-        raise Refused(Refusal.UNSUPPORTED, "; ".join(named))
-    return Acceptance(renewal=renewal)
+        raise SetpointRefused(Refusal.UNSUPPORTED, "; ".join(named))
+    return AcceptedSetpoint(renewal=renewal)
 
 
 def check_not_overtaken(offered: Setpoint, applied: Generation | None) -> None:
-    """Raise Refused if a core applies a newer setpoint than the one offered."""
+    """Raise SetpointRefused if a core applies a newer setpoint than the one offered."""
     if applied is not None and applied.order() > offered.order():
         _refuse_stale(applied, offered)
 
@@ -80,16 +82,16 @@ def _in_order(held: Setpoint | None, offered: Setpoint) -> bool:
     if offered.order() < held.order():
         _refuse_stale(Generation(epoch=held.epoch, generation=held.generation), offered)
     if offered != held:
-        raise Refused(Refusal.CONFLICT, f"epoch {held.epoch} generation {held.generation} was another setpoint")
+        raise SetpointRefused(Refusal.CONFLICT, f"epoch {held.epoch} generation {held.generation} was another setpoint")
     return True
 
 
 def _refuse_stale(newer: Generation, offered: Setpoint) -> None:
     if offered.epoch < newer.epoch:
-        raise Refused(
+        raise SetpointRefused(
             Refusal.STALE_EPOCH, f"epoch {offered.epoch} is older than {newer.epoch}, a newer leader wrote here"
         )
-    raise Refused(
+    raise SetpointRefused(
         Refusal.STALE_GENERATION,
         f"generation {offered.generation} of epoch {offered.epoch} is older than {newer.generation}",
     )

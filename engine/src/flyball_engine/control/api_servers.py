@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from flyball_engine.batching.gate import Reason
+from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import Frozen, Setpoint
 
@@ -27,7 +27,7 @@ _SETPOINT: Final = "setpoint.json"
 _REPORT: Final = "api-server-{}.json"
 
 _log = logging.getLogger(__name__)
-K = TypeVar("K", str, tuple[str, str], Reason)
+K = TypeVar("K", str, tuple[str, str], AdmissionReason)
 
 
 class _Accepted(Frozen):
@@ -56,7 +56,7 @@ class Admissions(Protocol):
     """What became of requests at the gate."""
 
     @property
-    def counts(self) -> Mapping[Reason, int]:
+    def counts(self) -> Mapping[AdmissionReason, int]:
         """Requests by what the gate said of them, cumulative."""
 
 
@@ -79,7 +79,7 @@ class Follower:
         self._gate = gate
         self._follows = 0
         self._seen: tuple[int, int] | None = None
-        self._told: _Report | None = None
+        self._reported: _Report | None = None
         self._faults: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -134,9 +134,9 @@ class Follower:
             unknown_class=counts.unknown_class,
             admissions={reason.value: count for reason, count in self._gate.counts.items()},
         )
-        if report != self._told:
+        if report != self._reported:
             _replace(self._path, report)
-            self._told = report
+            self._reported = report
 
 
 class ApiServers:
@@ -191,9 +191,11 @@ class ApiServers:
         )
 
     @property
-    def counts(self) -> Mapping[Reason, int]:
+    def counts(self) -> Mapping[AdmissionReason, int]:
         """What all their gates said."""
-        others = ({Reason(name): count for name, count in report.admissions.items()} for report in self._reports())
+        others = (
+            {AdmissionReason(name): count for name, count in report.admissions.items()} for report in self._reports()
+        )
         return _added(dict(self._gate.counts), others)
 
     def _follows(self, report: _Report | None) -> bool:

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from flyball_engine.contract import HEALTH_PATH, MAX_BODY_BYTES, METRICS_PATH, SETPOINT_PATH, ErrorBody, Frozen, Refusal
-from flyball_engine.control.acceptance import Refused
+from flyball_engine.control.acceptance import SetpointRefused
 from flyball_engine.control.service import ControlService
 
 #: How long a client may take to send a body of at most 64 KiB.
@@ -36,11 +36,11 @@ def build_app(
             return _json(service.read())
         try:
             return _json(await _put(request))
-        except Refused as refused:
+        except SetpointRefused as refused:
             return _refused(refused)
         except asyncio.CancelledError:
             # Only the end of the process cancels a request: answer in the moment that is left.
-            return _refused(Refused(Refusal.UNKNOWN, "the engine is ending"))
+            return _refused(SetpointRefused(Refusal.UNKNOWN, "the engine is ending"))
 
     async def _put(request: Request) -> Frozen:
         parse = service.authorise(request.headers.get("authorization"))
@@ -49,10 +49,12 @@ def build_app(
             async with asyncio.timeout(body_timeout):
                 body = await _bounded_body(request)
         except TimeoutError:
-            raise Refused(Refusal.INVALID, f"the body took longer than {body_timeout:g} s", status=408) from None
+            raise SetpointRefused(
+                Refusal.INVALID, f"the body took longer than {body_timeout:g} s", status=408
+            ) from None
         return await service.put(parse(body))
 
-    def _refused(refused: Refused) -> Response:
+    def _refused(refused: SetpointRefused) -> Response:
         service.count(refused.refusal)
         # Anyone can send a bad token: counted, but no way to fill the log.
         level = logging.DEBUG if refused.refusal is Refusal.BAD_TOKEN else logging.WARNING
@@ -84,9 +86,9 @@ async def _bounded_body(request: Request) -> bytes:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
-                raise Refused(Refusal.TOO_LARGE, f"a setpoint has at most {MAX_BODY_BYTES} bytes")
+                raise SetpointRefused(Refusal.TOO_LARGE, f"a setpoint has at most {MAX_BODY_BYTES} bytes")
     except ClientDisconnect:
-        raise Refused(Refusal.INVALID, "the client left while sending the body") from None
+        raise SetpointRefused(Refusal.INVALID, "the client left while sending the body") from None
     return bytes(body)
 
 

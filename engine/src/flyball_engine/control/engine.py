@@ -13,11 +13,11 @@ from flyball_engine.contract import AnyKnob, QueueLimits, Setpoint
 from flyball_engine.control.state_file import CoreReport
 
 
-class EngineError(Exception):
+class EngineCallError(Exception):
     """The engine could not be asked; whether a call landed is unknown."""
 
 
-class UnansweredError(EngineError):
+class UnansweredError(EngineCallError):
     """A core did not answer in time, or refused while shutting down."""
 
 
@@ -29,7 +29,7 @@ class Reports:
     unknown: tuple[int, ...] = ()
 
 
-class Engine(Protocol):
+class TunableEngine(Protocol):
     """An engine of one or more cores whose limits can be moved live."""
 
     @property

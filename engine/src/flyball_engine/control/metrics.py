@@ -18,7 +18,7 @@ from flyball_engine.batching.batch_metrics import BATCH_SIZES
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_engine.control.api_servers import Admissions
-from flyball_engine.control.engine import Engine
+from flyball_engine.control.engine import TunableEngine
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.state_file import CoreReport
 
@@ -26,7 +26,7 @@ _EXPIRED: Final = "expired"
 _WATCHDOG: Final = "watchdog"
 
 
-class Counts(Protocol):
+class RequestCounts(Protocol):
     """What requests came to, cumulative since the start."""
 
     @property
@@ -65,7 +65,7 @@ class Counts(Protocol):
 class EngineCollector(Collector):
     """Turns the cores' reports, the outcomes of writes and the counts of requests into metrics."""
 
-    def __init__(self, service: ControlService, counts: Callable[[], Counts], gate: Admissions) -> None:
+    def __init__(self, service: ControlService, counts: Callable[[], RequestCounts], gate: Admissions) -> None:
         self._service = service
         self._counts = counts
         self._gate = gate
@@ -91,7 +91,7 @@ def _retunes(outcomes: Counter[str], cores: Iterable[CoreReport]) -> Metric:
     return _counter(MetricName.RETUNES, "Setpoints by what became of them", ["outcome"], values.items())
 
 
-def _unsupported(engine: Engine) -> Metric:
+def _unsupported(engine: TunableEngine) -> Metric:
     values = {(knob.value, reason): 1.0 for knob, reason in engine.unsupported.items()}
     return _gauge(MetricName.UNSUPPORTED, "Knobs that this engine cannot move", ["knob", "reason"], values.items())
 
@@ -256,7 +256,7 @@ def _admissions(gate: Admissions) -> Metric:
     return _counter(MetricName.ADMISSIONS, "What the gate said of requests", ["decision", "reason"], values.items())
 
 
-def _request_metrics(counts: Counts) -> Iterator[Metric]:
+def _request_metrics(counts: RequestCounts) -> Iterator[Metric]:
     requests = {(outcome,): float(count) for outcome, count in counts.requests.items()}
     classes = {key: float(count) for key, count in counts.classes.items()}
     objectives = {key: float(count) for key, count in counts.objectives.items()}

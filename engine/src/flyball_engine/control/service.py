@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 
 from flyball_engine import __version__
 from flyball_engine.contract import Generation, ReadBack, Refusal, Setpoint
-from flyball_engine.control.acceptance import Refused, check_not_overtaken, judge
-from flyball_engine.control.engine import Engine, EngineError, Reports
+from flyball_engine.control.acceptance import SetpointRefused, check_not_overtaken, judge
+from flyball_engine.control.engine import EngineCallError, Reports, TunableEngine
 from flyball_engine.control.fields import fields_at
 from flyball_engine.control.tokens import TokenVerifier, check_digest
 
@@ -41,7 +41,7 @@ class ControlService:
     def __init__(
         self,
         *,
-        engine: Engine,
+        engine: TunableEngine,
         verifier: TokenVerifier,
         service: str,
         follow: Callable[[Setpoint], None],
@@ -58,7 +58,7 @@ class ControlService:
         self._expiry: asyncio.Task[None] | None = None
 
     def authorise(self, authorization: str | None) -> Callable[[bytes], Setpoint]:
-        """Check a token before its body is read; what is returned checks and parses the body. Both raise Refused."""
+        """Check a token before its body is read; the result checks and parses the body. Both raise SetpointRefused."""
         claims = self._verifier.verify(authorization)
 
         def parse(body: bytes) -> Setpoint:
@@ -68,7 +68,7 @@ class ControlService:
         return parse
 
     async def put(self, offered: Setpoint) -> ReadBack:
-        """Accept and apply a setpoint, or raise Refused; answers when every core applies it."""
+        """Accept and apply a setpoint, or raise SetpointRefused; answers when every core applies it."""
         async with self._one_at_a_time:
             verdict = judge(
                 held=self._accepted,
@@ -120,9 +120,9 @@ class ControlService:
             async with asyncio.timeout(self._timeout):
                 await self.engine.apply(offered)
         except TimeoutError as error:
-            raise Refused(Refusal.UNKNOWN, f"the cores did not answer within {self._timeout:g} s") from error
-        except EngineError as error:
-            raise Refused(Refusal.UNKNOWN, str(error)) from error
+            raise SetpointRefused(Refusal.UNKNOWN, f"the cores did not answer within {self._timeout:g} s") from error
+        except EngineCallError as error:
+            raise SetpointRefused(Refusal.UNKNOWN, str(error)) from error
         _check_echoes(offered, self.engine.reports())
 
     def _watch_expiry(self, setpoint: Setpoint) -> None:
@@ -134,7 +134,7 @@ class ControlService:
         try:
             async with asyncio.timeout(self._timeout):
                 await self.engine.touch()
-        except (TimeoutError, EngineError):
+        except (TimeoutError, EngineCallError):
             # A busy core sees the expiry by itself at its next step.
             _log.warning("Flyball: no core answered when the setpoint expired")
 
@@ -143,11 +143,11 @@ def _parse(body: bytes) -> Setpoint:
     try:
         return Setpoint.model_validate_json(body)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, item['loc'])) or 'body'}: {_told(item)}" for item in error.errors())
-        raise Refused(Refusal.INVALID, "; ".join(problems)[:2000]) from error
+        problems = (f"{'.'.join(map(str, item['loc'])) or 'body'}: {_message(item)}" for item in error.errors())
+        raise SetpointRefused(Refusal.INVALID, "; ".join(problems)[:2000]) from error
 
 
-def _told(item: ErrorDetails) -> str:
+def _message(item: ErrorDetails) -> str:
     """What is wrong; of a field that is not known, which are."""
     if item["type"] != "extra_forbidden":
         return item["msg"]
@@ -159,7 +159,7 @@ def _check_echoes(offered: Setpoint, reports: Reports) -> None:
         check_not_overtaken(offered, report.state.applied)
     late = [report.state.engine for report in reports.cores if not _applies(report.state.applied, offered)]
     if late or reports.unknown:
-        raise Refused(Refusal.UNKNOWN, f"not confirmed by cores {sorted([*late, *reports.unknown])}")
+        raise SetpointRefused(Refusal.UNKNOWN, f"not confirmed by cores {sorted([*late, *reports.unknown])}")
 
 
 def _applies(applied: Generation | None, offered: Setpoint) -> bool:

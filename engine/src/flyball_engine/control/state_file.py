@@ -38,7 +38,7 @@ from flyball_engine.contract import (
     Knob,
     Limits,
     OrderCounts,
-    Policy,
+    SchedulingPolicy,
     StrategyType,
 )
 from flyball_engine.control.shared_file import shared_file
@@ -56,7 +56,7 @@ _LOAD_ATTEMPTS: Final = 5
 _READ_PAUSE_SECONDS: Final = 0.0001
 _KNOBS: Final = tuple(Knob)
 _STRATEGIES: Final = tuple(StrategyType)
-_POLICIES: Final = tuple(Policy)
+_POLICIES: Final = tuple(SchedulingPolicy)
 _REASONS: Final = tuple(ClampReason)
 _ABSENT: Final = math.nan
 
@@ -188,7 +188,7 @@ class StateWriter:
         self.numbers[Slot.EFFECTIVE + index] = effective
         self.numbers[Slot.REASON + index] = 0 if reason is None else 1 + _REASONS.index(reason)
 
-    def set_admission(self, strategy: StrategyType, policy: Policy) -> None:
+    def set_admission(self, strategy: StrategyType, policy: SchedulingPolicy) -> None:
         """How requests are admitted now."""
         self.numbers[Slot.STRATEGY] = _STRATEGIES.index(strategy)
         self.numbers[Slot.POLICY] = _POLICIES.index(policy)

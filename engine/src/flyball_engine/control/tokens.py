@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import ValidationError
 
 from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LEEWAY_SECONDS, Claims, Env, Refusal, body_digest
-from flyball_engine.control.acceptance import Refused
+from flyball_engine.control.acceptance import SetpointRefused
 
 _SCHEME = "bearer "
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class TokenVerifier:
         self._service = service
 
     def verify(self, authorization: str | None) -> Claims:
-        """The claims of a valid `Authorization` header; raises Refused. The digest is still to be checked."""
+        """The claims of a valid `Authorization` header; raises SetpointRefused. The digest is still to be checked."""
         if self._key is None:
             _refuse("this engine has no usable public key, so it accepts no writes")
         if authorization is None or not authorization.lower().startswith(_SCHEME):
@@ -67,7 +67,7 @@ class TokenVerifier:
 
 
 def check_digest(claims: Claims, body: bytes) -> None:
-    """Raise Refused unless the token was made for exactly this body."""
+    """Raise SetpointRefused unless the token was made for exactly this body."""
     if not hmac.compare_digest(claims.digest, body_digest(body)):
         _refuse("the token was made for another body")
 
@@ -77,7 +77,7 @@ def _brief(error: Exception) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise Refused(Refusal.BAD_TOKEN, message)
+    raise SetpointRefused(Refusal.BAD_TOKEN, message)
 
 
 def verifier_of(environment: Mapping[str, str]) -> TokenVerifier:

@@ -44,7 +44,7 @@ cannot be loaded, plain vLLM is started with the same arguments, and stderr says
 Exit code {EXIT_REFUSED}: refused; the reason is on stderr and in {TERMINATION_LOG} (or ${Env.TERMINATION_LOG})."""
 
 
-class Refused(Exception):  # noqa: N818  an outcome, not a fault
+class StartRefused(Exception):  # noqa: N818  an outcome, not a fault
     """The engine must not be started; the message says why."""
 
 
@@ -72,7 +72,7 @@ def say(message: str) -> None:
 
 
 def decide(question: Question, variables: Mapping[str, str]) -> Start:
-    """How to start the engine. Raises Refused if the arguments must not be used."""
+    """How to start the engine. Raises StartRefused if the arguments must not be used."""
     place = _place(variables)
     plain = changes(place, governed=False)
     try:
@@ -81,7 +81,7 @@ def decide(question: Question, variables: Mapping[str, str]) -> Start:
         say(f"starting plain vLLM, without Flyball's plugin: {error}")
         return Start(arguments=[*question.user, *question.owned], environment=plain, governed=False)
     if answer.refused:
-        raise Refused("; ".join(answer.refused))
+        raise StartRefused("; ".join(answer.refused))
     for token in answer.dropped:
         say(f"vLLM {answer.engine_version} has no {token.partition('=')[0]}: dropped")
     governed = answer.plugin is None
@@ -126,11 +126,11 @@ def _shared_memory() -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Refused(f"the launcher's own arguments: {message}")
+        raise StartRefused(f"the launcher's own arguments: {message}")
 
 
 def _options(argv: Sequence[str]) -> tuple[Question, bool]:
-    """The question to ask, and whether only to check. Raises Refused on arguments that are not understood."""
+    """The question to ask, and whether only to check. Raises StartRefused on arguments that are not understood."""
     split = list(argv).index("--") if "--" in argv else len(argv)
     parser = _Parser(
         prog="python3 -m flyball_engine.launch",
@@ -176,7 +176,7 @@ def main(argv: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     try:
         question, check = _options(argv)
         start = decide(question, variables)
-    except Refused as refusal:
+    except StartRefused as refusal:
         _refuse(str(refusal), variables)
     for notice in start.environment.notices:
         say(notice)

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from flyball_engine.launch.report import Answer, Question
+from flyball_engine.launch.report import ProbeAnswer, Question
 
 #: Importing torch and vLLM from a cold disk takes up to minutes; longer than this is a fault.
 PROBE_SECONDS: Final = 600.0
@@ -23,7 +23,7 @@ class ProbeError(Exception):
     """The installed vLLM could not be asked; the message says why."""
 
 
-def ask(question: Question, variables: Mapping[str, str]) -> Answer:
+def ask(question: Question, variables: Mapping[str, str]) -> ProbeAnswer:
     """The answer of the installed vLLM. Raises ProbeError if there is none."""
     command = [sys.executable, "-m", "flyball_engine.vllm.arguments"]
     try:
@@ -36,7 +36,7 @@ def ask(question: Question, variables: Mapping[str, str]) -> Answer:
             env=dict(variables),
             timeout=PROBE_SECONDS,
         )
-        return Answer.model_validate_json(child.stdout)
+        return ProbeAnswer.model_validate_json(child.stdout)
     except subprocess.TimeoutExpired:
         raise ProbeError(f"vLLM did not load within {PROBE_SECONDS:g} s") from None
     except subprocess.CalledProcessError as error:

@@ -17,7 +17,7 @@ class Question(Frozen):
     owned: tuple[str, ...] = Field(default=(), strict=False)
 
 
-class Answer(Frozen):
+class ProbeAnswer(Frozen):
     """What the installed vLLM makes of a `Question`.
 
     `refused`: why it must not be started with these arguments, one sentence each; empty if it may.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 from flyball_engine.batching.output_lengths import OutputLengths, tokens_to_end
-from flyball_engine.batching.strategies import Scene, Waiting, decide, in_order
-from flyball_engine.contract import AnyKnob, Batching, BatchingKnob, Policy, StrategyType
+from flyball_engine.batching.strategies import SchedulerState, Waiting, decide, in_order
+from flyball_engine.contract import AnyKnob, Batching, BatchingKnob, SchedulingPolicy, StrategyType
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.scheduler_adapter import SchedulerAdapter
 
@@ -47,7 +47,7 @@ class Admission:
         return StrategyType.CONTINUOUS if strategy is None else StrategyType(strategy.type)
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SchedulingPolicy:
         """The order of the queue in force."""
         return self.queues.policy
 
@@ -71,12 +71,12 @@ class Admission:
         running, holding = len(self._adapter.running), self.queues.holding_slots
         slots = active - running - holding
         if in_order(self._batching):
-            scene = Scene(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
-            return min(active, running + holding + decide(self._batching, (), scene).most)
+            state = SchedulerState(now=now, queue=(), running=running, slots=slots, prefilling=prefilling)
+            return min(active, running + holding + decide(self._batching, (), state).most)
         preempted, first = self.queues.preempted(), self.queues.holding_cache()
         resuming = [request for request in preempted if self.queues.can_resume(request)]
         shown: dict[str, Any] = {}
-        scene = Scene(
+        state = SchedulerState(
             now=now,
             queue=self._shown(shown, now),
             running=running + len(preempted) - len(resuming),
@@ -85,7 +85,7 @@ class Admission:
             prefilling=prefilling,
             kv_free=self._kv_free((*self._adapter.running, *preempted, *first)),
         )
-        decision = decide(self._batching, self._called, scene)
+        decision = decide(self._batching, self._called, state)
         self._called, self._held_until = decision.called, decision.held_until
         if decision.most:
             self.queues.bring_forward([*resuming, *(shown[name] for name in decision.admit or ())])

@@ -1,6 +1,6 @@
 """Asks the installed vLLM's own parser what a command line means; run as a child process of the launcher.
 
-Reads a `Question` as JSON from stdin and writes an `Answer` as JSON to stdout (everything vLLM prints goes to stderr).
+Reads a `Question` as JSON from stdin and writes a `ProbeAnswer` as JSON to stdout (what vLLM prints goes to stderr).
 No spelling is understood here: abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are
 all resolved by the parser that will read the command line later, so whatever it would take, this sees.
 """
@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
-from flyball_engine.launch.report import Answer, Question
+from flyball_engine.launch.report import ProbeAnswer, Question
 
 #: Where vLLM keeps its server's arguments and its parser class, newest first (0.33; 0.32; 0.26 and later).
 _ARGUMENT_MODULES: Final = (
@@ -47,7 +47,7 @@ _SERVERS: Final = "api_server_count"
 MESSAGE_LENGTH: Final = 400
 
 
-class ParseError(Exception):
+class ArgumentsError(Exception):
     """The parser does not take these arguments; the message is its own."""
 
 
@@ -92,28 +92,28 @@ class Arguments:
 
     @staticmethod
     def _raise(message: str) -> NoReturn:
-        raise ParseError(message)
+        raise ArgumentsError(message)
 
     def parse(self, tokens: Sequence[str]) -> Recorder:
-        """What these arguments set. Raises ParseError, whatever way the parser fails in."""
+        """What these arguments set. Raises ArgumentsError, whatever way the parser fails in."""
         namespace = self._recorder()
         try:
             self._parser.parse_args(list(tokens), namespace)
-        except ParseError:
+        except ArgumentsError:
             raise
         except SystemExit:
-            raise ParseError("one of them makes vLLM print something and exit") from None
+            raise ArgumentsError("one of them makes vLLM print something and exit") from None
         except IndexError:  # how the parser fails on a dotted argument at the end
-            raise ParseError("the last one lacks its value") from None
+            raise ArgumentsError("the last one lacks its value") from None
         except Exception as error:
-            raise ParseError(f"{type(error).__name__}: {error}") from error
+            raise ArgumentsError(f"{type(error).__name__}: {error}") from error
         return namespace
 
     def knows(self, token: str) -> bool:
         """True if the parser has an option for this one token."""
         try:
             _, rest = self._parser.parse_known_args([token], self._recorder())
-        except ParseError:
+        except ArgumentsError:
             return True  # known, with a value it does not take: the whole command line will say so
         return not rest
 
@@ -153,7 +153,7 @@ def _refuse_user(arguments: Arguments, user: Sequence[str]) -> list[str]:
         return [_refusal("--config", "config")]
     try:
         given = arguments.parse(user).destinations()
-    except ParseError as error:
+    except ArgumentsError as error:
         return [_explain(arguments, str(error))]
     return [_refusal(_spelling(arguments, user, dest), dest) for dest in given if dest in _REFUSED]
 
@@ -162,8 +162,8 @@ def _refusal(spelling: str, destination: str) -> str:
     """Why an argument is refused: as it was written, what it means, and what sets it instead or why it cannot work."""
     name = "--" + destination.replace("_", "-")
     meaning = "is the model, which" if destination == "model_tag" else f"means {name}, which"
-    said = "" if spelling.partition("=")[0] == name else f" {meaning}"
-    return f"argument {spelling}{said} {_REFUSED[destination]}"
+    meant = "" if spelling.partition("=")[0] == name else f" {meaning}"
+    return f"argument {spelling}{meant} {_REFUSED[destination]}"
 
 
 def _spelling(arguments: Arguments, user: Sequence[str], destination: str) -> str:
@@ -171,7 +171,7 @@ def _spelling(arguments: Arguments, user: Sequence[str], destination: str) -> st
     for end in range(1, len(user) + 1):
         try:
             given = arguments.parse(user[:end]).destinations()
-        except ParseError:
+        except ArgumentsError:
             continue  # ends between an option and its value
         if destination in given:
             options = [token for token in user[:end] if token.startswith("-")]
@@ -195,7 +195,7 @@ def _refuse_whole(arguments: Arguments, command: Sequence[str], owned: Sequence[
     """Why the whole command line must not be used: owned values that do not hold in it, or contradict each other."""
     try:
         alone, whole = arguments.parse(owned), arguments.parse(command)
-    except ParseError as error:
+    except ArgumentsError as error:
         return [f"vLLM does not take the arguments: {error}"]
     # The last word on ownership, in case the parser of some version can be talked into something not thought of here.
     changed = [dest for dest in alone.destinations() if getattr(alone, dest) != getattr(whole, dest)]
@@ -253,11 +253,11 @@ def plugin_problem() -> str | None:
     return None
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question) -> ProbeAnswer:
     """The whole answer. Raises ImportError if the installed vLLM has no parser we know."""
     parser = Arguments(build_parser())
     refused, arguments, dropped = examine(parser, question)
-    return Answer(
+    return ProbeAnswer(
         engine_version=str(importlib.import_module("vllm").__version__),
         refused=tuple(refused),
         arguments=tuple(arguments),

@@ -25,26 +25,26 @@ _GROUP: Final = (0).to_bytes(4, "big")
 class _Followed(dict[bytes, Any]):
     """The cache's dictionary: hashes come by assignment and go by `pop`; what goes otherwise is lost track of."""
 
-    def __init__(self, held: dict[bytes, Any], told: CachedBlocksWriter) -> None:
+    def __init__(self, held: dict[bytes, Any], writer: CachedBlocksWriter) -> None:
         super().__init__(held)
-        self.told: CachedBlocksWriter | None = told
-        told.clear()
+        self.writer: CachedBlocksWriter | None = writer
+        writer.clear()
         for key in held:
-            told.add(key)
+            writer.add(key)
 
     def __setitem__(self, key: bytes, value: Any) -> None:
-        if self.told is not None and key not in self:
+        if self.writer is not None and key not in self:
             try:
-                self.told.add(key)
+                self.writer.add(key)
             except Exception as error:  # noqa: BLE001 – we are in the middle of a step of vLLM's
                 self.lose(f"{type(error).__name__}: {error}")
         dict.__setitem__(self, key, value)
 
     def pop(self, key: bytes, *default: Any) -> Any:
         """As a dictionary's."""
-        if self.told is not None and key in self:
+        if self.writer is not None and key in self:
             try:
-                self.told.remove(key)
+                self.writer.remove(key)
             except Exception as error:  # noqa: BLE001 – as above
                 self.lose(f"{type(error).__name__}: {error}")
         return dict.pop(self, key, *default)
@@ -60,22 +60,22 @@ class _Followed(dict[bytes, Any]):
 
     def lose(self, why: str) -> None:
         """Follow no more, and say so to readers."""
-        if self.told is not None:
-            told, self.told = self.told, None
-            told.lose()
+        if self.writer is not None:
+            writer, self.writer = self.writer, None
+            writer.lose()
             _log.error("Flyball: cached blocks are no longer followed: %s", why)
 
 
 class CachedBlocks:
     """Follows the prefix cache of one scheduler. Where that fails, it is followed no more, and vLLM goes on."""
 
-    def __init__(self, pool: Any, told: CachedBlocksWriter, *, root: Callable[[], bytes | None]) -> None:
+    def __init__(self, pool: Any, writer: CachedBlocksWriter, *, root: Callable[[], bytes | None]) -> None:
         """`root`: what the hashes begin with, None as long as vLLM has not chosen it.
 
         Raises AttributeError or TypeError where the pool is not as we know it.
         """
         self._pool = pool
-        self._told = told
+        self._writer = writer
         self._root = root
         self._rooted = False
         self._held = self._taken()
@@ -83,7 +83,7 @@ class CachedBlocks:
     @property
     def knows(self) -> bool:
         """Whether it is known what is cached."""
-        return self._held.told is not None
+        return self._held.writer is not None
 
     def follow(self) -> None:
         """Take hold of the dictionary, if vLLM has made a new one, and tell what hashes begin with once that is known.
@@ -132,14 +132,14 @@ class CachedBlocks:
 
     def _taken(self) -> _Followed:
         """The dictionary that is there now, replaced by ours."""
-        taken = _Followed(self._cache(), self._told)
+        taken = _Followed(self._cache(), self._writer)
         self._pool.cached_block_hash_to_block._cache = taken  # noqa: SLF001 – as above
         self._tell_root()
         return taken
 
     def _tell_root(self) -> None:
         if root := self._root():
-            self._told.set_root(root)
+            self._writer.set_root(root)
             self._rooted = True
 
 
@@ -153,8 +153,10 @@ def cached_blocks(scheduler: Any, *, folder: Path, engine: int) -> CachedBlocks 
             _log.info("Flyball: the gate does not see what is cached: %s", reason)
             return None
         pool = scheduler.kv_cache_manager.block_pool
-        told = CachedBlocksWriter(folder, engine=engine, blocks=pool.num_gpu_blocks, block_tokens=pool.hash_block_size)
-        return CachedBlocks(pool, told, root=_root)
+        writer = CachedBlocksWriter(
+            folder, engine=engine, blocks=pool.num_gpu_blocks, block_tokens=pool.hash_block_size
+        )
+        return CachedBlocks(pool, writer, root=_root)
     except (CachedBlocksError, OSError, AttributeError, TypeError, ImportError) as error:
         _log.warning("Flyball: the gate does not see what is cached: %s", error)
         return None

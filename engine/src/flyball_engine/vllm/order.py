@@ -21,7 +21,7 @@ from flyball_engine.batching.classes import prefill_shares, terms
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue
-from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, Policy
+from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.refusal import class_of
@@ -452,6 +452,6 @@ def _unsupported(scheduler: Any, queues: WaitingQueues) -> str | None:
     ):
         if getattr(scheduler, attribute, None) is not None:
             return reason
-    if queues.start_policy is Policy.PRIORITY:
+    if queues.start_policy is SchedulingPolicy.PRIORITY:
         return "the engine was started with --scheduling-policy=priority, which orders them"
     return None if hasattr(scheduler.waiting, "extendleft") else "this vLLM's queue cannot be put in another order"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flyball_engine.contract import AnyKnob, BatchingKnob, Policy
+from flyball_engine.contract import AnyKnob, BatchingKnob, SchedulingPolicy
 
 _NEEDED: Final = (
     "deferred_waiting",
@@ -38,12 +38,14 @@ class WaitingQueues:
         self._scheduler = scheduler
         self._module = sys.modules.get(type(scheduler.waiting).__module__)
         self.unsupported = _unsupported(scheduler, self._module)
-        self.start_policy = Policy(scheduler.policy.value) if hasattr(scheduler, "policy") else Policy.FCFS
+        self.start_policy = (
+            SchedulingPolicy(scheduler.policy.value) if hasattr(scheduler, "policy") else SchedulingPolicy.FCFS
+        )
         self._policy = self.start_policy
         self._rearranged = False
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SchedulingPolicy:
         """The order the queue is served in."""
         return self._policy
 
@@ -82,7 +84,7 @@ class WaitingQueues:
         """Put these at the front of the queue, in this order; the others keep theirs."""
         waiting = self._scheduler.waiting
         if self._sorts_itself(waiting):
-            waiting = self._scheduler.waiting = self._filled(Policy.FCFS)
+            waiting = self._scheduler.waiting = self._filled(SchedulingPolicy.FCFS)
         elif all(ahead is request for ahead, request in zip(islice(waiting, len(requests)), requests, strict=True)):
             return
         self._rearranged = True
@@ -116,7 +118,7 @@ class WaitingQueues:
         if BatchingKnob.POLICY not in self.unsupported:
             self.follow(self._policy)
 
-    def follow(self, policy: Policy | None) -> None:
+    def follow(self, policy: SchedulingPolicy | None) -> None:
         """Serve in the order of `policy` from now on, None is the start policy; undoes what was brought forward."""
         wanted = self.start_policy if policy is None else policy
         if wanted is self._policy and not self._rearranged:
@@ -134,21 +136,21 @@ class WaitingQueues:
     def _in_order(self) -> list[Any]:
         waiting = self._scheduler.waiting
         # Brought forward once, a queue by priority is kept in order of arrival: see `bring_forward`.
-        if self._policy is Policy.PRIORITY and not self._sorts_itself(waiting):
+        if self._policy is SchedulingPolicy.PRIORITY and not self._sorts_itself(waiting):
             return sorted(waiting)
         return list(waiting)
 
     def _sorts_itself(self, waiting: Any) -> bool:
         return not hasattr(waiting, "appendleft")
 
-    def _filled(self, policy: Policy) -> Any:
+    def _filled(self, policy: SchedulingPolicy) -> Any:
         """A new queue with all that waits; where order is of arrival, what ran before comes first, as vLLM has it."""
         queue = self._new(policy)
         for request in sorted(self._scheduler.waiting, key=lambda one: (not one.num_preemptions, one.arrival_time)):
             queue.add_request(request)
         return queue
 
-    def _new(self, policy: Policy) -> Any:
+    def _new(self, policy: SchedulingPolicy) -> Any:
         module: Any = self._module
         return module.create_request_queue(module.SchedulingPolicy(policy.value))
 

@@ -39,12 +39,12 @@ class Mark(NamedTuple):
 
 def set_mark(request: Any, mark: Mark) -> None:
     """Mark a sequence, an EngineCoreRequest that was not sent yet."""
-    _tell(request, _KEY, list(mark))
+    _set_extra_arg(request, _KEY, list(mark))
 
 
 def mark_of(request: Any) -> Mark | None:
     """The mark of a sequence in the core; None if it may not be refused."""
-    found = _told(request, _KEY)
+    found = _extra_arg(request, _KEY)
     return None if found is None else Mark(*found)
 
 
@@ -58,20 +58,20 @@ def unmark(request: Any) -> None:
 
 def set_class(request: Any, of_class: str) -> None:
     """Say of which class a sequence is, an EngineCoreRequest that was not sent yet."""
-    _tell(request, _CLASS_KEY, of_class)
+    _set_extra_arg(request, _CLASS_KEY, of_class)
 
 
 def class_of(request: Any) -> str:
     """The class of a sequence in the core; the default one if nobody said."""
-    return str(_told(request, _CLASS_KEY) or DEFAULT_CLASS)
+    return str(_extra_arg(request, _CLASS_KEY) or DEFAULT_CLASS)
 
 
-def _tell(request: Any, key: str, value: Any) -> None:
+def _set_extra_arg(request: Any, key: str, value: Any) -> None:
     params = request.sampling_params
     params.extra_args = {**(params.extra_args or {}), key: value}
 
 
-def _told(request: Any, key: str) -> Any:
+def _extra_arg(request: Any, key: str) -> Any:
     params = getattr(request, "sampling_params", None)
     return (getattr(params, "extra_args", None) or {}).get(key)
 
@@ -93,9 +93,9 @@ class Refuser:
         from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason  # noqa: PLC0415 – as all of vLLM
         from vllm.v1.request import RequestStatus  # noqa: PLC0415 – as above
 
-        told = defaultdict(list)
+        ended = defaultdict(list)
         for request in requests:
-            told[request.client_index].append(
+            ended[request.client_index].append(
                 EngineCoreOutput(
                     request_id=request.request_id,
                     new_token_ids=[],
@@ -105,11 +105,11 @@ class Refuser:
                     trace_headers=request.trace_headers,
                 )
             )
-        # Told first: whatever comes between, no client waits for ever for what has ended.
-        for client, refused in told.items():
+        # Sent first: whatever comes between, no client waits for ever for what has ended.
+        for client, refused in ended.items():
             if client in outputs:
                 outputs[client].outputs.extend(refused)
             else:
                 outputs[client] = EngineCoreOutputs(outputs=refused)
-        names = [output.request_id for refused in told.values() for output in refused]
+        names = [output.request_id for refused in ended.values() for output in refused]
         self._scheduler.finish_requests(names, RequestStatus.FINISHED_ERROR)

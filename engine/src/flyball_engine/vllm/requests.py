@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, Final
 
-from flyball_engine.batching.outcomes import End, OpenRequest, RequestLedger, Sequence
+from flyball_engine.batching.outcomes import End, OpenRequest, OpenSequence, RequestLedger
 from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import COUNTING
@@ -118,7 +118,7 @@ class _Feed:
 
     def update(self, state: Any, output: Any, at: float | None) -> None:
         """The engine core made tokens for a sequence."""
-        sequence: Sequence | None = getattr(state, _MARK, None)
+        sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
             now = self._clock()
             tokens = len(output.new_token_ids)
@@ -135,7 +135,7 @@ class _Feed:
 
     def finished(self, state: Any, reason: Any) -> None:
         """A sequence came to its end."""
-        sequence: Sequence | None = getattr(state, _MARK, None)
+        sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
             self._ledger.done(
                 sequence,
@@ -161,7 +161,7 @@ class _Feed:
 
 def _request_of(state: Any) -> OpenRequest | None:
     """The request of a processor's state; its output task has the context of the first request there ever was."""
-    sequence: Sequence | None = getattr(state, _MARK, None)
+    sequence: OpenSequence | None = getattr(state, _MARK, None)
     return None if sequence is None else sequence.request
 
 

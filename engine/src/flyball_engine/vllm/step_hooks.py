@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.batching.late import LetIn, Progress, but_one_alone
+from flyball_engine.batching.late import LetIn, SequenceProgress, but_one_alone
 from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, SetpointEnforcer
@@ -33,8 +33,8 @@ from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
-_STARTED: Final = Progress(started=True)
-_GONE: Final = Progress(gone=True)
+_STARTED: Final = SequenceProgress(started=True)
+_GONE: Final = SequenceProgress(gone=True)
 
 
 def _contained(method: Callable[Concatenate[StepHooks, _P], None]) -> Callable[Concatenate[StepHooks, _P], None]:
@@ -263,7 +263,7 @@ class StepHooks:
         mark = mark_of(request) if self._let_in else None
         return mark is not None and mark.sequences == 1 and self._let_in.has((request.client_index, mark.number))
 
-    def _progress(self, request: Any) -> Progress:
+    def _progress(self, request: Any) -> SequenceProgress:
         """How far a request is that may be refused."""
         if request.num_output_tokens:
             return _STARTED
@@ -271,7 +271,7 @@ class StepHooks:
             return _GONE
         computed = computed_tokens(request, self._cached_tokens())
         left = max(0, request.num_prompt_tokens - computed)
-        return Progress(tokens=left, attention=left * (computed + left / 2))
+        return SequenceProgress(tokens=left, attention=left * (computed + left / 2))
 
     def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
         """How fast prompts are processed beside so many decodes that read `kv_tokens`, in steps of at most `tokens`."""

@@ -51,7 +51,7 @@ OWNED_ENVIRONMENT: Final = r"FLYBALL_.*|VLLM_PLUGINS|PYTHONPATH"
 
 
 @dataclass(frozen=True)
-class Refused:
+class ForbiddenArgument:
     """A spelling that an item of `spec.engine.args` may not have."""
 
     pattern: str
@@ -83,14 +83,16 @@ def _letter(letter: str) -> str:
     return "[-_]" if letter == "-" else letter
 
 
-def _refused() -> Iterator[Refused]:
+def _refused() -> Iterator[ForbiddenArgument]:
     # One token `--flag value` would reach vLLM as one unknown flag, and pass every rule below.
-    yield Refused(r"--?[A-Za-z0-9._-]+\s[\s\S]*", "holds a flag and its value: write --flag=value, or two items")
+    yield ForbiddenArgument(
+        r"--?[A-Za-z0-9._-]+\s[\s\S]*", "holds a flag and its value: write --flag=value, or two items"
+    )
     for destination, setter in OWNED_ARGUMENTS.items():
         if destination != _POSITIONAL:
-            yield Refused(_spellings(destination), f"{_flag(destination)} is set by {setter}")
+            yield ForbiddenArgument(_spellings(destination), f"{_flag(destination)} is set by {setter}")
     for destination, reason in IMPOSSIBLE_ARGUMENTS.items():
-        yield Refused(_spellings(destination), f"{_flag(destination)} cannot be used: {reason}")
+        yield ForbiddenArgument(_spellings(destination), f"{_flag(destination)} cannot be used: {reason}")
 
 
 REFUSED_ARGUMENTS: Final = tuple(_refused())

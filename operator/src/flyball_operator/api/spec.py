@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_SAID, MOST_CLASSES, MOST_KEPT, Metric
+from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_LABEL, MOST_CLASSES, MOST_KEPT, Metric
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.images import IS_IMAGE, IS_SHORT
 from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
@@ -260,7 +260,7 @@ class RequestClass(Model):
         str,
         Field(min_length=1, max_length=63),
         Matches(LABEL, "must be a DNS label: a-z, 0-9 and '-'"),
-        Refuses(DEFAULT_CLASS_SAID, "stands for the requests of no class: accepted is any other name"),
+        Refuses(DEFAULT_CLASS_LABEL, "stands for the requests of no class: accepted is any other name"),
     ]
     """Name of the class, unique in the list; objectives, status and metrics refer to it."""
     value: (

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn
 
 from flyball_operator.app import startup
-from flyball_operator.app.kopf_glue import Watcher
+from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.app.watch import Watch
 from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
@@ -142,7 +142,7 @@ class Informer:
 
     async def _follow(self, resync_seconds: float) -> ClusterError:
         """Watch and resync until an answer of the API server ends one of them. Raises what else does."""
-        watcher = Watcher(self._shared.cache, self._shared.queue)
+        watcher = WatchHandlers(self._shared.cache, self._shared.queue)
         tasks = (
             asyncio.create_task(self._watch.run(watcher), name="watch"),
             asyncio.create_task(self.resyncer.run(resync_seconds), name="resync"),
@@ -190,7 +190,7 @@ class Informers:
     def standing_still(self, resync_seconds: float) -> tuple[str, ...]:
         """What shows no sign of life, in any namespace."""
         look = self._look_seconds
-        return tuple(said for informer in self for said in informer.standing_still(resync_seconds, look))
+        return tuple(message for informer in self for message in informer.standing_still(resync_seconds, look))
 
     @property
     def _look_seconds(self) -> float:

@@ -37,7 +37,7 @@ _LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, REPLIC
 WATCHED_KINDS: Final = (INFERENCE_SERVICES.plural, *(resource.plural for resource in _LABELLED))
 
 
-class Watcher:
+class WatchHandlers:
     """What watch events do."""
 
     def __init__(self, cache: Cache, queue: KeyQueue[Key]) -> None:
@@ -93,7 +93,7 @@ class Watcher:
         self.owned(event)
 
 
-def registry(watcher: Watcher, connection: Callable[[], Any]) -> kopf.OperatorRegistry:
+def registry(watcher: WatchHandlers, connection: Callable[[], Any]) -> kopf.OperatorRegistry:
     """Kopf's handlers."""
     made = kopf.OperatorRegistry()
 

@@ -41,7 +41,7 @@ from flyball_operator.kube.election import Candidate, Elector, LeadershipLostErr
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
-from flyball_operator.kube.reader import Key, Reader
+from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
@@ -64,7 +64,7 @@ MANAGER_READER: Final = "flyball-reader"
 log = logging.getLogger(__name__)
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes."""
 
     OK = 0
@@ -136,7 +136,7 @@ class Operator:
         self.informers = self._inform()
         self.reconciler = Reconciler(
             api=reconciler_api,
-            reader=Reader(reconciler_api, config),
+            reader=SnapshotReader(reconciler_api, config),
             leadership=self.elector,
             events=self._events(reconciler_api),
             metrics=self.metrics,
@@ -238,13 +238,13 @@ class Operator:
 
     async def _installed(self) -> None:
         """Return once nothing is missing; until then readiness says what is."""
-        said: tuple[str, ...] = ()
+        reported: tuple[str, ...] = ()
         settings = self._settings
         while missing := await startup.missing(self.reads, settings.watched, settings.own_namespace):
             self.health.missing = partial(tuple, missing)
-            if missing != said:
+            if missing != reported:
                 log.warning("not ready: %s", "; ".join(missing))
-                said = missing
+                reported = missing
             await asyncio.sleep(startup.RETRY_SECONDS)
         self.health.missing = lambda: self.informers.missing
 
@@ -352,7 +352,7 @@ def main() -> int:
     except ValidationError as error:
         problems = (f"FLYBALL_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
         sys.stderr.write("\n".join(problems) + "\n")
-        return Exit.MISCONFIGURED
+        return ExitCode.MISCONFIGURED
     configure_logging(settings.log_level, settings.log_format)
     collect_seldom()
     return _outcome(lambda: asyncio.run(run(settings)))
@@ -366,17 +366,17 @@ def _deepest(error: BaseException) -> BaseException:
     return _deepest(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _outcome(running: Callable[[], None]) -> Exit:
-    outcome = Exit.OK
+def _outcome(running: Callable[[], None]) -> ExitCode:
+    outcome = ExitCode.OK
     try:
         running()
     except* LeadershipLostError as lost:
         log.error("ending: %s", _deepest(lost))
-        outcome = Exit.LOST
+        outcome = ExitCode.LOST
     except* (EnginesError, BadKeyError, ClusterError) as wrong:
         log.error("ending: %s", _deepest(wrong))
-        outcome = Exit.MISCONFIGURED
+        outcome = ExitCode.MISCONFIGURED
     except* Exception:
         log.exception("ending: something died")
-        outcome = Exit.FAILED
+        outcome = ExitCode.FAILED
     return outcome

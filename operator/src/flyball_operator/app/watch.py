@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Watch:
-    """The watches of one namespace, None for all: what they see goes to the `Watcher`.
+    """The watches of one namespace, None for all: what they see goes to the `WatchHandlers`.
 
     `listen` puts our signal handlers back, which kopf takes over as it starts, and would end by.
     """
@@ -62,7 +62,7 @@ class Watch:
         now = self._clock()
         return tuple(f"{kind} for {now - at:.0f} s" for kind, at in self._heard.items() if now - at > limit)
 
-    async def run(self, watcher: kopf_glue.Watcher) -> NoReturn:
+    async def run(self, watcher: kopf_glue.WatchHandlers) -> NoReturn:
         """Watch for ever. Raises `ClusterError` where an answer of the API server ends it, and what else does."""
         stop = asyncio.Event()
         sessions = kopf_glue.Sessions(self._configuration, self._trace())
@@ -83,7 +83,7 @@ class Watch:
         raise _cause(done)
 
     async def _spawn(
-        self, watcher: kopf_glue.Watcher, sessions: kopf_glue.Sessions, stop: asyncio.Event
+        self, watcher: kopf_glue.WatchHandlers, sessions: kopf_glue.Sessions, stop: asyncio.Event
     ) -> Collection[asyncio.Task[Any]]:
         tasks: Collection[asyncio.Task[Any]] = await kopf.spawn_tasks(
             registry=kopf_glue.registry(watcher, sessions.connect),

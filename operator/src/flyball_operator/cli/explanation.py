@@ -26,7 +26,7 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     StepModelStatus,
 )
-from flyball_operator.reconcile.plan.status import Reason
+from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.report.conditions import LEAST_BUDGET
 from flyball_operator.tuning.report.status_codec import step_model_of
 
@@ -131,14 +131,14 @@ def _rolls(condition: Condition) -> bool:
     off = condition.status != "True"
     match condition.type:
         case ConditionType.AVAILABLE:
-            told = off or condition.reason == Reason.EARLIER_REVISION_SERVES
+            relevant = off or condition.reason == ReconcileReason.EARLIER_REVISION_SERVES
         case ConditionType.PROGRESSING | ConditionType.READY:
-            told = off
+            relevant = off
         case ConditionType.STALLED:
-            told = not off
+            relevant = not off
         case _:
-            told = False
-    return told and condition.reason != Reason.NOT_ACCEPTED
+            relevant = False
+    return relevant and condition.reason != ReconcileReason.NOT_ACCEPTED
 
 
 def _unseen(accepted: Condition | None) -> str:
@@ -256,10 +256,10 @@ def decision_lines(decision: DecisionStatus) -> Iterator[str]:
     yield f"  {decision.time}"
     for line in _changes(decision.before, decision.after):
         yield f"  {line}"
-    told = {"why": decision.trigger, "expected": decision.predicted, "came": decision.observed}
-    for name, said in told.items():
-        if said:
-            yield from wrapped(f"{name}: {said}", indent=4)
+    texts = {"why": decision.trigger, "expected": decision.predicted, "came": decision.observed}
+    for name, text in texts.items():
+        if text:
+            yield from wrapped(f"{name}: {text}", indent=4)
 
 
 def _changes(before: SetpointStatus, after: SetpointStatus) -> list[str]:

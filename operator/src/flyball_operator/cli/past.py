@@ -10,11 +10,11 @@ from typing import Any, Final
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cli.replayed import Ran
 from flyball_operator.cli.services import parsed
-from flyball_operator.cli.span import MOST_TICKS, Span, rfc3339
+from flyball_operator.cli.time_range import MOST_TICKS, TimeRange, rfc3339
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError, Source
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.prometheus.recorded import Header, Recorded, RecordError, Recording
+from flyball_operator.prometheus.recorded import Header, RecordedSource, RecordError, RecordingSource
 from flyball_operator.tuning.observe.signals import Observation
 
 #: Seconds that one answer may take: nothing waits for it but a person.
@@ -51,7 +51,7 @@ class Past:
                 # Which pods were Ready is known to nobody any more: those that were scraped stand for all.
                 observation = self._reader.read_at(at, {self._identity: 1})[self._identity]
                 ran = self._reader.ran_at(at).get(self._identity, {})
-                if isinstance(self._source, Recording):
+                if isinstance(self._source, RecordingSource):
                     self._source.kept(at)
                 yield at, observation, ran
         except PrometheusError as error:
@@ -66,16 +66,16 @@ class Past:
         self._reader.close()
 
 
-def asked(url: str, span: Span, raw: Mapping[str, Any], *, record: Path | None) -> Past:
+def asked(url: str, time_range: TimeRange, raw: Mapping[str, Any], *, record: Path | None) -> Past:
     """The past as a Prometheus has it; its answers are kept in a new file. Raises `PastError`, `WrongServiceError`."""
-    service, step = parsed(raw), span.step / 1000
+    service, step = parsed(raw), time_range.step / 1000
     source: Source = PrometheusClient(url, timeout=_TIMEOUT)
     if record is not None:
         try:
-            source = Recording(source, record.open("x", encoding="utf-8"), Header(_kept(raw), step))
+            source = RecordingSource(source, record.open("x", encoding="utf-8"), Header(_kept(raw), step))
         except OSError as error:
             raise PastError(f"--record {record}: {error.strerror or error}; accepted: a new file") from error
-    return Past(service, source, span.times(), step=step, count=len(span))
+    return Past(service, source, time_range.times(), step=step, count=len(time_range))
 
 
 def recorded(path: Path, raw: Mapping[str, Any] | None) -> Past:
@@ -84,7 +84,7 @@ def recorded(path: Path, raw: Mapping[str, Any] | None) -> Past:
     Raises `PastError`, `WrongServiceError`.
     """
     try:
-        source = Recorded(path)
+        source = RecordedSource(path)
     except RecordError as error:
         raise PastError(f"--recorded {error}") from error
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ from flyball_operator.cli.services import (
     contradiction,
     raw_service,
 )
-from flyball_operator.cli.span import MOST_TICKS, SpanError, span
+from flyball_operator.cli.time_range import MOST_TICKS, TimeRangeError, time_range
 
 if TYPE_CHECKING:
     from flyball_operator.cli.past import Past
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with closing(_past(options)) as past:
             return _replay(past, options)
-    except SpanError as error:
+    except TimeRangeError as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
     except WrongServiceError as error:
@@ -130,7 +130,7 @@ def _past(options: argparse.Namespace) -> Past:
     if options.recorded is not None:
         return past.recorded(options.recorded, raw_service(options, asking="flyball-replay") if named else None)
     # What is typed is looked at before anybody is asked.
-    url, times = _url(options), span(options.start, options.end, options.step, time.time())
+    url, times = _url(options), time_range(options.start, options.end, options.step, time.time())
     return past.asked(url, times, raw_service(options, asking="flyball-replay"), record=options.record)
 
 
@@ -139,7 +139,7 @@ def _url(options: argparse.Namespace) -> str:
     try:
         return str(TypeAdapter(HttpUrl).validate_python(text))
     except ValidationError as error:
-        raise SpanError(f"{named}: {text!r:.80} is no URL such as http://prometheus.monitoring:9090") from error
+        raise TimeRangeError(f"{named}: {text!r:.80} is no URL such as http://prometheus.monitoring:9090") from error
 
 
 def _replay(past: Past, options: argparse.Namespace) -> int:
@@ -168,10 +168,10 @@ def _replay(past: Past, options: argparse.Namespace) -> int:
 
 
 def _go(replay: Replay, past: Past) -> None:
-    told = time.monotonic()
+    reported_at = time.monotonic()
     for at, observation, ran in past.ticks():
         replay.tick(observation, ran, at)
-        if time.monotonic() - told >= _PROGRESS_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             of = f" of {past.count:,}" if past.count is not None else ""
             print(f"flyball replay: {len(replay.ticks):,}{of} ticks", file=sys.stderr, flush=True)

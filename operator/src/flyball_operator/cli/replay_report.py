@@ -8,8 +8,8 @@ from typing import Any
 
 from flyball_engine.figures import format_duration, percent
 from flyball_operator.cli.explanation import decision_lines, limit_lines, model_lines, wrapped
-from flyball_operator.cli.replayed import Ran, Replay, Row, Tick
-from flyball_operator.cli.span import rfc3339
+from flyball_operator.cli.replayed import Ran, Replay, ReplayedChange, Tick
+from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.conditions import ConditionState
 
@@ -52,9 +52,9 @@ def as_json(replay: Replay, *, step: float) -> dict[str, Any]:
     }
 
 
-def _row_json(replay: Replay, row: Row) -> dict[str, Any]:
-    said = row.status(replay.spec).model_dump(exclude_none=True)
-    return {**said, "ran": _ran_json(row.ran)}
+def _row_json(replay: Replay, row: ReplayedChange) -> dict[str, Any]:
+    shown = row.status(replay.spec).model_dump(exclude_none=True)
+    return {**shown, "ran": _ran_json(row.ran)}
 
 
 def _tick_json(tick: Tick) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from flyball_operator.api.v1alpha1 import DecisionStatus, InferenceService, Mode
-from flyball_operator.cli.span import rfc3339
+from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.filters.filter import HoldReason
 from flyball_operator.tuning.observe.signals import (
     CellKey,
+    ObjectiveCounts,
     Observation,
-    Outcome,
     Signals,
     StepWindow,
     Sums,
@@ -28,7 +28,7 @@ from flyball_operator.tuning.observe.signals import (
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.decision_history import is_change
-from flyball_operator.tuning.spec import Objective, TuningSpec, tuning_spec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec, tuning_spec
 from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -48,12 +48,12 @@ class Tick:
 
 
 @dataclass
-class Seen:
+class ObservedWindows:
     """What was observed from a Unix time on, in windows that do not overlap."""
 
     until: float
     cells: dict[CellKey, Sums] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, ObjectiveCounts] = field(default_factory=dict)
     whole: bool = False
     last: Signals | None = None
 
@@ -66,10 +66,10 @@ class Seen:
         for key, sums in signals.steps.cells.items() if isinstance(signals.steps, StepWindow) else ():
             self.cells[key] = self.cells.get(key, Sums()).plus(sums)
         for name, outcome in signals.outcomes.items():
-            before = self.outcomes.get(name, Outcome(0.0, 0.0))
-            self.outcomes[name] = Outcome(before.met + outcome.met, before.violated + outcome.violated)
+            before = self.outcomes.get(name, ObjectiveCounts(0.0, 0.0))
+            self.outcomes[name] = ObjectiveCounts(before.met + outcome.met, before.violated + outcome.violated)
 
-    def told(self, spec: TuningSpec) -> str:
+    def observed(self, spec: TuningSpec) -> str:
         """In the words of a decision record; where no window was whole, of the last one."""
         if self.last is None:
             return "not observed"
@@ -80,12 +80,12 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Row:
+class ReplayedChange:
     """A change that the law would have made, what engines ran when it did, and what was seen until the next."""
 
     decision: Decision
     ran: Ran
-    seen: Seen
+    seen: ObservedWindows
 
     def status(self, spec: TuningSpec) -> DecisionStatus:
         """The change as status shows one."""
@@ -96,7 +96,7 @@ class Row:
             before=status_codec.change_status(decision.before),
             after=status_codec.change_status(decision.policy),
             predicted=status_codec.predicted(decision.output),
-            observed=self.seen.told(spec),
+            observed=self.seen.observed(spec),
         )
 
 
@@ -111,7 +111,7 @@ class Replay:
             known = status_codec.resumed(service.status.tuning, self.spec)
             self.state = replace(known, advised=service.status.desired_replicas)
         self.ticks: list[Tick] = []
-        self.rows: list[Row] = []
+        self.rows: list[ReplayedChange] = []
         self.counted: set[str] = set()
         self.scraped = False
         self.binding = ""
@@ -127,7 +127,7 @@ class Replay:
             if missing is None and self.rows:
                 self.rows[-1].seen.add(observation)
         if is_change(decision.before, decision.policy):
-            self.rows.append(Row(decision, ran, Seen(at)))
+            self.rows.append(ReplayedChange(decision, ran, ObservedWindows(at)))
         if decision.output is not None:
             self.binding = decision.output.binding
         self.ticks.append(Tick(decision=decision, ran=ran, missing=missing))
@@ -144,7 +144,7 @@ class Replay:
         return Counter(tick.missing.reason.value for tick in self.ticks if tick.missing is not None)
 
     @property
-    def uncounted(self) -> list[Objective]:
+    def uncounted(self) -> list[LatencyObjective]:
         """Objectives that no request was counted against."""
         return [objective for objective in self.spec.objectives if objective.id not in self.counted]
 

@@ -79,9 +79,9 @@ def _from_file(name: str) -> Mapping[str, Any]:
         raise NotHadError(f"--file {name}: kind is {kind}, accepted: InferenceService, one object")
     meta = found.get("metadata")
     if missing := [key for key in ("namespace", "uid") if not isinstance(meta, Mapping) or not meta.get(key)]:
-        said = " and ".join(f"metadata.{key}" for key in missing)
+        absent = " and ".join(f"metadata.{key}" for key in missing)
         raise WrongServiceError(
-            f"--file {name}: no {said}, as in a manifest that was never applied; accepted: an object of a cluster,"
+            f"--file {name}: no {absent}, as in a manifest that was never applied; accepted: an object of a cluster,"
             " such as kubectl get inferenceservices.serving.flyball.dev NAME -o yaml writes it"
         )
     return found

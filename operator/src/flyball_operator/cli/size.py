@@ -19,7 +19,7 @@ from flyball_lab.sizing.errors import ConfigError, RequestError, SizingError
 from flyball_lab.sizing.names import REMOVED, SETTINGS
 from flyball_lab.sizing.packing import NAMED
 from flyball_lab.sizing.presets import PRESETS
-from flyball_lab.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, Request
+from flyball_lab.sizing.request import KV_DTYPES, USUAL_CONTEXT, USUAL_UTILIZATION, SizingRequest
 from flyball_lab.sizing.size import size
 from flyball_operator.cli.size_report import as_json, as_text, names_as_text
 
@@ -117,8 +117,8 @@ def _bytes(text: str) -> int:
     return amount
 
 
-def _request(options: argparse.Namespace) -> Request:
-    return Request(
+def _request(options: argparse.Namespace) -> SizingRequest:
+    return SizingRequest(
         tensor_parallel=options.tensor_parallel,
         context=options.context,
         utilization=options.utilization,

@@ -30,7 +30,7 @@ from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
     NotLeadingError,
-    RefusedError,
+    SetpointRefusedError,
     UnknownError,
     UnreachableError,
 )
@@ -179,7 +179,7 @@ def _refusal(status: int, body: bytes) -> EngineError:
         return BadAnswerError(f"HTTP {status} without a reason of the contract")
     if refused.error is Refusal.UNKNOWN:
         return UnknownError(refused.message)
-    return RefusedError(refused.error, refused.message, refused.applied)
+    return SetpointRefusedError(refused.error, refused.message, refused.applied)
 
 
 def _first(error: ValidationError) -> str:

@@ -2,10 +2,10 @@
 
 EnginesError
 └── EngineError      one pod's answer
-    ├── UnreachableError   no connection, or no answer in time
-    ├── BadAnswerError     an answer that is no read-back: another server, too large, cut off
-    ├── RefusedError       a refusal with a reason of the contract
-    └── UnknownError       the cores did not answer in time; the setpoint may still land
+    ├── UnreachableError      no connection, or no answer in time
+    ├── BadAnswerError        an answer that is no read-back: another server, too large, cut off
+    ├── SetpointRefusedError  a refusal with a reason of the contract
+    └── UnknownError          the cores did not answer in time; the setpoint may still land
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NotLeadingError(EngineError):
     """The lease was no longer surely ours when the write was due."""
 
 
-class RefusedError(EngineError):
+class SetpointRefusedError(EngineError):
     """The engine refused. `applied` is what it holds, where it says."""
 
     def __init__(self, refusal: Refusal, message: str, applied: Generation | None) -> None:

@@ -12,7 +12,7 @@ async def carry_out(api: KubeApi, namespace: str, intent: Intent) -> None:
     """Make the one call of this intent.
 
     Raises `AlreadyExistsError` and `ConflictError` where the cluster has moved on since the plan (make a new one),
-    `RefusedError` where the API server finds the object wrong, and the rest of the tree.
+    `InvalidObjectError` where the API server finds the object wrong, and the rest of the tree.
     """
     resource = OWNED[intent.kind]
     match intent:

@@ -26,7 +26,7 @@ from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError
 from flyball_operator.kube.resources import LEASES
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.tuning.actuate.generation_bounds import UNTOLD_LEADERS
+from flyball_operator.tuning.actuate.generation_bounds import UNRECORDED_LEADERS
 
 #: Seconds after which others take a lease whose record does not change.
 LEASE_SECONDS: Final = 15
@@ -104,7 +104,7 @@ class Elector:
 
     def raise_epoch(self, above: int) -> None:
         """Take an epoch above this one with the next renewal; not within an hour of the last such one, and not far."""
-        if not self._epoch <= above <= self._epoch + UNTOLD_LEADERS:
+        if not self._epoch <= above <= self._epoch + UNRECORDED_LEADERS:
             return
         if self._above is None:
             now = self._clock()
@@ -198,7 +198,7 @@ class Elector:
             "kind": "Lease",
             "metadata": {"name": self._candidate.lease, "namespace": self._candidate.namespace},
         }
-        epoch = floor + UNTOLD_LEADERS if floor > 0 else 1
+        epoch = floor + UNRECORDED_LEADERS if floor > 0 else 1
         sent = self._clock()
         body = self._record(lease, holder=self._candidate.identity, seconds=LEASE_SECONDS, transitions=epoch)
         made = await self._api.create(LEASES, self._candidate.namespace, body, within=REQUEST_SECONDS)

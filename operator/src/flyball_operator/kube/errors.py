@@ -6,7 +6,7 @@ ClusterError
 ├── ConflictError           409 otherwise: UID or resource version is another one
 ├── ForbiddenError          403: a missing right, worth another try only after somebody grants it
 │   └── UnauthorizedError   401: it is not known who asks; it says nothing of rights
-├── RefusedError            400, 422: the object is wrong; trying again cannot help
+├── InvalidObjectError      400, 422: the object is wrong; trying again cannot help
 ├── UnavailableError        429, 5xx, time-outs, connections: try again; a write may or may not have happened
 └── NotLeadingError         no call was made: this process may not write (any more)
 """
@@ -41,7 +41,7 @@ class UnauthorizedError(ForbiddenError):
     """The API server does not know who asks: a token has expired, or cannot be verified now."""
 
 
-class RefusedError(ClusterError):
+class InvalidObjectError(ClusterError):
     """The API server says the object is wrong."""
 
 
@@ -55,13 +55,13 @@ class NotLeadingError(ClusterError):
 
 _MESSAGE_LENGTH: Final = 800
 _BY_STATUS: Final[dict[int, type[ClusterError]]] = {
-    400: RefusedError,
+    400: InvalidObjectError,
     401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
     410: ConflictError,
-    422: RefusedError,
+    422: InvalidObjectError,
 }
 
 

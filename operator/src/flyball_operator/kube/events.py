@@ -54,7 +54,7 @@ class EventPoster:
         self._clock = clock
         self._now = now
         self._new_id = new_id
-        self._told: TTLCache[tuple[str, str, str], None] = TTLCache(_REMEMBERED, REPEAT_SECONDS, timer=clock)
+        self._posted: TTLCache[tuple[str, str, str], None] = TTLCache(_REMEMBERED, REPEAT_SECONDS, timer=clock)
         self._allowances: LRUCache[str, _Allowance] = LRUCache(_REMEMBERED)
 
     async def post(
@@ -111,10 +111,10 @@ class EventPoster:
         }
 
     def _repeats(self, uid: str, reason: str, message: str) -> bool:
-        told = (uid, reason, message)
-        if told in self._told:
+        event = (uid, reason, message)
+        if event in self._posted:
             return True
-        self._told[told] = None
+        self._posted[event] = None
         return False
 
     def _allowed(self, uid: str) -> bool:

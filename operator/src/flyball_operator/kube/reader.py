@@ -46,7 +46,7 @@ class Observed:
     snapshot: Snapshot
 
 
-class Reader:
+class SnapshotReader:
     """Makes snapshots."""
 
     def __init__(self, api: KubeApi, config: Config) -> None:

@@ -16,8 +16,8 @@ from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
     Missing,
+    ObjectiveCounts,
     OrderOutcome,
-    Outcome,
     RequestLoad,
     Signals,
     StepWindow,
@@ -29,7 +29,7 @@ from flyball_operator.tuning.observe.signals import (
 Identity = tuple[str, str]
 
 
-class BadAnswerError(Exception):
+class BadVectorError(Exception):
     """An answer does not have the form of an instant vector."""
 
 
@@ -65,15 +65,15 @@ Ran = Mapping[str, tuple[float, float]]
 
 
 def samples_of(answer: Any) -> list[Sample]:
-    """The samples of an instant vector. Raises `BadAnswerError` on another form."""
+    """The samples of an instant vector. Raises `BadVectorError` on another form."""
     try:
         return _VECTOR.validate_python(answer)
     except ValidationError as error:
-        raise BadAnswerError(f"not an instant vector: {error.error_count()} errors") from error
+        raise BadVectorError(f"not an instant vector: {error.error_count()} errors") from error
 
 
 def figures(answer: Any) -> Figures:
-    """An instant vector by service. Raises `BadAnswerError` on another form."""
+    """An instant vector by service. Raises `BadVectorError` on another form."""
     found: dict[Identity, list[Figure]] = {}
     for sample in samples_of(answer):
         labels, (at, text) = sample["metric"], sample["value"]
@@ -162,13 +162,13 @@ def _order_of(by_name: Mapping[str, float]) -> OrderOutcome | None:
     return OrderOutcome(**{name: max(0.0, by_name[name]) for name in names})
 
 
-def outcomes_of(found: list[Figure]) -> dict[str, Outcome]:
+def outcomes_of(found: list[Figure]) -> dict[str, ObjectiveCounts]:
     """Outcomes by objective id."""
     counts: dict[str, dict[str, float]] = {}
     for figure in found:
         name = figure.labels.get("objective", "")
         counts.setdefault(name, {})[figure.labels.get("outcome", "")] = max(0.0, figure.value)
-    return {name: Outcome(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
+    return {name: ObjectiveCounts(count.get("met", 0.0), count.get("violated", 0.0)) for name, count in counts.items()}
 
 
 def ran_of(found: list[Figure]) -> Ran:
@@ -209,17 +209,17 @@ def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
     if not jobs:
         return Scrapes("")
     job = min(jobs, key=rank)
-    said = []
+    problems = []
     if len(jobs) > 1:
         names = ", ".join(f"`{name}`" for name in sorted(jobs))
-        said.append(f"jobs {names} scrape its pods; only `{job}` is counted, remove the others")
+        problems.append(f"jobs {names} scrape its pods; only `{job}` is counted, remove the others")
     cores = jobs[job].get("cores", 1.0)
     share = cores / max(cores, jobs[job].get("series", cores))
     if share < 1.0:
-        said.append(
+        problems.append(
             f"job `{job}` has several targets for one engine; only one is counted, drop the others (init containers)"
         )
-    return Scrapes(job, jobs[job].get("interval", 0.0), share, "; ".join(said))
+    return Scrapes(job, jobs[job].get("interval", 0.0), share, "; ".join(problems))
 
 
 def of_job(found: list[Figure], job: str) -> list[Figure]:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadAnswerError, Figures, Identity, Ran
+from flyball_operator.prometheus.answers import BadVectorError, Figures, Identity, Ran
 from flyball_operator.prometheus.client import PrometheusError, Source
 from flyball_operator.prometheus.unseen import Found, rows_of, why
 from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, Unobserved
@@ -152,7 +152,7 @@ class PrometheusReader:
 def _understood(parse: Callable[[Any], _Parsed], answer: Any) -> _Parsed:
     try:
         return parse(answer)
-    except BadAnswerError as error:
+    except BadVectorError as error:
         raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
 
 

@@ -39,7 +39,7 @@ class Header:
     step: float
 
 
-class Recording:
+class RecordingSource:
     """A source that keeps what another answers (implements `Source`). `kept` is called when a time has its answers.
 
     Raises `OSError` where the file cannot be written.
@@ -85,7 +85,7 @@ class Recording:
         self._file.flush()
 
 
-class Recorded:
+class RecordedSource:
     """A source of answers out of a file (implements `Source`); times come in the order they were recorded in.
 
     Raises `RecordError`.

@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 def rows_of(answer: Any) -> list[Found]:
-    """The answer to `queries.found`. Raises `BadAnswerError` where it is none."""
+    """The answer to `queries.found`. Raises `BadVectorError` where it is none."""
     return [_row(sample["metric"]) for sample in samples_of(answer)]
 
 
@@ -52,8 +52,8 @@ def why(identity: Identity, rows: Sequence[Found]) -> str:
         ([row for row in rows if row.field == ENGINES], partial(_others, namespace, uid)),
     )
     nothing = f"Prometheus has no series {PRESENT}: no job scrapes {_PORT} of engine pods"
-    said = next((sentence(seen) for seen, sentence in known if seen), nothing)
-    return f"{said}; see docs/scraping.md"
+    message = next((sentence(seen) for seen, sentence in known if seen), nothing)
+    return f"{message}; see docs/scraping.md"
 
 
 def _lacking(label: str, rows: list[Found]) -> str:

@@ -23,13 +23,13 @@ from flyball_operator.kube.errors import (
     ClusterError,
     ConflictError,
     ForbiddenError,
+    InvalidObjectError,
     NotFoundError,
     NotLeadingError,
-    RefusedError,
 )
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.leadership import Leadership
-from flyball_operator.kube.reader import Key, Observed, Reader
+from flyball_operator.kube.reader import Key, Observed, SnapshotReader
 from flyball_operator.kube.status import apply_status
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan import settling
@@ -61,7 +61,7 @@ class Reconciler:
         self,
         *,
         api: KubeApi,
-        reader: Reader,
+        reader: SnapshotReader,
         leadership: Leadership,
         events: EventPoster,
         metrics: Metrics,
@@ -134,8 +134,8 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Bring one service to what its spec asks for. Returns seconds after which to look again, if it must be.
 
-        Raises `UnsettledError`, `RefusedError` or `ForbiddenError` (told in the status before), and the rest of the
-        tree.
+        Raises `UnsettledError`, `InvalidObjectError` or `ForbiddenError` (shown in the status before), and the rest of
+        the tree.
         """
         for _ in range(ROUNDS):
             seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
@@ -162,9 +162,9 @@ class Reconciler:
         for intent in plan.intents:
             try:
                 await carry_out(self._api, key.namespace, intent)
-            except (RefusedError, ForbiddenError) as error:
-                told = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
-                await self._tell(seen, make_plan(told))
+            except (InvalidObjectError, ForbiddenError) as error:
+                refused = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
+                await self._tell(seen, make_plan(refused))
                 raise
             if isinstance(intent, Apply):
                 self._remember_attempt(seen, intent)

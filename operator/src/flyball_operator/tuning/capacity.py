@@ -17,7 +17,7 @@ from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.predict import largest, predict, steady, use
-from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Thresholds that cannot be kept are doubled so often at most.
@@ -112,7 +112,7 @@ def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str,
     """
     over = {name for name, share in idle.items() if share > 1.0}
 
-    def loosened(names: set[str], doublings: float) -> tuple[Objective, ...]:
+    def loosened(names: set[str], doublings: float) -> tuple[LatencyObjective, ...]:
         by = 2.0**doublings
         return tuple(replace(o, seconds=o.seconds * by) if o.name in names else o for o in inputs.objectives)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from flyball_engine.contract import DEFAULT_CLASS, Metric
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.spec import Envelope, Objective
+from flyball_operator.tuning.spec import Envelope, LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -106,7 +106,7 @@ class ControlInput:
 
     model: StepModel
     workload: Workload
-    objectives: tuple[Objective, ...]
+    objectives: tuple[LatencyObjective, ...]
     margins: Margins
     envelope: Envelope
     budget: float | None = None
@@ -161,7 +161,7 @@ class ControlInput:
         budgets = ((self.token_budget(objective), objective.name) for objective in self.objectives)
         return min(((budget, name) for budget, name in budgets if budget is not None), default=(None, ""))
 
-    def token_budget(self, objective: Objective) -> float | None:
+    def token_budget(self, objective: LatencyObjective) -> float | None:
         """Seconds a step may take in the mean under this objective; None if it does not say.
 
         An end-to-end objective bounds no step: it leaves the first token the more time, the less the others take.

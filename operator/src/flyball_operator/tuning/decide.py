@@ -157,7 +157,7 @@ def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, 
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
     policy = wanted_policy(limits, in_steps(output, spec.stages), fit.model, inputs.margins, spec)
-    return replace(learns, policy=policy, trigger=f"{_learning(state)}; {_deadline_said(policy, spec)}")
+    return replace(learns, policy=policy, trigger=f"{_learning(state)}; {_deadline_message(policy, spec)}")
 
 
 def _explored(state: TuningState, asked: float, tick: Tick, *, window: float) -> Policy | None:
@@ -196,16 +196,16 @@ def _learning(state: TuningState) -> str:
     fit = state.step_time.fit
     if fit is None or not state.workload.lengths or state.workload.recent.steps.decodes <= 0.0:
         return "learning the step-time model: too little traffic so far"
-    return f"learning the step-time model: {doubts.said(fit)} ({fit.steps:,} steps so far)"
+    return f"learning the step-time model: {doubts.message(fit)} ({fit.steps:,} steps so far)"
 
 
 def explain(output: ControlOutput, workload: Workload, policy: Policy, spec: TuningSpec) -> str:
     """One sentence: what binds, what the workload is, and what becomes of who comes too late."""
-    said, deadline = _explained(output, workload), _deadline_said(policy, spec)
-    return f"{said}; {deadline}" if deadline else said
+    message, deadline = _explained(output, workload), _deadline_message(policy, spec)
+    return f"{message}; {deadline}" if deadline else message
 
 
-def _deadline_said(policy: Policy, spec: TuningSpec) -> str:
+def _deadline_message(policy: Policy, spec: TuningSpec) -> str:
     """What becomes of requests that would miss their first token; empty if nothing does."""
     ends = []
     if policy.on_time is not None:

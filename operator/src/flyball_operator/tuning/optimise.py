@@ -23,7 +23,7 @@ from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.long_steps import step_budget
 from flyball_operator.tuning.predict import largest, predict, sustained
-from flyball_operator.tuning.spec import Objective, of_class
+from flyball_operator.tuning.spec import LatencyObjective, of_class
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -71,7 +71,7 @@ def _tokens(inputs: ControlInput, seqs: int, budget: float | None) -> int:
     return inputs.envelope.tokens.clip(max(room, decodes * drafted + inputs.chunk(decodes, budget)))
 
 
-def _feasible(inputs: ControlInput) -> tuple[Objective, ...]:
+def _feasible(inputs: ControlInput) -> tuple[LatencyObjective, ...]:
     """The objectives but for those of tokens that leave a prompt too little of each step, even on an idle engine.
 
     The engine would keep to such a budget, and serve no first token in time.
@@ -80,7 +80,7 @@ def _feasible(inputs: ControlInput) -> tuple[Objective, ...]:
         (o.seconds for o in inputs.objectives if o.metric in DEADLINES), default=math.inf
     )
 
-    def leaves_room(objective: Objective) -> bool:
+    def leaves_room(objective: LatencyObjective) -> bool:
         budget = inputs.token_budget(objective)
         if budget is None:
             return True
@@ -97,7 +97,7 @@ def _deadlines(inputs: ControlInput, token: float) -> dict[str, float]:
     """
     answer = inputs.workload.output * token
 
-    def left(objective: Objective) -> float:
+    def left(objective: LatencyObjective) -> float:
         taken = answer if objective.metric is Metric.END_TO_END_LATENCY else 0.0
         return max(TUNABLES.least_first_share * objective.seconds, objective.seconds - taken)
 

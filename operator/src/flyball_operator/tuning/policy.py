@@ -29,7 +29,7 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import DEADLINES
 from flyball_operator.tuning.control_input import ControlOutput, Margins
-from flyball_operator.tuning.spec import Envelope, Objective, TuningSpec, of_class
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, TuningSpec, of_class
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
@@ -180,8 +180,8 @@ def _refusing_as(present: Policy, spec: TuningSpec) -> tuple[Policy, str] | None
     if not spec.sheds:
         return present.within(sheds=False, orders=spec.orders), "no request is refused any more"
     if present.shed.refusal_status != spec.refusal_status:
-        said = f"requests are refused with {spec.refusal_status} from now on"
-        return present.refusing_with(spec.refusal_status), said
+        message = f"requests are refused with {spec.refusal_status} from now on"
+        return present.refusing_with(spec.refusal_status), message
     return None
 
 
@@ -204,7 +204,7 @@ def clipped(limits: Limits, envelope: Envelope) -> Limits:
     return replace_limits(limits, seqs=envelope.seqs.clip(seqs), tokens=envelope.tokens.clip(tokens))
 
 
-def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | None:
+def asked_deadline(present: float, objectives: Sequence[LatencyObjective]) -> float | None:
     """The deadline that an edited first-token objective asks for in place of the present one, None if that may stay.
 
     One that an end-to-end objective gave may be earlier than any first-token objective.
@@ -216,7 +216,7 @@ def asked_deadline(present: float, objectives: Sequence[Objective]) -> float | N
     return min(given)
 
 
-def asked_deadlines(present: Mapping[str, float], objectives: Sequence[Objective]) -> dict[str, float]:
+def asked_deadlines(present: Mapping[str, float], objectives: Sequence[LatencyObjective]) -> dict[str, float]:
     """The deadlines by class that edited objectives leave: the present ones, as far as these may stay.
 
     Of a class that had none the law has not spoken yet: an end-to-end objective leaves its least share.

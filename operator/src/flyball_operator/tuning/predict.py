@@ -12,7 +12,7 @@ from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.tuning.control_input import ControlInput, Margins, Prediction
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Seconds that stand for a queue that only grows.
@@ -53,7 +53,7 @@ def steady(inputs: ControlInput, decodes: float) -> ControlInput:
     return replace(inputs, workload=workload)
 
 
-def use(objective: Objective, predicted: Prediction, margins: Margins) -> float:
+def use(objective: LatencyObjective, predicted: Prediction, margins: Margins) -> float:
     """Predicted share of what the objective allows; 1 is at the margin."""
     seconds, margin = {
         Metric.TIME_TO_FIRST_TOKEN: (predicted.ttft, margins.first_token),

@@ -42,12 +42,12 @@ class ServiceTuner:
         client, clock, tuning = dependencies.client, dependencies.clock, service.status.tuning
         events = EventRecorder(service.status.conditions, context.post, trusted=context.trusted)
         self._signals = SignalHistory(
-            clock, dependencies.grace_seconds, seen=events.said(ConditionType.METRICS_AVAILABLE) == "True"
+            clock, dependencies.grace_seconds, seen=events.status(ConditionType.METRICS_AVAILABLE) == "True"
         )
-        told = (context.push_succeeded, context.push_failed, _tripped(events))
-        self._engine_pods = EnginePods(client, clock, *told, dependencies.control_port, context.bounds)
-        vetted = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
-        canary = CanaryRollout(self._engine_pods, clock, vetted=vetted)
+        callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
+        self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
+        verified = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
+        canary = CanaryRollout(self._engine_pods, clock, verified=verified)
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
         self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, slow_pods, events)
         self._rollout = SetpointRollout(context, self._engine_pods, canary, self._reporter)

@@ -52,7 +52,7 @@ class Envelope:
 
 
 @dataclass(frozen=True)
-class Objective:
+class LatencyObjective:
     """One objective: `seconds` is the threshold, `allowed` the share that may violate it (0…1).
 
     `of_class`: whose requests it is about.
@@ -86,7 +86,7 @@ class TuningSpec:
 
     mode: Mode
     envelope: Envelope
-    objectives: tuple[Objective, ...]
+    objectives: tuple[LatencyObjective, ...]
     overload: Overload = Overload.QUEUE
     paused: str | None = None
     stages: int = 1
@@ -147,7 +147,7 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
     )
     objectives = tuple(
-        Objective(o.name, o.metric, o.threshold_seconds, o.allowed_violations, o.class_name or DEFAULT_CLASS)
+        LatencyObjective(o.name, o.metric, o.threshold_seconds, o.allowed_violations, o.class_name or DEFAULT_CLASS)
         for o in spec.objectives
     )
     return TuningSpec(
@@ -163,7 +163,7 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
     )
 
 
-def of_class(objectives: Iterable[Objective], name: str) -> tuple[Objective, ...]:
+def of_class(objectives: Iterable[LatencyObjective], name: str) -> tuple[LatencyObjective, ...]:
     """Those of one class."""
     return tuple(objective for objective in objectives if objective.of_class == name)
 

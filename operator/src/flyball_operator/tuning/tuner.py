@@ -151,7 +151,7 @@ class Tuner:
 
     def _keep(self, tuner: ServiceTuner, group: asyncio.TaskGroup) -> None:
         """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
-        if tuner.liveness.to_be_told():
+        if tuner.liveness.report_due():
             group.create_task(self._caught(tuner, tuner.tell_late))
         if not tuner.lock.locked() and tuner.to_be_kept():
             group.create_task(self._guarded(tuner, tuner.keep))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from flyball_engine.contract import Limits
-from flyball_lab.baselines.baseline import Bounds, Window
+from flyball_lab.baselines.baseline import SearchBounds, Window
 
 INCREASE: Final = 4.0
 DECREASE: Final = 0.9
@@ -23,11 +23,11 @@ DECREASE: Final = 0.9
 class Aimd:
     """`size`: of the batch, not rounded."""
 
-    bounds: Bounds
+    bounds: SearchBounds
     size: float
 
     @classmethod
-    def start(cls, bounds: Bounds) -> Self:
+    def start(cls, bounds: SearchBounds) -> Self:
         """At the upper bound, where vLLM starts: from 1, as in the paper, it would lose the first minute."""
         return cls(bounds, bounds.seqs.most)
 

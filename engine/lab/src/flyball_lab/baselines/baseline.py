@@ -49,7 +49,7 @@ class Baseline(Protocol):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SearchBounds:
     """The envelope that all have, and the objective for a token in seconds."""
 
     seqs: Span

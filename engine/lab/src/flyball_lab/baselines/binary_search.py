@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from flyball_engine.contract import Limits
-from flyball_lab.baselines.baseline import Bounds, Window
+from flyball_lab.baselines.baseline import SearchBounds, Window
 
 WIDTH: Final = 20.0
 CORRECTION: Final = 5.0
@@ -31,13 +31,13 @@ TOLERANCE: Final = 0.2
 class BinarySearch:
     """`low`, `high`: the interval. `fits`: requests whose KV fits into the cache."""
 
-    bounds: Bounds
+    bounds: SearchBounds
     low: float
     high: float
     fits: float
 
     @classmethod
-    def start(cls, bounds: Bounds) -> Self:
+    def start(cls, bounds: SearchBounds) -> Self:
         """The whole envelope, and no request seen."""
         return cls(bounds, bounds.seqs.least, bounds.seqs.most, bounds.seqs.most)
 

@@ -11,7 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from flyball_engine.batching.gate import REFUSALS, Admitted, Arrival, CoreLoad, Gate, Reason, Work, prompt_work
+from flyball_engine.batching.gate import (
+    REFUSALS,
+    AdmissionReason,
+    Admitted,
+    Arrival,
+    CoreLoad,
+    Gate,
+    PrefillWork,
+    prompt_work,
+)
 from flyball_engine.contract import Knob
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.scheduler import Scheduler
@@ -34,9 +43,9 @@ class GateAtArrival(Gate):
             return alone
         load = self._core.load()
         ahead, (prompt,) = backlog(self._core.scheduler), self._works(arrival, 1)
-        queued = load.first_token(Work(ahead.tokens + prompt.tokens, ahead.attention + prompt.attention))
+        queued = load.first_token(PrefillWork(ahead.tokens + prompt.tokens, ahead.attention + prompt.attention))
         predicted = max(queued, self._wait_for_slot(load) + load.first_token(prompt))
-        reason = Reason.IN_TIME if predicted <= alone.deadline else self._why_late([load], now)
+        reason = AdmissionReason.IN_TIME if predicted <= alone.deadline else self._why_late([load], now)
         admitted = reason not in REFUSALS
         return replace(alone, admitted=admitted, reason=reason, predicted=predicted, refusable=False)
 
@@ -52,8 +61,8 @@ class GateAtArrival(Gate):
         return needed * counts.generated_tokens / finished * 2 * load.in_flight_seconds / load.running
 
 
-def backlog(scheduler: Scheduler) -> Work:
+def backlog(scheduler: Scheduler) -> PrefillWork:
     """What is to be processed of the prompts that have begun or wait, less what the prefix cache holds."""
     works = [prompt_work(request.target, request.computed) for request in scheduler.prefilling]
     works += [prompt_work(request.target, scheduler.prefixes.hit(request)) for request in scheduler.waiting]
-    return Work(sum(work.tokens for work in works), sum(work.attention for work in works))
+    return PrefillWork(sum(work.tokens for work in works), sum(work.attention for work in works))

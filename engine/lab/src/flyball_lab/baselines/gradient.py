@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from flyball_engine.contract import Limits
-from flyball_lab.baselines.baseline import Bounds, Window
+from flyball_lab.baselines.baseline import SearchBounds, Window
 
 LONG_WINDOWS: Final = 600
 WARM_UP: Final = 10
@@ -33,13 +33,13 @@ LEAST: Final = 20
 class Gradient2:
     """`limit`: not rounded. `long`: seconds, over `windows` windows."""
 
-    bounds: Bounds
+    bounds: SearchBounds
     limit: float
     long: float = 0.0
     windows: int = 0
 
     @classmethod
-    def start(cls, bounds: Bounds) -> Self:
+    def start(cls, bounds: SearchBounds) -> Self:
         """At the source's first limit."""
         return cls(bounds, bounds.seqs.clip(LEAST))
 

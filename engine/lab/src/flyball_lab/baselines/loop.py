@@ -16,7 +16,7 @@ from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.virtual import Event
+from flyball_lab.simulator.virtual import TimedAct
 from flyball_operator.tuning.observe.signals import Cells, Sums, cells_of
 
 
@@ -38,10 +38,10 @@ class Opponent:
         self._ended = self._ended_tokens = 0
         self._generation = 0
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds: float) -> list[TimedAct]:
         """All it will do in a run of so many seconds."""
         windows = range(1, int(seconds / WINDOW_SECONDS) + 1)
-        return [Event(0.0, self._push), *(Event(number * WINDOW_SECONDS, self._decide) for number in windows)]
+        return [TimedAct(0.0, self._push), *(TimedAct(number * WINDOW_SECONDS, self._decide) for number in windows)]
 
     def _decide(self, core: Core) -> None:
         before = self.baseline.limits

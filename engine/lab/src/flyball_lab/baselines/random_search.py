@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, Self
 
 from flyball_engine.contract import Limits
-from flyball_lab.baselines.baseline import Bounds, Window
+from flyball_lab.baselines.baseline import SearchBounds, Window
 from flyball_operator.tuning.spec import Span
 
 TRIALS: Final = 15
@@ -36,7 +36,7 @@ class RandomSearch:
     seconds: float = 0.0
 
     @classmethod
-    def start(cls, bounds: Bounds, random: Random) -> Self:
+    def start(cls, bounds: SearchBounds, random: Random) -> Self:
         """Draw the candidates, even in the logarithm of both limits."""
         return cls([bounds.limits(_draw(bounds.seqs, random), _draw(bounds.tokens, random)) for _ in range(TRIALS)])
 

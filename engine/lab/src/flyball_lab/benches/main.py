@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from flyball_engine.figures import figure
-from flyball_lab.benches.engine.engines import Engines, Where, both, cpu_vllm
+from flyball_lab.benches.engine.engines import WarmEngines, Where, both, cpu_vllm
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import OBJECTIVES, PRESET, Options
 
 Figures = dict[str, dict[str, float]]
 #: What parts are given.
-Given = Engines | Where | Options
+Given = WarmEngines | Where | Options
 
 #: Where the modules below are.
 BENCHES: Final = "flyball_lab.benches"
@@ -236,7 +236,7 @@ def _count(text: str) -> int:
 
 
 def _run(
-    said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: Engines | Where | Options
+    said: dict[str, Any], parts: Sequence[str], modules: dict[str, str], *given: WarmEngines | Where | Options
 ) -> None:
     for part in parts:
         try:

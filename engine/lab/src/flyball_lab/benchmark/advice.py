@@ -23,14 +23,14 @@ from flyball_engine.figures import format_duration, percent
 from flyball_engine.knobs import Frozen
 from flyball_lab.benchmark.knee import knee, power
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import Workload, WorkloadName
+from flyball_lab.benchmark.points import PromptMix, WorkloadName
 from flyball_lab.benchmark.series import Series
 
 #: Throughputs this close are the same: what repeated runs of one point differ by.
 ALIKE: Final = 0.05
 
 
-class Work(StrEnum):
+class AdviceTopic(StrEnum):
     """What the advice is for."""
 
     UNIFORM = "uniform lengths"
@@ -42,7 +42,7 @@ class Work(StrEnum):
 class Advice(Frozen):
     """A short rule, and the measured figures that it rests on."""
 
-    work: Work
+    work: AdviceTopic
     workload: str
     text: str
     figures: tuple[str, ...]
@@ -50,7 +50,7 @@ class Advice(Frozen):
 
 def advise(series: Sequence[Series]) -> tuple[Advice, ...]:
     """All that the points allow to say."""
-    by_workload: dict[Workload, list[Series]] = defaultdict(list)
+    by_workload: dict[PromptMix, list[Series]] = defaultdict(list)
     for one in series:
         by_workload[one.workload].append(one)
     return tuple(
@@ -61,7 +61,7 @@ def advise(series: Sequence[Series]) -> tuple[Advice, ...]:
     )
 
 
-def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
+def _lengths(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     shared = _largest_shared(group)
     if shared is None:
         return None
@@ -83,7 +83,7 @@ def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
         gain = percent(least) if round(least, 2) == round(most, 2) else f"{percent(least)} to {percent(most)}"
         text += f"; {gain} more tokens/s than {', '.join(other for other, _ in rest)}"
     return Advice(
-        work=Work.UNIFORM if workload.name is WorkloadName.UNIFORM else Work.MIXED,
+        work=AdviceTopic.UNIFORM if workload.name is WorkloadName.UNIFORM else AdviceTopic.MIXED,
         workload=workload.describe(),
         text=text,
         figures=tuple(
@@ -92,7 +92,7 @@ def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
     )
 
 
-def _real_time(workload: Workload, group: Sequence[Series]) -> Advice | None:
+def _real_time(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     knees = [
         (value, one, point)
         for one in group
@@ -120,10 +120,10 @@ def _real_time(workload: Workload, group: Sequence[Series]) -> Advice | None:
         text = f"{one.name}, at most {clients} requests at once on each engine: the knee"
     else:
         text = f"{one.name}: no knee up to {clients} requests at once, the most that was measured"
-    return Advice(work=Work.REAL_TIME, workload=workload.describe(), text=text, figures=tuple(figures))
+    return Advice(work=AdviceTopic.REAL_TIME, workload=workload.describe(), text=text, figures=tuple(figures))
 
 
-def _bulk(workload: Workload, group: Sequence[Series]) -> Advice | None:
+def _bulk(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     points = [(one.name, point) for one in group for point in one.measurements if _sound(point)]
     if not points:
         return None
@@ -131,7 +131,7 @@ def _bulk(workload: Workload, group: Sequence[Series]) -> Advice | None:
     alike = [pair for pair in points if _within(pair[1], fastest)]
     name, best = min(alike, key=lambda pair: pair[1].point.concurrency)
     return Advice(
-        work=Work.BULK,
+        work=AdviceTopic.BULK,
         workload=workload.describe(),
         text=f"{name} with {best.point.concurrency} clients: no point gives over {percent(ALIKE)} more output tokens/s",
         figures=(

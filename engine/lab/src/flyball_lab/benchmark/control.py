@@ -15,8 +15,8 @@ from flyball_engine.contract import SETPOINT_PATH, Batching, ErrorBody, Generati
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, Static, Strategy
 from flyball_engine.signing import Signer, body_of
 from flyball_lab.benchmark.errors import ControlError, OptionError
-from flyball_lab.benchmark.measurements import Sample
-from flyball_lab.benchmark.points import Setting
+from flyball_lab.benchmark.measurements import EngineSample
+from flyball_lab.benchmark.points import EngineSetting
 from flyball_lab.benchmark.web import NoAnswerError, ask
 
 READ_SECONDS: Final = 5.0
@@ -53,7 +53,7 @@ class ControlPort:
             raise ControlError(f"--control: {self.url} does not answer a setpoint: {error}") from error
         return _read_back(self.url, status, answer)
 
-    def sample(self) -> Sample | None:
+    def sample(self) -> EngineSample | None:
         """What all cores do now; None if it cannot be read."""
         try:
             read_back = self.read()
@@ -62,7 +62,7 @@ class ControlPort:
         if read_back.unknown or not read_back.cores:
             return None
         slots = [core.effective.max_num_active_seqs for core in read_back.cores]
-        return Sample(
+        return EngineSample(
             running=sum(core.running for core in read_back.cores),
             waiting=sum(core.waiting for core in read_back.cores),
             slots=None if None in slots else sum(slot or 0 for slot in slots),
@@ -89,7 +89,7 @@ class Switch:
         self._wrote = True
         self._write(self._next())
 
-    def use(self, setting: Setting, *, concurrency: int) -> None:
+    def use(self, setting: EngineSetting, *, concurrency: int) -> None:
         """Put a setting in force for so many clients. Raises ControlError."""
         # A write that went unanswered may have landed: from here on there is something to put back.
         self._wrote = True
@@ -126,7 +126,7 @@ class Switch:
         self._port.write(setpoint, self._signer)
 
 
-def setpoint_of(setting: Setting, *, concurrency: int, ceiling: int, prior: Setpoint) -> Setpoint:
+def setpoint_of(setting: EngineSetting, *, concurrency: int, ceiling: int, prior: Setpoint) -> Setpoint:
     """`prior` with this setting: so many requests run together at most under every strategy, as far as the engine can.
 
     Gate and on-time order are off: they go by first tokens of requests that join in vLLM's own way.

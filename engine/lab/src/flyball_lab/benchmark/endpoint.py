@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flyball_lab.benchmark.errors import EndpointError, OptionError
-from flyball_lab.benchmark.measurements import Sample
+from flyball_lab.benchmark.measurements import EngineSample
 from flyball_lab.benchmark.web import NoAnswerError, ask
 
 ASK_SECONDS: Final = 10.0
@@ -52,7 +52,7 @@ class Endpoint:
             raise EndpointError(f"--url: {self.url}{COMPLETIONS} does not answer for model {model!r}: {refusal}")
         return Served(model=model, root=listed[model], salted=salted)
 
-    def sample(self) -> Sample | None:
+    def sample(self) -> EngineSample | None:
         """What vLLM's own metrics say of the load; they do not name the slots. None where there are none."""
         try:
             status, body = ask(f"{self.url}/metrics", headers=self._headers, seconds=SAMPLE_SECONDS)
@@ -61,7 +61,7 @@ class Endpoint:
         running, waiting = (_sum(body.decode(errors="replace"), name) for name in ("running", "waiting"))
         if status != 200 or running is None:
             return None
-        return Sample(running=running, waiting=waiting or 0, slots=None)
+        return EngineSample(running=running, waiting=waiting or 0, slots=None)
 
     def _models(self) -> dict[str, str | None]:
         """Served models and where each comes from, if told."""

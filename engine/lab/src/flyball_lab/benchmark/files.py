@@ -41,7 +41,7 @@ def read(path: Path) -> list[Measurement]:
 
 
 def _is_report(content: bytes) -> bool:
-    """As `Results.write` writes one: over many lines. A file of results has a point in its first."""
+    """As `ResultsFile.write` writes one: over many lines. A file of results has a point in its first."""
     return content.startswith((b"{\n", b"<!DOCTYPE html>"))
 
 
@@ -57,7 +57,7 @@ def _measurement(path: Path, number: int, line: str) -> Measurement:
         ) from error
 
 
-class Results:
+class ResultsFile:
     """The file of results in a folder. One process at a time writes it."""
 
     def __init__(self, folder: Path) -> None:

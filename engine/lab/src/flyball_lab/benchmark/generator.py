@@ -85,7 +85,7 @@ def stream(pipe: Connection, arguments: list[str]) -> None:
     )
 
 
-class Run:
+class GeneratorRun:
     """The children of one run."""
 
     def __init__(self, name: str, streams: dict[str, list[str]]) -> None:
@@ -134,13 +134,13 @@ class Run:
             pipe.close()
 
 
-class Generator:
+class GeneratorServer:
     """Takes orders from `orders`, a file descriptor, and answers on `answers`; one run at a time."""
 
     def __init__(self, orders: RawIOBase, answers: TextIO) -> None:
         self._orders = orders
         self._answers = answers
-        self._run: Run | None = None
+        self._run: GeneratorRun | None = None
 
     def serve(self) -> None:
         """Until the orders end."""
@@ -162,12 +162,12 @@ class Generator:
             self._tell("up")
         elif "prepare" in order:
             self._end()
-            self._run = Run(order["prepare"], order["streams"])
+            self._run = GeneratorRun(order["prepare"], order["streams"])
         elif self._run and order["start"] == self._run.name:
             self._run.start()
             self._tell("started")
 
-    def _hear(self, run: Run, pipe: Connection) -> None:
+    def _hear(self, run: GeneratorRun, pipe: Connection) -> None:
         event = run.receive(pipe)
         if event == "prepared":
             self._tell(event)
@@ -196,7 +196,7 @@ def main() -> None:
     importlib.import_module(SERVE)
     # Unbuffered: a line read ahead would never show in wait().
     with open(0, "rb", buffering=0, closefd=False) as orders:
-        Generator(orders, answers).serve()
+        GeneratorServer(orders, answers).serve()
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def warm_up(point: Point) -> Point:
     return point.model_copy(update={"workload": changed, "requests": requests})
 
 
-class Load:
+class GeneratorProcess:
     """The generator's process; ends with this object's `close`, or when this process is gone."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Log) -> None:

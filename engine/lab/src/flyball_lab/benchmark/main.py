@@ -17,20 +17,20 @@ from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.benchmark.control import ControlPort, Switch, check_strategies
 from flyball_lab.benchmark.endpoint import Endpoint, Served
 from flyball_lab.benchmark.errors import BenchError, ControlError, FileError, OptionError
-from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, Results, read
+from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, ResultsFile, read
 from flyball_lab.benchmark.interrupts import SIGNALS, Interrupts, TerminatedError
-from flyball_lab.benchmark.load import Load
+from flyball_lab.benchmark.load import GeneratorProcess
 from flyball_lab.benchmark.measurements import Measurement
 from flyball_lab.benchmark.options import parser, workloads_of
-from flyball_lab.benchmark.points import Effort, Point, Target, settings_of, sweep
+from flyball_lab.benchmark.points import Effort, MeasuredEngine, Point, settings_of, sweep
 from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.sweep import Rig, measure_all
 from flyball_lab.benchmark.table import table
 from flyball_lab.benchmark.tokenizer import of_model
-from flyball_lab.benchmark.watch import Progress, Sampler
+from flyball_lab.benchmark.watch import ProgressLines, Sampler
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes."""
 
     OK = 0
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code: int = options.command(options)
     except BenchError as error:
         print(f"flyball-bench: {error}", file=sys.stderr)
-        return Exit.UNUSABLE
+        return ExitCode.UNUSABLE
     except KeyboardInterrupt as interrupt:
         # Not while points are measured, or there is nothing to add: what was measured is kept anyway.
         print("flyball-bench: interrupted", file=sys.stderr)
@@ -71,16 +71,16 @@ def _run(options: argparse.Namespace) -> int:
     signer = _signer(options)
     served = endpoint.serving(options.model)
     port, read_back = _control(options)
-    results = Results(options.out)
+    results = ResultsFile(options.out)
     points = _points(options, served)
     measured = {one.point.key for one in results.load(fresh=options.fresh)}
     rest = [point for point in points if point.key not in measured]
-    progress = Progress(sys.stderr, rest)
+    progress = ProgressLines(sys.stderr, rest)
     if measured:
         progress.say(f"{len(points) - len(rest)} of {len(points)} points are measured already (--fresh measures anew)")
     if not served.salted:
         progress.say("this endpoint takes no cache_salt: a prefix cache may answer later points from earlier ones")
-    code = Exit.OK
+    code = ExitCode.OK
     if rest:
         switch = Switch(port, signer, read_back) if port and signer and read_back and options.strategies else None
         code = _measure(options, rest, _Parts(served, endpoint, port, read_back, switch, results, progress))
@@ -99,8 +99,8 @@ class _Parts:
         port: ControlPort | None,
         read_back: ReadBack | None,
         switch: Switch | None,
-        results: Results,
-        progress: Progress,
+        results: ResultsFile,
+        progress: ProgressLines,
     ) -> None:
         self.served = served
         self.engine = read_back.engine_version if read_back else "version not told"
@@ -110,7 +110,7 @@ class _Parts:
         self.progress = progress
 
 
-def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) -> Exit:
+def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) -> ExitCode:
     """Measure what is missing. Raises a BenchError only while nothing was measured yet."""
     progress, switch, served = parts.progress, parts.switch, parts.served
     tokenizer = options.tokenizer or of_model(served.root, served.model, is_folder=os.path.isdir)
@@ -120,7 +120,7 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
             stack.callback(_restore, switch, progress)
             switch.prove()
         progress.say(f"load generator: importing vLLM with {options.python}")
-        load = Load.start(options.python, options.out / GENERATOR_LOG, tick=interrupts.check)
+        load = GeneratorProcess.start(options.python, options.out / GENERATOR_LOG, tick=interrupts.check)
         stack.callback(load.close)
         rig = Rig(
             generator=load,
@@ -138,14 +138,14 @@ def _measure(options: argparse.Namespace, rest: Sequence[Point], parts: _Parts) 
             measure_all(rest, rig)
         except BenchError as error:
             progress.say(f"flyball-bench: {error}")
-            return Exit.FAILED
+            return ExitCode.FAILED
         except KeyboardInterrupt as interrupt:
             progress.say("interrupted; what was measured is kept, the same command goes on from there")
             return _code(interrupt)
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _restore(switch: Switch, progress: Progress) -> None:
+def _restore(switch: Switch, progress: ProgressLines) -> None:
     # A second Ctrl-C, or a SIGTERM upon it, would leave the engine with a setting of ours.
     before = {which: signal.signal(which, signal.SIG_IGN) for which in SIGNALS}
     try:
@@ -189,7 +189,7 @@ def _control(options: argparse.Namespace) -> tuple[ControlPort | None, ReadBack 
 
 def _points(options: argparse.Namespace, served: Served) -> tuple[Point, ...]:
     return sweep(
-        Target(endpoint=options.url, model=served.model, label=options.label),
+        MeasuredEngine(endpoint=options.url, model=served.model, label=options.label),
         workloads=workloads_of(options),
         settings=settings_of(options.strategies, batch_size=options.batch_size, max_delay_seconds=options.max_delay),
         concurrencies=options.concurrency,
@@ -197,23 +197,23 @@ def _points(options: argparse.Namespace, served: Served) -> tuple[Point, ...]:
     )
 
 
-def _tell(measurements: Sequence[Measurement], folder: Path | None) -> Exit:
+def _tell(measurements: Sequence[Measurement], folder: Path | None) -> ExitCode:
     if not measurements:
         print("nothing is measured", file=sys.stderr)
-        return Exit.OK
+        return ExitCode.OK
     document = report(measurements, generated_at=datetime.now(UTC).isoformat(timespec="seconds"))
     print(table(document), end="")
     if folder is not None:
         try:
-            results = Results(folder)
+            results = ResultsFile(folder)
             written = [results.write(document)]
             if (text := _page(document)) is not None:
                 written.append(results.write_page(text))
         except FileError as error:
             print(f"flyball-bench: {error}", file=sys.stderr)
-            return Exit.FAILED
+            return ExitCode.FAILED
         print(f"\nwritten: {', '.join(map(str, written))}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _page(document: Report) -> str | None:
@@ -230,5 +230,5 @@ def _page(document: Report) -> str | None:
     return page(document)
 
 
-def _code(interrupt: KeyboardInterrupt) -> Exit:
-    return Exit.TERMINATED if isinstance(interrupt, TerminatedError) else Exit.INTERRUPTED
+def _code(interrupt: KeyboardInterrupt) -> ExitCode:
+    return ExitCode.TERMINATED if isinstance(interrupt, TerminatedError) else ExitCode.INTERRUPTED

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flyball_engine.knobs import Frozen
 from flyball_lab.benchmark.points import Point
-from flyball_lab.benchmark.requests import Percentiles, Request
+from flyball_lab.benchmark.requests import Percentiles, RequestRecord
 
 #: Version of a measurement as it is written; a file of another version is refused.
 FORMAT: Final = 1
@@ -24,7 +24,7 @@ LEAST_SAMPLES: Final = 3
 MOST_REASONS: Final = 8
 
 
-class Sample(Frozen):
+class EngineSample(Frozen):
     """What the engine did at one moment, summed over its cores; absent is what it does not tell."""
 
     running: int
@@ -77,10 +77,10 @@ class Measurement(BaseModel):
 
 def measure(
     point: Point,
-    requests: Sequence[Request],
+    requests: Sequence[RequestRecord],
     *,
     seconds: float,
-    samples: Sequence[Sample],
+    samples: Sequence[EngineSample],
     measured_at: str,
     engine: str,
     tokens_per_draft: float | None = None,
@@ -108,14 +108,14 @@ def measure(
     )
 
 
-def _reasons(requests: Sequence[Request]) -> dict[str, int]:
+def _reasons(requests: Sequence[RequestRecord]) -> dict[str, int]:
     counts = Counter(request.reason[:200] for request in requests if request.failed).most_common()
     kept = dict(counts[:MOST_REASONS])
     other = sum(count for _, count in counts[MOST_REASONS:])
     return kept | ({"other": other} if other else {})
 
 
-def utilisation(samples: Sequence[Sample]) -> Utilisation | None:
+def utilisation(samples: Sequence[EngineSample]) -> Utilisation | None:
     """Means of what was seen; None of too little. Slots count where every sample has the same."""
     if len(samples) < LEAST_SAMPLES:
         return None

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from flyball_engine.arguments import real
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, StrategyType
-from flyball_lab.benchmark.points import MIXED_SPREAD, Effort, Workload, WorkloadName
+from flyball_lab.benchmark.points import MIXED_SPREAD, Effort, PromptMix, WorkloadName
 from flyball_lab.benchmark.tokenizer import ACCEPTED as TOKENIZERS
 
 #: Of one sweep; what is beyond would be measured for days.
@@ -166,10 +166,10 @@ def _output(options: argparse.ArgumentParser) -> None:
     group.add_argument("--fresh", action="store_true", help="measure anew; the results so far are put aside")
 
 
-def workloads_of(options: argparse.Namespace) -> tuple[Workload, ...]:
+def workloads_of(options: argparse.Namespace) -> tuple[PromptMix, ...]:
     """The workloads that the options name."""
     return tuple(
-        Workload(
+        PromptMix(
             name=name,
             input_tokens=options.input_tokens,
             output_tokens=options.output_tokens,

@@ -28,7 +28,7 @@ class WorkloadName(StrEnum):
     """Lengths are drawn evenly from mean × (1 ± spread), prompts and answers apart."""
 
 
-class Workload(Frozen):
+class PromptMix(Frozen):
     """Random prompts, as the generator's `random` dataset makes them; the same seed gives the same lengths and texts.
 
     `spread` is the generator's range ratio. `shared_prefix_tokens` come first in every prompt, beside `input_tokens`.
@@ -48,7 +48,7 @@ class Workload(Frozen):
         return f"{self.name.value}: {prefix}{self.input_tokens} tokens in, {self.output_tokens} out{spread}"
 
 
-class Setting(Frozen):
+class EngineSetting(Frozen):
     """What the engine is told before a point; all absent leaves it as it is.
 
     `batch_size`: requests that run together at most under every strategy; absent, as many as there are clients.
@@ -71,8 +71,8 @@ class Point(Frozen):
     endpoint: str
     model: str
     label: str
-    workload: Workload
-    setting: Setting
+    workload: PromptMix
+    setting: EngineSetting
     concurrency: Positive
     requests: Positive
 
@@ -101,7 +101,7 @@ class Effort(Frozen):
         return max(concurrency, min(self.most, max(self.least, self.per_client * concurrency)))
 
 
-class Target(Frozen):
+class MeasuredEngine(Frozen):
     """What is measured, and what the run is called."""
 
     endpoint: str
@@ -111,12 +111,12 @@ class Target(Frozen):
 
 def settings_of(
     strategies: Sequence[StrategyType], *, batch_size: int | None, max_delay_seconds: float
-) -> tuple[Setting, ...]:
+) -> tuple[EngineSetting, ...]:
     """A setting for each strategy; without strategies the engine is left as it is."""
     if not strategies:
-        return (Setting(),)
+        return (EngineSetting(),)
     return tuple(
-        Setting(
+        EngineSetting(
             strategy=strategy,
             batch_size=batch_size,
             max_delay_seconds=max_delay_seconds if strategy is StrategyType.DYNAMIC else None,
@@ -126,10 +126,10 @@ def settings_of(
 
 
 def sweep(
-    target: Target,
+    target: MeasuredEngine,
     *,
-    workloads: Sequence[Workload],
-    settings: Sequence[Setting],
+    workloads: Sequence[PromptMix],
+    settings: Sequence[EngineSetting],
     concurrencies: Sequence[int],
     effort: Effort,
 ) -> tuple[Point, ...]:

@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import BaseModel
 
 
-class Request(BaseModel):
+class RequestRecord(BaseModel):
     """One request as the load generator saw it; times in seconds."""
 
     start: float

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import Setting, Workload
+from flyball_lab.benchmark.points import EngineSetting, PromptMix
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Series:
 
     name: str
     label: str
-    setting: Setting
-    workload: Workload
+    setting: EngineSetting
+    workload: PromptMix
     measurements: tuple[Measurement, ...]
 
     def at(self, concurrency: int) -> Measurement | None:
@@ -33,7 +33,7 @@ class Series:
         return tuple(one.point.concurrency for one in self.measurements)
 
 
-Key = tuple[Workload, str, Setting, str, str]
+Key = tuple[PromptMix, str, EngineSetting, str, str]
 
 
 def series_of(measurements: Iterable[Measurement]) -> tuple[Series, ...]:

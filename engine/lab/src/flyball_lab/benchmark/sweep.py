@@ -13,16 +13,16 @@ from pydantic import BaseModel, Field, ValidationError
 from flyball_engine.figures import figure
 from flyball_lab.benchmark.control import Switch
 from flyball_lab.benchmark.errors import EndpointError, GeneratorError
-from flyball_lab.benchmark.files import Results
+from flyball_lab.benchmark.files import ResultsFile
 from flyball_lab.benchmark.load import Tick, arguments, warm_up
 from flyball_lab.benchmark.measurements import Measurement, measure
 from flyball_lab.benchmark.points import Point
-from flyball_lab.benchmark.requests import Request
-from flyball_lab.benchmark.watch import Progress, Sampler
+from flyball_lab.benchmark.requests import RequestRecord
+from flyball_lab.benchmark.watch import ProgressLines, Sampler
 
 
-class Generator(Protocol):
-    """What makes a run: `load.Load`."""
+class LoadGenerator(Protocol):
+    """What makes a run: `load.GeneratorProcess`."""
 
     def run(self, arguments: Sequence[str], *, seconds: float, started: Tick, tick: Tick) -> Mapping[str, Any]:
         """Make a run and return its stream."""
@@ -33,7 +33,7 @@ class _Stream(BaseModel):
 
     duration: float = Field(gt=0)
     tokens_per_draft: float | None = None
-    requests: list[Request]
+    requests: list[RequestRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class Rig:
     `interrupted` raises KeyboardInterrupt once a signal was heard.
     """
 
-    generator: Generator
+    generator: LoadGenerator
     sampler: Sampler
-    progress: Progress
-    results: Results
+    progress: ProgressLines
+    results: ResultsFile
     switch: Switch | None
     tokenizer: str
     salted: bool

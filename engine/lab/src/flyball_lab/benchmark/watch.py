@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
 from flyball_engine.figures import format_duration
-from flyball_lab.benchmark.measurements import Sample
+from flyball_lab.benchmark.measurements import EngineSample
 from flyball_lab.benchmark.points import Point, time_left
 
 SAMPLE_EVERY_SECONDS: Final = 0.1
@@ -18,9 +18,9 @@ TERMINAL_SECONDS, LOG_SECONDS = 0.5, 15.0
 class Sampler:
     """Samples the engine, between `start` and `take`. `ask` may take long: the next sample waits as long again."""
 
-    def __init__(self, ask: Callable[[], Sample | None]) -> None:
+    def __init__(self, ask: Callable[[], EngineSample | None]) -> None:
         self._ask = ask
-        self._samples: list[Sample] = []
+        self._samples: list[EngineSample] = []
         self._next = float("inf")
 
     def start(self) -> None:
@@ -39,13 +39,13 @@ class Sampler:
             self._samples.append(sample)
         self._next = time.monotonic() + max(SAMPLE_EVERY_SECONDS, time.monotonic() - now)
 
-    def take(self) -> list[Sample]:
+    def take(self) -> list[EngineSample]:
         """What was seen; looks no more."""
         self._next = float("inf")
         return self._samples
 
 
-class Progress:
+class ProgressLines:
     """A line for each point, and while it is measured how long that takes."""
 
     def __init__(self, out: TextIO, points: Sequence[Point]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from flyball_engine.contract import Metric
 from flyball_engine.figures import format_duration
 from flyball_lab.demo.errors import DemoError
-from flyball_lab.demo.measure import Measured, Request
+from flyball_lab.demo.measure import Measured, MeasuredRequest
 from flyball_operator.api.v1alpha1 import Objective
 
 #: First-token objective over the first token of a long prompt alone, which takes most of a full step.
@@ -43,7 +43,7 @@ class Calibration:
     carried: float
 
     @classmethod
-    def of(cls, alone: Sequence[Request], few: Measured, busy: Measured) -> Calibration:
+    def of(cls, alone: Sequence[MeasuredRequest], few: Measured, busy: Measured) -> Calibration:
         """From the runs that are made for it; raises `DemoError` where not all was answered."""
         # The very first request finds everything cold.
         firsts = [request.ttft for request in sorted(alone, key=lambda request: request.start)[1:]]

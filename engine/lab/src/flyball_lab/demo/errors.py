@@ -1,7 +1,7 @@
 """Why the demo stops, in words for whoever started it.
 
 DemoError              anything below; the message is all that is shown
-├── UnreachableError   the API server, or the pod behind its proxy, gave no good answer
+├── KubeRequestError   the API server, or the pod behind its proxy, gave no good answer
 │   └── GoneError      the API server says that there is no such thing
 └── WaitError          a wait that ended without what it waited for
 """
@@ -17,9 +17,9 @@ class WaitError(DemoError):
     """What was waited for did not come in time."""
 
 
-class UnreachableError(DemoError):
+class KubeRequestError(DemoError):
     """The API server, or the pod behind its proxy, gave no good answer."""
 
 
-class GoneError(UnreachableError):
+class GoneError(KubeRequestError):
     """The API server says that there is no such thing."""

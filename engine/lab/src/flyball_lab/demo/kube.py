@@ -14,7 +14,7 @@ from typing import Any, Self
 import aiohttp
 from kubernetes.aio import client, config
 
-from flyball_lab.demo.errors import DemoError, GoneError, UnreachableError
+from flyball_lab.demo.errors import DemoError, GoneError, KubeRequestError
 
 #: No answer of the API server may take longer, in seconds: the poll after it would be late.
 READ_TIMEOUT = 10.0
@@ -35,7 +35,7 @@ async def kubectl(*arguments: str, stdin: str | None = None) -> str:
     return out.decode()
 
 
-class Reader:
+class ApiReader:
     """Reads from the API server over one connection, with the kubeconfig that kubectl uses."""
 
     def __init__(self, api: client.ApiClient) -> None:
@@ -52,7 +52,7 @@ class Reader:
         await self._api.close()  # type: ignore[no-untyped-call]  # ships no types
 
     async def text(self, path: str, query: Sequence[tuple[str, str]] = ()) -> str:
-        """Body of a GET. Raises `GoneError` for 404 and `UnreachableError` for any other answer than 200."""
+        """Body of a GET. Raises `GoneError` for 404 and `KubeRequestError` for any other answer than 200."""
         method, url, headers, *_ = await self._api.param_serialize(
             method="GET", resource_path=path, query_params=list(query), auth_settings=["BearerToken"]
         )
@@ -60,9 +60,9 @@ class Reader:
             response = await self._api.call_api(method, url, header_params=headers, _request_timeout=READ_TIMEOUT)
             body: bytes = await response.read()  # type: ignore[no-untyped-call]  # ships no types
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"GET {path}: {error or type(error).__name__}") from error
+            raise KubeRequestError(f"GET {path}: {error or type(error).__name__}") from error
         if response.status != 200:
-            kind = GoneError if response.status == 404 else UnreachableError
+            kind = GoneError if response.status == 404 else KubeRequestError
             raise kind(f"GET {path}: {response.status} {body[:200]!r}")
         return body.decode()
 

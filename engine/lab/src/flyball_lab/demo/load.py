@@ -14,7 +14,7 @@ from typing import Any, Self
 from flyball_lab.benchmark.load import GENERATOR
 from flyball_lab.demo.errors import DemoError, WaitError
 from flyball_lab.demo.kube import kubectl
-from flyball_lab.demo.phases import Run, Stream
+from flyball_lab.demo.phases import DemoRun, Stream
 
 JOB = "flyball-demo-load"
 #: A run's result is one line: some hundred requests with every gap between two tokens.
@@ -71,7 +71,7 @@ def manifests(*, namespace: str, image: str, cpu: str) -> list[dict[str, Any]]:
     ]
 
 
-def arguments(stream: Stream, *, run: Run, url: str, model: str, tokenizer: str) -> list[str]:
+def arguments(stream: Stream, *, run: DemoRun, url: str, model: str, tokenizer: str) -> list[str]:
     """Arguments of `vllm bench serve` for one stream of a run."""
     lengths = {"input": stream.spread, "output": 0.0}
     return [
@@ -95,7 +95,7 @@ def arguments(stream: Stream, *, run: Run, url: str, model: str, tokenizer: str)
     ]
 
 
-class Load:
+class LoadPod:
     """The line to the load pod. Every method raises `DemoError` when the line breaks, naming the pod's log."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -127,7 +127,7 @@ class Load:
         await load.expect("up", limit=limit)
         return load
 
-    async def prepare(self, run: Run, *, url: str, model: str, tokenizer: str) -> None:
+    async def prepare(self, run: DemoRun, *, url: str, model: str, tokenizer: str) -> None:
         """Have the prompts of a run made."""
         streams = {
             stream.name: arguments(stream, run=run, url=url, model=model, tokenizer=tokenizer)
@@ -136,7 +136,7 @@ class Load:
         await self.order({"prepare": run.name, "streams": streams})
         await self.expect("prepared", limit=120)
 
-    async def start(self, run: Run) -> None:
+    async def start(self, run: DemoRun) -> None:
         """Let a prepared run go."""
         await self.order({"start": run.name})
         await self.expect("started", limit=30)

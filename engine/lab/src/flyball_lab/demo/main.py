@@ -23,12 +23,12 @@ from flyball_engine.contract import Limits
 from flyball_lab.demo import report
 from flyball_lab.demo.calibration import Calibration
 from flyball_lab.demo.errors import DemoError
-from flyball_lab.demo.kube import Reader, kubectl
-from flyball_lab.demo.load import JOB, Load
-from flyball_lab.demo.measure import Request, measure, requests_of
-from flyball_lab.demo.phases import NORMAL, QUICK, Length, Run, calibration, schedule, warm_up
+from flyball_lab.demo.kube import ApiReader, kubectl
+from flyball_lab.demo.load import JOB, LoadPod
+from flyball_lab.demo.measure import MeasuredRequest, measure, requests_of
+from flyball_lab.demo.phases import NORMAL, QUICK, DemoRun, Length, calibration, schedule, warm_up
 from flyball_lab.demo.view import Now, View, attained, limits_text, objective_key, setpoint
-from flyball_lab.demo.watch import Snapshot, Watcher
+from flyball_lab.demo.watch import DemoSnapshot, Watcher
 from flyball_operator.api.names import CRD_NAME
 from flyball_operator.api.v1alpha1 import InferenceService, Mode, Objective
 
@@ -55,19 +55,19 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class MeasuredRun:
     """A run that is over: its requests, and what was seen before and after it."""
 
-    requests: list[Request]
-    before: Snapshot
-    after: Snapshot
+    requests: list[MeasuredRequest]
+    before: DemoSnapshot
+    after: DemoSnapshot
     began: float
 
 
 class Demo:
     """One demo, from the manifest to the results."""
 
-    def __init__(self, settings: Settings, reader: Reader, console: Console) -> None:
+    def __init__(self, settings: Settings, reader: ApiReader, console: Console) -> None:
         self.manifest = example(settings.engine_image)
         self.name: str = self.manifest["metadata"]["name"]
         self.namespace: str = self.manifest["metadata"]["namespace"]
@@ -91,12 +91,12 @@ class Demo:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _course(self) -> report.Results:
-        await Load.create(namespace=self.namespace, image=self.settings.engine_image, cpu=self.settings.load_cpu)
+        await LoadPod.create(namespace=self.namespace, image=self.settings.engine_image, cpu=self.settings.load_cpu)
         try:
             snapshot = await self._ready()
             self._step("load pod: importing vLLM")
             log = self.settings.folder / "load.log"
-            load = await Load.attach(namespace=self.namespace, log=log, limit=LOAD_SECONDS)
+            load = await LoadPod.attach(namespace=self.namespace, log=log, limit=LOAD_SECONDS)
             try:
                 return await self._runs(load, snapshot)
             finally:
@@ -112,7 +112,7 @@ class Demo:
         await kubectl("apply", "-f", str(path))
         self.view.say(f"kubectl apply -f {path}")
 
-    async def _ready(self) -> Snapshot:
+    async def _ready(self) -> DemoSnapshot:
         self._step(f"waiting for {self.name} to be Ready")
         snapshot = await self.watcher.until(
             lambda snapshot: snapshot.ready, limit=READY_SECONDS, what=f"{self.name} Ready; try kubectl describe"
@@ -122,7 +122,7 @@ class Demo:
         )
         return snapshot
 
-    async def _runs(self, load: Load, snapshot: Snapshot) -> report.Results:
+    async def _runs(self, load: LoadPod, snapshot: DemoSnapshot) -> report.Results:
         found = await self._calibrate(load)
         objectives = await self._set_objectives(found)
         results = report.Results(objectives=objectives, pod_before=identity(snapshot), carried=found.carried)
@@ -138,7 +138,7 @@ class Demo:
         self._collect(results)
         return results
 
-    async def _calibrate(self, load: Load) -> Calibration:
+    async def _calibrate(self, load: LoadPod) -> Calibration:
         """What this machine's engine does; raises `DemoError` if that says too little, unless that is known."""
         alone, few, busy = [await self._play(load, run) for run in calibration()]
         found = Calibration.of(alone.requests, measure(few.requests, ()), measure(busy.requests, ()))
@@ -161,7 +161,7 @@ class Demo:
         self.view.objectives = present(snapshot).spec.objectives
         return self.view.objectives
 
-    async def _one(self, load: Load, run: Run) -> report.RunResult:
+    async def _one(self, load: LoadPod, run: DemoRun) -> report.RunResult:
         played = await self._play(load, run)
         before, after, objectives = played.before, played.after, self.view.objectives
         return report.RunResult(
@@ -174,7 +174,7 @@ class Demo:
             setpoint=setpoint(after),
         )
 
-    async def _play(self, load: Load, run: Run) -> Played:
+    async def _play(self, load: LoadPod, run: DemoRun) -> MeasuredRun:
         self._step(f"{run.phase.title}: switching tuning to {run.mode.value}")
         service = present(self.watcher.latest)
         prepared = load.prepare(
@@ -190,7 +190,7 @@ class Demo:
         self.view.now = Now(run=run, counters=before.counters)
         streams = await load.finish(limit=run.seconds + DRAIN_SECONDS)
         after = await self.watcher.fresh()
-        return Played(requests=requests_of(streams), before=before, after=after, began=began)
+        return MeasuredRun(requests=requests_of(streams), before=before, after=after, began=began)
 
     async def _set_mode(self, mode: Mode) -> None:
         patch = f'{{"spec":{{"tuning":{{"mode":"{mode.value}"}}}}}}'
@@ -224,14 +224,14 @@ def namespace(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def present(snapshot: Snapshot) -> InferenceService:
+def present(snapshot: DemoSnapshot) -> InferenceService:
     """The service of a snapshot; raises `DemoError` where it has gone."""
     if snapshot.service is None:
         raise DemoError("the InferenceService is gone: somebody deleted it")
     return snapshot.service
 
 
-def identity(snapshot: Snapshot) -> report.PodIdentity:
+def identity(snapshot: DemoSnapshot) -> report.PodIdentity:
     """Who serves; raises `DemoError` where there is no pod."""
     if snapshot.pod is None:
         raise DemoError("the engine pod is gone")
@@ -243,7 +243,7 @@ def service_port(service: InferenceService) -> int:
     return int(service.status.url.removesuffix("/v1").rpartition(":")[2] or 80)
 
 
-def counted(snapshot: Snapshot, wished: Sequence[Mapping[str, Any]]) -> bool:
+def counted(snapshot: DemoSnapshot, wished: Sequence[Mapping[str, Any]]) -> bool:
     """True if the service has the wished objectives, and its engine counts by them."""
     if snapshot.service is None or snapshot.engine is None or snapshot.engine.accepted is None:
         return False
@@ -254,7 +254,7 @@ def counted(snapshot: Snapshot, wished: Sequence[Mapping[str, Any]]) -> bool:
     }
 
 
-def in_force(snapshot: Snapshot, mode: Mode) -> bool:
+def in_force(snapshot: DemoSnapshot, mode: Mode) -> bool:
     """True if the tuner acts under `mode` and the engine runs under exactly the limits that the status names.
 
     It refuses requests if and only if status names a deadline. In mode Disabled the limits must be the upper bounds.
@@ -278,7 +278,7 @@ async def main(settings: Settings, console: Console) -> None:
     """Run the demo and print what came of it."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current_task().cancel)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    reader = await Reader.open()
+    reader = await ApiReader.open()
     try:
         demo = Demo(settings, reader, console)
         results = await demo.run()

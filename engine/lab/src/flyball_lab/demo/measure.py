@@ -22,7 +22,7 @@ from flyball_operator.api.v1alpha1 import Objective
 REFUSED = "Service Unavailable"
 
 
-class Request(requests.Request):
+class MeasuredRequest(requests.RequestRecord):
     """One request as the load generator saw it, and what it came to."""
 
     @property
@@ -81,7 +81,7 @@ class Measured(BaseModel):
     itl: Percentiles
 
 
-def measure(requests: Sequence[Request], objectives: Sequence[Objective]) -> Measured:
+def measure(requests: Sequence[MeasuredRequest], objectives: Sequence[Objective]) -> Measured:
     """The figures of a run. Its time is from the first request's start to the last token of all."""
     let_in = [request for request in requests if not request.refused]
     served = [request for request in let_in if not request.failed]
@@ -106,7 +106,7 @@ def measure(requests: Sequence[Request], objectives: Sequence[Objective]) -> Mea
     )
 
 
-def _met(requests: Sequence[Request], objective: Objective) -> float | None:
+def _met(requests: Sequence[MeasuredRequest], objective: Objective) -> float | None:
     outcomes = [request.outcomes(objective.metric, objective.threshold_seconds) for request in requests]
     met, violated = (sum(column) for column in zip(*outcomes, strict=True)) if outcomes else (0, 0)
     return percentage(met, met + violated)
@@ -117,6 +117,6 @@ def percentage(part: float, whole: float) -> float | None:
     return 100.0 * part / whole if whole else None
 
 
-def requests_of(streams: Mapping[str, Any]) -> list[Request]:
+def requests_of(streams: Mapping[str, Any]) -> list[MeasuredRequest]:
     """The requests of all streams of a run, as the load pod reports them."""
-    return [Request.model_validate(row) for stream in streams.values() for row in stream["requests"]]
+    return [MeasuredRequest.model_validate(row) for stream in streams.values() for row in stream["requests"]]

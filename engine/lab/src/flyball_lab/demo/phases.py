@@ -51,7 +51,7 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class DemoPhase:
     """One load, put on the engine once per mode. `share` of a run's time is what its requests arrive in."""
 
     name: str
@@ -65,22 +65,22 @@ def share(carried: float, part: float) -> float:
     return significant(part * carried, 2)
 
 
-def phases(carried: float) -> tuple[Phase, ...]:
+def phases(carried: float) -> tuple[DemoPhase, ...]:
     """The loads for an engine that answers so many of `BUSY`'s requests per second."""
     return (
-        Phase(
+        DemoPhase(
             name="light",
             title="light chat",
             streams=(Stream(name="chat", rate=share(carried, 0.2), prompt_tokens=240, output_tokens=24),),
         ),
-        Phase(
+        DemoPhase(
             name="heavy",
             title="heavy chat",
             streams=(
                 Stream(name="chat", rate=share(carried, 0.6), prompt_tokens=480, output_tokens=24, burstiness=0.2),
             ),
         ),
-        Phase(
+        DemoPhase(
             name="long",
             title="long prompts",
             streams=(
@@ -88,7 +88,7 @@ def phases(carried: float) -> tuple[Phase, ...]:
                 Stream(name="long", rate=share(carried, 0.06), prompt_tokens=2400, output_tokens=16, spread=0.4),
             ),
         ),
-        Phase(
+        DemoPhase(
             name="overload",
             title="overload",
             streams=(Stream(name="documents", rate=share(carried, 0.75), prompt_tokens=1200, output_tokens=16),),
@@ -99,7 +99,7 @@ def phases(carried: float) -> tuple[Phase, ...]:
 
 
 #: What a request takes that has the engine to itself.
-ALONE = Phase(
+ALONE = DemoPhase(
     name="alone",
     title="a long prompt alone",
     streams=(
@@ -107,13 +107,13 @@ ALONE = Phase(
     ),
 )
 #: And one that has few beside it.
-FEW = Phase(
+FEW = DemoPhase(
     name="few",
     title="a few chats",
     streams=(Stream(name="chat", rate=math.inf, prompt_tokens=480, output_tokens=24, number=24, at_a_time=4),),
 )
 #: What it carries is told by a batch that is always full, with nothing that holds it back.
-BUSY = Phase(
+BUSY = DemoPhase(
     name="busy",
     title="what the engine carries",
     streams=(Stream(name="chat", rate=math.inf, prompt_tokens=480, output_tokens=24),),
@@ -121,10 +121,10 @@ BUSY = Phase(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class DemoRun:
     """A phase in one mode, of one round. `name` is unique within a demo."""
 
-    phase: Phase
+    phase: DemoPhase
     mode: Mode
     round: int
     seconds: float
@@ -153,25 +153,25 @@ NORMAL = Length(warm_up_seconds=40, run_seconds=36, rounds=1)
 QUICK = Length(warm_up_seconds=25, run_seconds=18, rounds=1)
 
 
-def calibration() -> tuple[Run, Run, Run]:
+def calibration() -> tuple[DemoRun, DemoRun, DemoRun]:
     """What comes first: the runs that show what the engine does, alone, with few beside, and never idle."""
-    alone, few, busy = (Run(phase=phase, mode=Mode.DISABLED, round=0, seconds=0.0) for phase in (ALONE, FEW, BUSY))
+    alone, few, busy = (DemoRun(phase=phase, mode=Mode.DISABLED, round=0, seconds=0.0) for phase in (ALONE, FEW, BUSY))
     return alone, few, busy
 
 
-def warm_up(length: Length, *, carried: float) -> Run:
+def warm_up(length: Length, *, carried: float) -> DemoRun:
     """Every kind of step, so that the step-time model is learnt before all is compared; `carried`: see `phases`."""
     streams = (
         Stream(name="chat", rate=share(carried, 0.25), prompt_tokens=240, output_tokens=24),
         Stream(name="long", rate=share(carried, 0.03), prompt_tokens=2000, output_tokens=16, spread=0.4),
     )
-    phase = Phase(name="warm-up", title="warm-up", streams=streams)
-    return Run(phase=phase, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds)
+    phase = DemoPhase(name="warm-up", title="warm-up", streams=streams)
+    return DemoRun(phase=phase, mode=Mode.AUTO, round=0, seconds=length.warm_up_seconds)
 
 
-def schedule(length: Length, *, carried: float) -> Iterator[Run]:
+def schedule(length: Length, *, carried: float) -> Iterator[DemoRun]:
     """The measured runs: each phase in both modes, which take turns at going first; `carried`: see `phases`."""
     for number in range(1, length.rounds + 1):
         for place, phase in enumerate(phases(carried), start=number):
             for mode in (Mode.DISABLED, Mode.AUTO) if place % 2 else (Mode.AUTO, Mode.DISABLED):
-                yield Run(phase=phase, mode=mode, round=number, seconds=phase.share * length.run_seconds)
+                yield DemoRun(phase=phase, mode=mode, round=number, seconds=phase.share * length.run_seconds)

@@ -16,8 +16,8 @@ from rich.text import Text
 from flyball_engine import figures
 from flyball_engine.contract import Limits, MetricName, ObjectiveSpec
 from flyball_lab.demo.measure import percentage
-from flyball_lab.demo.phases import Run
-from flyball_lab.demo.watch import Counters, Snapshot, Watcher
+from flyball_lab.demo.phases import DemoRun
+from flyball_lab.demo.watch import Counters, DemoSnapshot, Watcher
 from flyball_operator.api.v1alpha1 import DecisionStatus, Objective, SetpointStatus
 
 PLAIN_SECONDS = 10.0
@@ -29,7 +29,7 @@ class Now:
     """What the demo is at: a step in words or a run, since when, and the engine's counters when it began."""
 
     step: str = ""
-    run: Run | None = None
+    run: DemoRun | None = None
     began: float = field(default_factory=time.monotonic)
     counters: Counters = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ def limits_text(limits: Limits | SetpointStatus | None) -> str:
     return f"{text}, steps of {budget}" if budget else text
 
 
-def setpoint(snapshot: Snapshot) -> SetpointStatus | None:
+def setpoint(snapshot: DemoSnapshot) -> SetpointStatus | None:
     """What the engine shall run under, by the status."""
     return snapshot.service.status.tuning.setpoint if snapshot.service else None
 
@@ -135,7 +135,7 @@ class View:
         grid.add_row("last decision", decision_text(newest(self._watcher.decisions.values())))
         return Group(Text(_title(run), style="bold"), grid)
 
-    def _objective(self, snapshot: Snapshot, objective: Objective) -> Text:
+    def _objective(self, snapshot: DemoSnapshot, objective: Objective) -> Text:
         share = attained(snapshot.counters, self.now.counters, objective)
         style = "" if share is None else "green" if share >= float(objective.target) else "red"
         wish = f"  ({objective.target} % within {objective.threshold})"
@@ -147,17 +147,17 @@ def newest(decisions: Iterable[DecisionStatus]) -> DecisionStatus | None:
     return max(decisions, key=lambda decision: decision.time, default=None)
 
 
-def _title(run: Run) -> str:
+def _title(run: DemoRun) -> str:
     return f"{run.phase.title}, tuning {run.mode.value}"
 
 
-def _load(snapshot: Snapshot) -> str:
+def _load(snapshot: DemoSnapshot) -> str:
     core = snapshot.core
     gate = ", refusing what would be late" if snapshot.gated else ""
     return f"{core.running} running, {core.waiting} waiting{gate}" if core else "engine does not answer"
 
 
-def _trouble(snapshot: Snapshot) -> str:
+def _trouble(snapshot: DemoSnapshot) -> str:
     """Why the service is not ready yet, if it says so."""
     ready = snapshot.condition("Ready")
     words = [ready.message or ready.reason] if ready and ready.status != "True" else []

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH, SETPOINT_PATH, CoreState, Limits, MetricName, ReadBack
-from flyball_lab.demo.errors import DemoError, GoneError, UnreachableError, WaitError
-from flyball_lab.demo.kube import Reader
+from flyball_lab.demo.errors import DemoError, GoneError, KubeRequestError, WaitError
+from flyball_lab.demo.kube import ApiReader
 from flyball_operator.api.names import API_VERSION, CONTAINER_ENGINE, KIND, LABEL_SERVICE, PLURAL
 from flyball_operator.api.v1alpha1 import Condition, DecisionStatus, InferenceService
 
@@ -50,7 +50,7 @@ class Pod:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class DemoSnapshot:
     """What was read at one moment; None where there was nothing to read."""
 
     service: InferenceService | None = None
@@ -109,8 +109,8 @@ class Happening:
 class Watcher:
     """Reads on and on (`run`), keeps the latest snapshot and all decisions and events since it began."""
 
-    def __init__(self, reader: Reader, *, namespace: str, name: str) -> None:
-        self.latest = Snapshot()
+    def __init__(self, reader: ApiReader, *, namespace: str, name: str) -> None:
+        self.latest = DemoSnapshot()
         self.decisions: dict[tuple[str, str], DecisionStatus] = {}
         self.events: dict[str, Happening] = {}
         self._old: set[tuple[str, str]] | None = None
@@ -125,14 +125,14 @@ class Watcher:
         while True:
             began = time.monotonic()
             # The next reading may succeed, and until then the last one stands; waits have their own time limits.
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(KubeRequestError):
                 await self._read()
                 async with self._turn:
                     self._reads += 1
                     self._turn.notify_all()
             await asyncio.sleep(max(0.1, began + POLL_SECONDS - time.monotonic()))
 
-    async def fresh(self) -> Snapshot:
+    async def fresh(self) -> DemoSnapshot:
         """A snapshot that was begun after this call, with what the engine says. Raises `WaitError`."""
         reads = self._reads
         return await self.until(
@@ -141,7 +141,7 @@ class Watcher:
             what="an answer of the engine's control port",
         )
 
-    async def until(self, holds: Callable[[Snapshot], bool], *, limit: float, what: str) -> Snapshot:
+    async def until(self, holds: Callable[[DemoSnapshot], bool], *, limit: float, what: str) -> DemoSnapshot:
         """The first snapshot for which `holds`; raises `WaitError`, naming `what`, after `limit` seconds."""
         try:
             async with asyncio.timeout(limit), self._turn:
@@ -153,7 +153,7 @@ class Watcher:
     async def _read(self) -> None:
         service = await self._service()
         pod = await self._pod() if service else None
-        self.latest = replace(await self._engine(pod) if pod else Snapshot(), service=service, pod=pod)
+        self.latest = replace(await self._engine(pod) if pod else DemoSnapshot(), service=service, pod=pod)
         if service:
             self._keep_decisions(service)
             if self._reads % POLLS_PER_EVENTS == 0:
@@ -175,13 +175,13 @@ class Watcher:
         newest = max(living, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
         return pod_of(newest) if newest else None
 
-    async def _engine(self, pod: Pod) -> Snapshot:
+    async def _engine(self, pod: Pod) -> DemoSnapshot:
         proxy = f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}:{CONTROL_PORT}/proxy"
         try:
             read_back = ReadBack.model_validate_json(await self._reader.text(proxy + SETPOINT_PATH))
-            return Snapshot(engine=read_back, counters=counters_of(await self._reader.text(proxy + METRICS_PATH)))
-        except (UnreachableError, ValidationError):
-            return Snapshot()
+            return DemoSnapshot(engine=read_back, counters=counters_of(await self._reader.text(proxy + METRICS_PATH)))
+        except (KubeRequestError, ValidationError):
+            return DemoSnapshot()
 
     def _keep_decisions(self, service: InferenceService) -> None:
         seen = {(decision.time, decision.trigger): decision for decision in service.status.tuning.decisions}

@@ -29,7 +29,7 @@ SERVICE = "11111111-2222-3333-4444-555555555555"
 
 
 @dataclass(frozen=True)
-class Signer:
+class SetpointSigner:
     """Signs setpoints as the operator does."""
 
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
@@ -66,7 +66,7 @@ def setpoint(
 class ControlClient:
     """Speaks to a control port over HTTP."""
 
-    def __init__(self, base_url: str, signer: Signer) -> None:
+    def __init__(self, base_url: str, signer: SetpointSigner) -> None:
         self._http = httpx.Client(base_url=base_url, timeout=60.0, trust_env=False)
         self.signer = signer
 

@@ -39,9 +39,9 @@ from flyball_engine.control.server import bind, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import TokenVerifier
-from flyball_lab.harness.plant import CPU, Phase, Plant, Request, arrivals
+from flyball_lab.harness.plant import CPU, EnginePlant, PlantPhase, PlantRequest, arrivals
 from flyball_operator.tuning.ports import EnginePod
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 
 _ADDRESSES = itertools.cycle(range(1, 255))
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048, long_prefill_token_threshold=0)
@@ -62,7 +62,7 @@ class _Counts:
 
 
 class PlantEngine:
-    """An `Engine` for the control server: one core whose steps are a plant's."""
+    """A `TunableEngine` for the control server: one core whose steps are a plant's."""
 
     version = "plant 1"
 
@@ -74,7 +74,7 @@ class PlantEngine:
         self.ungated: str | None = None
         self.gate = Gate(lambda: None)
         self.queue: QueueLimits | None = None
-        self.plant = Plant(CPU, (), limits=START, seed=seed)
+        self.plant = EnginePlant(CPU, (), limits=START, seed=seed)
         self.applied: Generation | None = None
         self.history: list[Setpoint] = []
         self.silent = False
@@ -95,7 +95,7 @@ class PlantEngine:
         raise UnansweredError
 
     def set_objectives(self, objectives: tuple[ObjectiveSpec, ...]) -> None:
-        wanted = tuple(Objective(o.id, o.metric, o.threshold_seconds, 0.01) for o in objectives)
+        wanted = tuple(LatencyObjective(o.id, o.metric, o.threshold_seconds, 0.01) for o in objectives)
         if wanted != self.plant.objectives:
             self.plant.objectives = wanted
             self.plant.counts.met = {objective.id: [0, 0] for objective in wanted}
@@ -202,12 +202,12 @@ class ServedEngine:
         self.restarts += 1
         await self.start()
 
-    def load(self, phases: Sequence[Phase | Sequence[Phase]], *, seed: int = 1) -> None:
+    def load(self, phases: Sequence[PlantPhase | Sequence[PlantPhase]], *, seed: int = 1) -> None:
         """Requests from now on, served in real time."""
         queue = arrivals(phases, seed=seed)
         self._traffic = asyncio.create_task(self._serve_load(queue))
 
-    async def _serve_load(self, queue: deque[Request]) -> None:
+    async def _serve_load(self, queue: deque[PlantRequest]) -> None:
         loop = asyncio.get_running_loop()
         origin = loop.time() - self.engine.plant.now
         while True:

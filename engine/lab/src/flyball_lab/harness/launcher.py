@@ -18,7 +18,7 @@ AVX2 = Path(__file__).with_name("avx2")
 
 
 @dataclass(frozen=True)
-class Ended:
+class LaunchResult:
     """How a run ended: exit code, output, and what the termination log holds (None: it was not written)."""
 
     code: int
@@ -44,11 +44,13 @@ def environment(folder: Path, *, python_path: Sequence[Path] = (SOURCE,), **vari
     }
 
 
-def launch(*arguments: str, variables: Mapping[str, str], python: str = sys.executable, within: float = 120) -> Ended:
+def launch(
+    *arguments: str, variables: Mapping[str, str], python: str = sys.executable, within: float = 120
+) -> LaunchResult:
     """Runs the launcher with these arguments of its own to its end."""
     module = launch_command(owned=(), user=())[1:3]
     log = Path(variables[Env.TERMINATION_LOG.value])
     ended = subprocess.run(
         [python, *module, *arguments], env=dict(variables), capture_output=True, text=True, timeout=within, check=False
     )
-    return Ended(ended.returncode, ended.stdout, ended.stderr, log.read_text() if log.exists() else None)
+    return LaunchResult(ended.returncode, ended.stdout, ended.stderr, log.read_text() if log.exists() else None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flyball_engine.contract import Env
 from flyball_engine.knobs import Dynamic
-from flyball_lab.harness.engine import SERVICE, Signer
+from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from flyball_lab.harness.launcher import SOURCE, environment
 from flyball_lab.harness.padded import Counter
 from flyball_lab.harness.ports import free_port
@@ -52,7 +52,7 @@ def counting(folder: Path, *options: str) -> Iterator[VllmServer]:
 def _served(
     command: list[str], folder: Path, variables: Mapping[str, str], *, port: int | None = None
 ) -> Iterator[VllmServer]:
-    port, control, signer = port or free_port(), free_port(), Signer()
+    port, control, signer = port or free_port(), free_port(), SetpointSigner()
     settings = environment(
         folder,
         python_path=[SOURCE, LAB],

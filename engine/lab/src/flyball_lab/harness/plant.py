@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from flyball_engine.contract import TOKEN_BUCKETS, Limits, Metric, StepKind
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.observe.signals import CellKey, ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
+from flyball_operator.tuning.spec import LatencyObjective
 
 #: The small model on two CPU cores of the local cluster, as measured.
 CPU = StepModel(t0=8.3e-3, h=0.0, c1=0.26e-3, c2=0.20e-3, beta=0.14e-3, g=1.5e-8, kappa=64)
@@ -25,7 +25,7 @@ A100 = StepModel(t0=9.5e-3, h=0.5e-3, c1=4e-6, c2=66e-6, beta=8e-6 + 8e-5, g=3e-
 
 
 @dataclass(eq=False)
-class Request:
+class PlantRequest:
     """One request on its way; times in seconds."""
 
     arrival: float
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass
-class Counts:
+class PlantCounters:
     """What the engine's counters hold: cumulative."""
 
     finished: int = 0
@@ -49,13 +49,13 @@ class Counts:
     together: list[int] = field(default_factory=lambda: [0, 0])
 
 
-class Plant:
+class EnginePlant:
     """One engine core. `noise` is the relative scatter of a step, `stall` the chance of one four times as long."""
 
     def __init__(
         self,
         model: StepModel,
-        objectives: Sequence[Objective],
+        objectives: Sequence[LatencyObjective],
         *,
         limits: Limits,
         kv_tokens: int = 10**9,
@@ -66,14 +66,14 @@ class Plant:
         self.model, self.objectives, self.limits = model, tuple(objectives), limits
         self.kv_tokens, self.noise, self.stall = kv_tokens, noise, stall
         self.now = 0.0
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.waiting: deque[PlantRequest] = deque()
+        self.running: list[PlantRequest] = []
         self.cells: dict[CellKey, Sums] = {}
-        self.counts = Counts()
+        self.counts = PlantCounters()
         self.longest = 0.0
         self._random = random.Random(seed)
 
-    def run(self, until: float, arrivals: deque[Request]) -> None:
+    def run(self, until: float, arrivals: deque[PlantRequest]) -> None:
         """Step until `until`, taking requests as they arrive."""
         while self.now < until:
             while arrivals and arrivals[0].arrival <= self.now:
@@ -84,10 +84,10 @@ class Plant:
                 continue
             self._execute(batch)
 
-    def _schedule(self) -> list[tuple[Request, int]]:
+    def _schedule(self) -> list[tuple[PlantRequest, int]]:
         budget = self.limits.max_num_scheduled_tokens or 8192
         cap = self.limits.long_prefill_token_threshold or budget
-        batch: list[tuple[Request, int]] = []
+        batch: list[tuple[PlantRequest, int]] = []
         for request in self.running:
             tokens = min(budget, cap, max(1, request.prompt - request.computed))
             if tokens > 0:
@@ -105,7 +105,7 @@ class Plant:
             held += request.prompt
         return batch
 
-    def _execute(self, batch: Iterable[tuple[Request, int]]) -> None:
+    def _execute(self, batch: Iterable[tuple[PlantRequest, int]]) -> None:
         tokens = prefill = decodes = kv = 0
         attention = 0.0
         for request, scheduled in batch:
@@ -126,7 +126,7 @@ class Plant:
         for request, scheduled in batch:
             self._advance(request, scheduled)
 
-    def _advance(self, request: Request, scheduled: int) -> None:
+    def _advance(self, request: PlantRequest, scheduled: int) -> None:
         if request.computed < request.prompt:
             request.computed += scheduled
             if request.computed < request.prompt:
@@ -160,7 +160,7 @@ class Plant:
             if objective.metric is Metric.INTER_TOKEN_LATENCY:
                 self.counts.met.setdefault(objective.id, [0, 0])[gap > objective.seconds] += 1
 
-    def _count_request(self, request: Request) -> None:
+    def _count_request(self, request: PlantRequest) -> None:
         counts, good = self.counts, True
         counts.finished += 1
         counts.ended += 1
@@ -176,7 +176,7 @@ class Plant:
         counts.together[not good] += 1
 
 
-def measured(metric: Metric, request: Request) -> float | None:
+def measured(metric: Metric, request: PlantRequest) -> float | None:
     """Seconds of a metric of a finished request; None if it has none."""
     if metric is Metric.TIME_TO_FIRST_TOKEN:
         return request.first - request.arrival
@@ -188,9 +188,11 @@ def measured(metric: Metric, request: Request) -> float | None:
 class Observer:
     """Differences of a plant's counters over windows, as Prometheus would give them."""
 
-    def __init__(self, plant: Plant, *, window: float = 15.0, scrape: float = 5.0) -> None:
+    def __init__(self, plant: EnginePlant, *, window: float = 15.0, scrape: float = 5.0) -> None:
         self._plant, self._window = plant, window
-        self._kept: deque[tuple[float, dict[CellKey, Sums], Counts, float]] = deque(maxlen=int(window / scrape) + 1)
+        self._kept: deque[tuple[float, dict[CellKey, Sums], PlantCounters, float]] = deque(
+            maxlen=int(window / scrape) + 1
+        )
         self.scrape()
 
     def scrape(self) -> None:
@@ -219,7 +221,7 @@ class Observer:
         )
         window = StepWindow(start=start, end=end, cells={key: sums for key, sums in grown.items() if sums.steps > 0})
         outcomes = {
-            name: Outcome(now[0] - before.met.get(name, [0, 0])[0], now[1] - before.met.get(name, [0, 0])[1])
+            name: ObjectiveCounts(now[0] - before.met.get(name, [0, 0])[0], now[1] - before.met.get(name, [0, 0])[1])
             for name, now in after.met.items()
         }
         return Signals(
@@ -234,7 +236,7 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlantPhase:
     """Poisson arrivals of one kind of request. `burst`: arrivals come in groups of this many."""
 
     seconds: float
@@ -245,25 +247,25 @@ class Phase:
     spread: float = 0.3
 
 
-def arrivals(phases: Sequence[Phase | Sequence[Phase]], *, seed: int = 1) -> deque[Request]:
+def arrivals(phases: Sequence[PlantPhase | Sequence[PlantPhase]], *, seed: int = 1) -> deque[PlantRequest]:
     """Requests of phases one after the other; a sequence of phases runs side by side."""
     rng = random.Random(seed)
-    found: list[Request] = []
+    found: list[PlantRequest] = []
     start = 0.0
     for group in phases:
-        together = [group] if isinstance(group, Phase) else list(group)
+        together = [group] if isinstance(group, PlantPhase) else list(group)
         for phase in together:
             found += _poisson(phase, start, rng)
         start += max(phase.seconds for phase in together)
     return deque(sorted(found, key=lambda request: request.arrival))
 
 
-def _poisson(phase: Phase, start: float, rng: random.Random) -> list[Request]:
+def _poisson(phase: PlantPhase, start: float, rng: random.Random) -> list[PlantRequest]:
     found, at = [], start
 
     def scatter(mean: int) -> int:
         return max(1, round(mean * rng.lognormvariate(-(phase.spread**2) / 2, phase.spread)))
 
     while (at := at + rng.expovariate(phase.rate / phase.burst)) < start + phase.seconds:
-        found += [Request(at, scatter(phase.prompt), scatter(phase.output)) for _ in range(phase.burst)]
+        found += [PlantRequest(at, scatter(phase.prompt), scatter(phase.output)) for _ in range(phase.burst)]
     return found

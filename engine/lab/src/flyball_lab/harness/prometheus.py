@@ -26,7 +26,7 @@ ADDRESS = "__address__"
 
 
 @dataclass(frozen=True)
-class Target:
+class ScrapeTarget:
     """A pod's control port, as service discovery would label it."""
 
     address: str
@@ -40,7 +40,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Job:
+class ScrapeJob:
     """A scrape job: its targets as discovery labels them, or where it finds them, and what it makes of the labels."""
 
     name: str
@@ -119,7 +119,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: Sequence[Target] = (), *, jobs: Sequence[Job] = (), scrape: str = "500ms"
+    folder: Path, targets: Sequence[ScrapeTarget] = (), *, jobs: Sequence[ScrapeJob] = (), scrape: str = "500ms"
 ) -> Iterator[Prometheus]:
     """Run Prometheus over these targets, and with these jobs."""
     config = folder / "prometheus.yml"
@@ -147,8 +147,8 @@ def prometheus(
         log.close()
 
 
-def _configuration(targets: Sequence[Target], jobs: Sequence[Job], scrape: str) -> dict[str, object]:
-    pods = Job("pods", [target.labels() for target in targets])
+def _configuration(targets: Sequence[ScrapeTarget], jobs: Sequence[ScrapeJob], scrape: str) -> dict[str, object]:
+    pods = ScrapeJob("pods", [target.labels() for target in targets])
     return {
         "global": {"scrape_interval": scrape, "scrape_timeout": scrape},
         "scrape_configs": [job.configuration() for job in (pods, *jobs) if job.targets or job.discovery],

@@ -25,9 +25,9 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     Missing,
+    ObjectiveCounts,
     Observation,
     OrderOutcome,
-    Outcome,
     RequestLoad,
     Signals,
     StepWindow,
@@ -82,7 +82,7 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".inputs.jsonl.gz") for path in FOLDER.glob("*.inputs.jsonl.gz"))
 
 
-def tick(observation: Observation, counts: Mapping[str, Outcome] | Unobserved, at: float) -> Object:
+def tick(observation: Observation, counts: Mapping[str, ObjectiveCounts] | Unobserved, at: float) -> Object:
     """A tick that sees this. `at`: the time of the tick, by the clock that the observation goes by."""
     step: Object = {"see": _observation(observation, at)}
     if isinstance(counts, Unobserved):
@@ -229,7 +229,7 @@ def _read_observation(seen: Object, at: float) -> Observation:
         age_seconds=seen["age_seconds"],
         window_seconds=seen["window_seconds"],
         cores=seen["cores"],
-        outcomes={name: Outcome(*counts) for name, counts in seen["outcomes"].items()},
+        outcomes={name: ObjectiveCounts(*counts) for name, counts in seen["outcomes"].items()},
         pods=seen["pods"],
         unseen=seen["unseen"],
         twice=seen["twice"],
@@ -244,9 +244,9 @@ def _read_cells(cells: Iterable[Sequence[Any]]) -> Iterator[tuple[CellKey, Sums]
     return ((CellKey(bucket, StepKind(kind)), Sums(**sums)) for bucket, kind, sums in cells)
 
 
-def _read_counts(counts: Object | None) -> Mapping[str, Outcome] | Unobserved:
+def _read_counts(counts: Object | None) -> Mapping[str, ObjectiveCounts] | Unobserved:
     if counts is None:
         return {}
     if "unobserved" in counts:
         return _read_unobserved(counts)
-    return {name: Outcome(*one) for name, one in counts.items()}
+    return {name: ObjectiveCounts(*one) for name, one in counts.items()}

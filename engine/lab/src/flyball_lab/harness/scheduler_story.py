@@ -46,7 +46,7 @@ from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_schedul
 from flyball_lab.harness.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
 
 
-class Engine:
+class CoreLoop:
     """A core's loop: schedule, execute (made up), update; with two steps in flight if asynchronous."""
 
     def __init__(self, story: Story, model: str) -> None:
@@ -306,7 +306,7 @@ def play(story: Story, model: str) -> dict[str, Any]:
     """Play a story to its end."""
     if story.broken_floors:
         _break_floors()
-    engine = Engine(story, model)
+    engine = CoreLoop(story, model)
     while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
         _meddle(engine, story)
         engine.step()
@@ -318,7 +318,7 @@ def play(story: Story, model: str) -> dict[str, Any]:
     return _result(engine)
 
 
-def _meddle(engine: Engine, story: Story) -> None:
+def _meddle(engine: CoreLoop, story: Story) -> None:
     """What happens between two steps."""
     if engine.added < story.requests and engine.random.random() < story.arrivals:
         engine.add()
@@ -345,7 +345,7 @@ def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
         tally.unfinished += not aborted and len(said) != request.max_tokens
 
 
-def _result(engine: Engine) -> dict[str, Any]:
+def _result(engine: CoreLoop) -> dict[str, Any]:
     report = engine.reader.read()
     assert report is not None
     return {
@@ -380,7 +380,7 @@ def main() -> None:
     prepare()
     for text in stories:
         print(json.dumps(play(Story(**json.loads(text)), model)))
-    print(json.dumps({"misjudged": misjudged(Engine(Story(seed=0), model))}))
+    print(json.dumps({"misjudged": misjudged(CoreLoop(Story(seed=0), model))}))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from flyball_engine.contract import (
     StepKind,
     StepSums,
 )
-from flyball_engine.control.acceptance import Refused, judge
+from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import now
@@ -36,12 +36,19 @@ from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, SetpointStatus
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
-from flyball_operator.engines.errors import EngineError, RefusedError
+from flyball_operator.engines.errors import EngineError, SetpointRefusedError
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.observe.signals import (
+    Attainment,
+    Missing,
+    ObjectiveCounts,
+    Observation,
+    OrderOutcome,
+    Unobserved,
+)
 from flyball_operator.tuning.ports import EnginePod, EventType
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.service_tuner import ServiceTuner
@@ -140,9 +147,11 @@ class Engines:
                 ungated=self._ungated(address.key),
             )
             if self.untold and setpoint.on_time is not None:
-                raise Refused(Refusal.INVALID, "on_time: Extra inputs are not permitted, accepted: service, epoch")
-        except Refused as refused:
-            raise RefusedError(refused.refusal, refused.message, None) from refused
+                raise SetpointRefused(
+                    Refusal.INVALID, "on_time: Extra inputs are not permitted, accepted: service, epoch"
+                )
+        except SetpointRefused as refused:
+            raise SetpointRefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)
@@ -306,7 +315,10 @@ class Harness:
         return setpoint
 
     async def tick(
-        self, tuner: ServiceTuner, observation: Observation, counts: Mapping[str, Outcome] | Unobserved | None = None
+        self,
+        tuner: ServiceTuner,
+        observation: Observation,
+        counts: Mapping[str, ObjectiveCounts] | Unobserved | None = None,
     ) -> None:
         """One tick of the tuner and the watches up to the next one."""
         self.update_pods(tuner)

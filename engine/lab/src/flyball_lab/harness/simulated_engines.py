@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from flyball_engine.contract import ReadBack, Setpoint
-from flyball_engine.control.acceptance import Refused, judge
+from flyball_engine.control.acceptance import SetpointRefused, judge
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.read_back import read_back
 from flyball_operator.engines.client import Acknowledged, Address, Answer
-from flyball_operator.engines.errors import EngineError, RefusedError
+from flyball_operator.engines.errors import EngineError, SetpointRefusedError
 from flyball_operator.tuning.ports import EnginePod
 
 
@@ -53,14 +53,14 @@ class SimulatedEngines:
         return read_back(core, self._accepted.get((address.key, core.starts)))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
-        """Write a setpoint. Raises RefusedError as an engine would."""
+        """Write a setpoint. Raises SetpointRefusedError as an engine would."""
         core = self._cores[address.key]
         start = (address.key, core.starts)
         held = self._accepted.get(start)
         try:
             judge(held=held, offered=setpoint, service=setpoint.service, unsupported={}, ungated=None)
-        except Refused as refused:
-            raise RefusedError(refused.refusal, refused.message, None) from refused
+        except SetpointRefused as refused:
+            raise SetpointRefusedError(refused.refusal, refused.message, None) from refused
         self._accepted[start] = setpoint
         if setpoint.order() > self._newest:
             self._newest = setpoint.order()

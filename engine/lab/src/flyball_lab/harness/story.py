@@ -9,7 +9,7 @@ from typing import Any
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS
 from flyball_engine.contract import STEP_FIELDS, ModelSpec
 
-#: What the made-up model takes, synchronously: see `Engine._schedule` and `_update`.
+#: What the made-up model takes, synchronously: see `CoreLoop._schedule` and `_update`.
 FIXED_SECONDS, SECONDS_PER_TOKEN = 0.003, 0.0001
 LEAST_CHUNK = 16
 

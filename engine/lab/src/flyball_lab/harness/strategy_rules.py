@@ -7,7 +7,7 @@ from bisect import bisect_left
 from types import SimpleNamespace
 from typing import Any
 
-from flyball_engine.contract import Batching, Policy
+from flyball_engine.contract import Batching, SchedulingPolicy
 from flyball_engine.knobs import Batched, Bucketed, Continuous, Dynamic, NoEvict, Static, Strategy
 
 #: What a story's requests have most often: prompts of 1, 5, 40, 200 and 600 tokens.
@@ -34,7 +34,7 @@ def random_batching(choose: random.Random) -> Batching:
         admission_delay_seconds=0.0 if isinstance(strategy, Dynamic) else choose.choice([0.0, 0.0, 0.02, 0.1]),
         no_evict=choose.choice([None, None, NoEvict(quantile=0.9)]),
         max_concurrent_prefills=choose.choice([None, None, 1, 2, 5]),
-        policy=choose.choice([None, *Policy]),
+        policy=choose.choice([None, *SchedulingPolicy]),
     )
 
 
@@ -64,7 +64,7 @@ class Rules:
         self._pool: dict[str, Any] = {}
         self._members: dict[str, Any] = {}
         self._still_since: float | None = None
-        self._start_policy = Policy(scheduler.policy.value)
+        self._start_policy = SchedulingPolicy(scheduler.policy.value)
         self.in_batches = 0
         self.is_ordered = False
         self.depths: set[int] = set()
@@ -139,7 +139,7 @@ class Rules:
         batching = self._batching
         if isinstance(batching.strategy, Batched) or batching.admission_delay_seconds or self.is_ordered or not fresh:
             return []
-        by_priority = (batching.policy or self._start_policy) is Policy.PRIORITY
+        by_priority = (batching.policy or self._start_policy) is SchedulingPolicy.PRIORITY
 
         def place(one: Any) -> Any:
             return (one.priority if by_priority else 0, one.arrival_time)

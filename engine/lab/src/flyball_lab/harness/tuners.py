@@ -22,7 +22,7 @@ from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Outcome, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, ObjectiveCounts, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod, EventType
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import SignalReader, Tuner
@@ -159,7 +159,7 @@ class ScriptedReader:
     """Signals as a test sets them, for scenarios that turn on what was observed (implements `SignalReader`)."""
 
     observation: Observation
-    outcomes: Mapping[str, Outcome] | Unobserved = field(default_factory=dict)
+    outcomes: Mapping[str, ObjectiveCounts] | Unobserved = field(default_factory=dict)
     reads: int = 0
 
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:

@@ -10,13 +10,13 @@ from flyball_lab.harness.plant import CPU
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
 from flyball_operator.tuning.control_input import ControlInput, Workload
 from flyball_operator.tuning.estimate.margins import margins
-from flyball_operator.tuning.observe.signals import CellKey, Outcome, RequestLoad, Signals, StepWindow, Sums
-from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.observe.signals import CellKey, ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 
-TTFT = Objective("ttft", Metric.TIME_TO_FIRST_TOKEN, 2.0, 0.01)
-TPOT = Objective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.06, 0.01)
-GAP = Objective("itl", Metric.INTER_TOKEN_LATENCY, 0.25, 0.01)
-E2E = Objective("e2e", Metric.END_TO_END_LATENCY, 10.0, 0.01)
+TTFT = LatencyObjective("ttft", Metric.TIME_TO_FIRST_TOKEN, 2.0, 0.01)
+TPOT = LatencyObjective("tpot", Metric.TIME_PER_OUTPUT_TOKEN, 0.06, 0.01)
+GAP = LatencyObjective("itl", Metric.INTER_TOKEN_LATENCY, 0.25, 0.01)
+E2E = LatencyObjective("e2e", Metric.END_TO_END_LATENCY, 10.0, 0.01)
 ENVELOPE = Envelope(Span(4, 128), Span(128, 2048))
 
 
@@ -37,7 +37,7 @@ def workload(**changed: float) -> Workload:
 
 
 def inputs(
-    *objectives: Objective,
+    *objectives: LatencyObjective,
     model: StepModel = CPU,
     envelope: Envelope = ENVELOPE,
     **load: float,
@@ -47,7 +47,7 @@ def inputs(
 
 
 def tuning(
-    *objectives: Objective,
+    *objectives: LatencyObjective,
     mode: Mode = Mode.AUTO,
     envelope: Envelope = ENVELOPE,
     overload: Overload = Overload.QUEUE,
@@ -115,6 +115,6 @@ def signals(at: float, *, window: StepWindow | None = None, age: float = 1.0, **
     )
 
 
-def outcome(met: float, violated: float) -> Outcome:
+def outcome(met: float, violated: float) -> ObjectiveCounts:
     """Counts of a window."""
-    return Outcome(met, violated)
+    return ObjectiveCounts(met, violated)

@@ -16,7 +16,7 @@ import httpx
 
 from flyball_engine.contract import Env, launch_command
 from flyball_lab.harness import cpu_image
-from flyball_lab.harness.engine import SERVICE, Signer
+from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from flyball_lab.harness.launcher import environment
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
@@ -71,7 +71,7 @@ class VllmServer:
     process: subprocess.Popen[bytes]
     url: str
     control_url: str
-    signer: Signer
+    signer: SetpointSigner
     log: Path
 
     def expect_ready(self) -> None:
@@ -113,7 +113,7 @@ def started(
 
     `plugin`: what stands on PYTHONPATH; without the plugin's metadata there, it is plain vLLM.
     """
-    port, control, signer = port or free_port(), free_port(), Signer()
+    port, control, signer = port or free_port(), free_port(), SetpointSigner()
     needed = [f"--model={model}", f"--served-model-name={MODEL_NAME}", "--host=127.0.0.1", f"--port={port}"]
     command = launch_command(owned=[*needed, *owned], user=[*size, *user])
     settings = environment(

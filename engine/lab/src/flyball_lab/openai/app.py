@@ -19,7 +19,7 @@ from starlette.routing import Route
 from flyball_engine.contract import HEALTH_PATH, METRICS_PATH
 from flyball_lab.openai.bodies import Body
 from flyball_lab.openai.load import LoadCollector, Loaded
-from flyball_lab.openai.reply import Answer, Reply, ended, error
+from flyball_lab.openai.reply import GeneratedSequence, Reply, ended, error
 
 #: A prompt of a million tokens fits.
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -68,7 +68,7 @@ class Backend(Loaded, Protocol[_FormT_contra]):
     def healthy(self) -> bool:
         """Whether the engine still serves."""
 
-    async def submit(self, body: _FormT_contra, headers: Headers, /) -> Sequence[Answer]:
+    async def submit(self, body: _FormT_contra, headers: Headers, /) -> Sequence[GeneratedSequence]:
         """One HTTP request comes in: its sequences, `body.n` for each prompt. Raises NotServedError."""
 
     @property
@@ -176,7 +176,7 @@ async def _bounded_body(http: HttpRequest) -> bytes:
 
 
 async def _stream(
-    engine: Backend[_FormT], answers: Sequence[Answer], reply: Reply, *, usage: bool
+    engine: Backend[_FormT], answers: Sequence[GeneratedSequence], reply: Reply, *, usage: bool
 ) -> AsyncIterator[str]:
     """Every token by itself, as it is made; a client that goes is told to the engine."""
     told_of, open_ones = [0] * len(answers), dict(enumerate(answers))
@@ -206,7 +206,7 @@ async def _moment(tick: asyncio.Event) -> None:
             await tick.wait()
 
 
-def _news(reply: Reply, index: int, answer: Answer, told_of: list[int]) -> list[str]:
+def _news(reply: Reply, index: int, answer: GeneratedSequence, told_of: list[int]) -> list[str]:
     """The events of one sequence since the last time; its end is told with its last token, as vLLM tells it."""
     if answer.failure:
         return [_event(error(answer.failure, kind="InternalServerError", status=500))]

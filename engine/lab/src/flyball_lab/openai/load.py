@@ -12,13 +12,13 @@ from typing import Final, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flyball_engine.control.metrics import Counts
+from flyball_engine.control.metrics import RequestCounts
 
 _LABELS: Final = ["model_name", "engine"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class EngineLoad:
     """What an engine does now. `kv_cache_usage` is a fraction; `preemptions` count since the start."""
 
     running: int
@@ -30,10 +30,10 @@ class Load:
 class Loaded(Protocol):
     """Something that can tell its load."""
 
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """Now."""
 
-    def counts(self) -> Counts:
+    def counts(self) -> RequestCounts:
         """What requests came to, since the start."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Answer(Protocol):
+class GeneratedSequence(Protocol):
     """One sequence as it is written."""
 
     @property
@@ -38,7 +38,7 @@ class Answer(Protocol):
         """The text that each token from number `start` on added, maybe none."""
 
 
-def ended(answer: Answer) -> bool:
+def ended(answer: GeneratedSequence) -> bool:
     """Whether nothing more is to come."""
     return answer.finish_reason is not None or answer.failure is not None
 
@@ -64,18 +64,18 @@ class Reply:
         choice = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self._envelope("chat.completion.chunk", [choice])
 
-    def usage_chunk(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def usage_chunk(self, answers: Sequence[GeneratedSequence]) -> dict[str, Any]:
         """The last of a stream that was asked for its numbers of tokens."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         return {**self._envelope(kind, []), "usage": _usage(answers, self.each)}
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[GeneratedSequence]) -> dict[str, Any]:
         """An answer that is no stream."""
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._envelope(kind, choices), "usage": _usage(answers, self.each)}
 
-    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, index: int, answer: GeneratedSequence) -> dict[str, Any]:
         text = "".join(answer.pieces(0))
         said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         tokens = {} if answer.token_ids is None else {"token_ids": list(answer.token_ids)}
@@ -91,7 +91,7 @@ class Reply:
         }
 
 
-def _usage(answers: Sequence[Answer], each: int) -> dict[str, Any]:
+def _usage(answers: Sequence[GeneratedSequence], each: int) -> dict[str, Any]:
     """Numbers of tokens of one HTTP request, with `each` sequences for a prompt, which counts once."""
     prompts = answers[::each]
     prompt, output = sum(answer.prompt_tokens for answer in prompts), sum(answer.made for answer in answers)

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from flyball_engine.batching.gate import Gate
 from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.app import build_app
-from flyball_engine.control.engine import Engine
-from flyball_engine.control.metrics import Counts, EngineCollector
+from flyball_engine.control.engine import TunableEngine
+from flyball_engine.control.metrics import EngineCollector, RequestCounts
 from flyball_engine.control.server import bind, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 _ENGINE_ENDED: Final = 1
 
 
-class DrivenEngine(Engine, Protocol):
+class DrivenEngine(TunableEngine, Protocol):
     """An engine that lives in this process."""
 
     @property
     def gate(self) -> Gate:
         """What requests are let in by."""
 
-    def counts(self) -> Counts:
+    def counts(self) -> RequestCounts:
         """What requests came to."""
 
     def follow(self, setpoint: Setpoint) -> None:

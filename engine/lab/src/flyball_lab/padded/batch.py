@@ -96,7 +96,7 @@ class Batch:
         return len(self.rows) * (self.width + number)
 
 
-class Phase(StrEnum):
+class ComputePhase(StrEnum):
     """What tokens were computed for."""
 
     PROMPT = "prompt"
@@ -116,17 +116,19 @@ class Padding:
     """Counts computed tokens by phase and use, since the start."""
 
     def __init__(self) -> None:
-        self.tokens: Counter[tuple[Phase, Use]] = Counter({(phase, use): 0 for phase in Phase for use in Use})
+        self.tokens: Counter[tuple[ComputePhase, Use]] = Counter(
+            {(phase, use): 0 for phase in ComputePhase for use in Use}
+        )
 
     def count(self, batch: Batch, stepped: Stepped) -> None:
         """One step. The first also makes the first token of each row, which costs nothing beside the prompt."""
         rows = len(batch.rows)
         if stepped.number == 0:
             prompts = sum(row.prompt_tokens for row in batch.rows)
-            self._add(Phase.PROMPT, useful=prompts, computed=rows * batch.width)
+            self._add(ComputePhase.PROMPT, useful=prompts, computed=rows * batch.width)
         else:
-            self._add(Phase.OUTPUT, useful=len(stepped.news), computed=rows)
+            self._add(ComputePhase.OUTPUT, useful=len(stepped.news), computed=rows)
 
-    def _add(self, phase: Phase, *, useful: int, computed: int) -> None:
+    def _add(self, phase: ComputePhase, *, useful: int, computed: int) -> None:
         self.tokens[phase, Use.USEFUL] += useful
         self.tokens[phase, Use.PADDING] += computed - useful

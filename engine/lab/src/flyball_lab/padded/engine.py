@@ -22,12 +22,12 @@ from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
 from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
-from flyball_engine.contract import AnyKnob, Batching, Policy, Setpoint, StrategyType
+from flyball_engine.contract import AnyKnob, Batching, SchedulingPolicy, Setpoint, StrategyType
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.knobs import Dynamic
 from flyball_lab.openai.app import Headers, NotServedError, overloaded
-from flyball_lab.openai.load import Load
+from flyball_lab.openai.load import EngineLoad
 from flyball_lab.padded.batch import Batch, Padding, Stepped
 from flyball_lab.padded.bodies import AnyBody, Tokens
 from flyball_lab.padded.former import form, whole
@@ -156,10 +156,10 @@ class PaddedEngine:
         report = self._reader.read()
         return Reports(cores=(report,)) if report is not None else Reports(cores=(), unknown=(0,))
 
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """What it does now."""
         usage = self._held / (self._config.max_num_seqs * self._runner.max_model_len)
-        return Load(running=self._running(), waiting=len(self._waiting), kv_cache_usage=usage)
+        return EngineLoad(running=self._running(), waiting=len(self._waiting), kv_cache_usage=usage)
 
     def counts(self) -> LedgerCounts:
         """What requests came to."""
@@ -377,7 +377,7 @@ class PaddedEngine:
         for knob, (requested, effective, reason) in governed.shown(_NOTHING).items():
             self._state.set_knob(knob, requested=requested, effective=effective, reason=reason)
         strategy = batching.strategy or self._config.start
-        self._state.set_admission(StrategyType(strategy.type), batching.policy or Policy.FCFS)
+        self._state.set_admission(StrategyType(strategy.type), batching.policy or SchedulingPolicy.FCFS)
         numbers[Slot.RUNNING] = load.running
         numbers[Slot.WAITING] = load.waiting
         numbers[Slot.KV_CACHE_USAGE] = load.kv_cache_usage

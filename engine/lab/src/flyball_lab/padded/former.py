@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flyball_engine.batching.strategies import Scene, Waiting, decide
-from flyball_engine.contract import Batching, Policy
+from flyball_engine.batching.strategies import SchedulerState, Waiting, decide
+from flyball_engine.contract import Batching, SchedulingPolicy
 from flyball_engine.knobs import Dynamic
 from flyball_lab.padded.requests import Row
 
@@ -30,8 +30,10 @@ def whole(asked: Batching, start: Dynamic) -> Batching:
 
 def form(waiting: Iterable[Row], batching: Batching, *, most: int, now: float) -> Formed:
     """Form a batch of at most `most` rows. `waiting` is in order of arrival; `batching` is `whole`."""
-    queue = sorted(waiting, key=lambda row: row.priority) if batching.policy is Policy.PRIORITY else list(waiting)
+    queue = (
+        sorted(waiting, key=lambda row: row.priority) if batching.policy is SchedulingPolicy.PRIORITY else list(waiting)
+    )
     by_name = {str(row.number): row for row in queue}
     shown = [Waiting(name=name, arrived=row.arrival, prompt_tokens=row.prompt_tokens) for name, row in by_name.items()]
-    decision = decide(batching, (), Scene(now=now, queue=shown, running=0, slots=most))
+    decision = decide(batching, (), SchedulerState(now=now, queue=shown, running=0, slots=most))
     return Formed(rows=tuple(by_name[name] for name in decision.admit or ()), until=decision.held_until)

@@ -26,7 +26,7 @@ class ModelError(Exception):
     """The model cannot be loaded, or not be served."""
 
 
-class Generator:
+class CausalModel:
     """A causal language model of transformers; the engine's `Runner`."""
 
     def __init__(self, folder: str, *, dtype: str, device: str, max_model_len: int | None) -> None:

@@ -70,7 +70,7 @@ def _loaded(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Runn
         parser.error(f"this Python has no torch or transformers: {error}")
     device = parsed.device or generator.default_device()
     try:
-        return generator.Generator(
+        return generator.CausalModel(
             str(parsed.model), dtype=parsed.dtype, device=device, max_model_len=parsed.max_model_len
         )
     except generator.ModelError as error:

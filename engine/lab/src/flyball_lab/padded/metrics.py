@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from flyball_lab.padded.batch import Padding
 
-#: Counter; phase (`prompt`, `output`), use (`useful`, `padding`): see `batch.Phase` and `batch.Use`.
+#: Counter; phase (`prompt`, `output`), use (`useful`, `padding`): see `batch.ComputePhase` and `batch.Use`.
 COMPUTED_TOKENS: Final = "flyball_computed_tokens_total"
 
 

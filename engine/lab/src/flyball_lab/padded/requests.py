@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from flyball_engine.batching.outcomes import Sequence as Counted
+from flyball_engine.batching.outcomes import OpenSequence
 
 #: Below this temperature the likeliest token is taken; as in vLLM.
 _GREEDY_BELOW: Final = 1e-5
@@ -58,7 +58,7 @@ class Text:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Row:
-    """One sequence: at most `most` tokens after `prompt`. It is an `openai.reply.Answer`.
+    """One sequence: at most `most` tokens after `prompt`. It is an `GeneratedSequence`.
 
     `counted`: what the ledger knows it by. `left`: its client is gone; the only field that two threads use: it is set
     in one, and read in the other before each of its tokens.
@@ -70,7 +70,7 @@ class Row:
     most: int
     sampling: Sampling
     text: Text
-    counted: Counted
+    counted: OpenSequence
     priority: int = 0
     tells_tokens: bool = False
     left: bool = False

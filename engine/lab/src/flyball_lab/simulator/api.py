@@ -22,7 +22,7 @@ from starlette.routing import Route
 from flyball_engine.batching.gate import QUEUE_FULL_SECONDS, spread
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_lab.openai.app import Api, Headers, NotServedError, overloaded, told
-from flyball_lab.openai.load import Load
+from flyball_lab.openai.load import EngineLoad
 from flyball_lab.openai.reply import error
 from flyball_lab.simulator.openai import TOKEN, ChatBody, CompletionBody
 from flyball_lab.simulator.requests import Fate, Request
@@ -80,7 +80,7 @@ class _Backend:
     def healthy(self) -> bool:
         return self._engine.healthy()
 
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         return self._engine.load()
 
     def counts(self) -> LedgerCounts:

@@ -16,8 +16,8 @@ from random import Random
 from typing import Final
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
-from flyball_engine.batching.gate import Admitted, Arrival, CoreLoad, Gate, Reason
-from flyball_engine.batching.late import LetIn, Progress, but_one_alone
+from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, CoreLoad, Gate
+from flyball_engine.batching.late import LetIn, SequenceProgress, but_one_alone
 from flyball_engine.batching.limits import RequestedLimits, Sizes
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
@@ -29,14 +29,14 @@ from flyball_engine.contract import (
     Knob,
     Metric,
     ObjectiveSpec,
-    Policy,
     QueueLimits,
+    SchedulingPolicy,
     Setpoint,
 )
 from flyball_lab.simulator.plant import Plant, Stretch
 from flyball_lab.simulator.prompt_order import PromptOrder
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.scheduler import Plan, Scheduler
+from flyball_lab.simulator.scheduler import Scheduler, StepPlan
 
 #: Knobs that a simulated core cannot move: its depth is what it was started with.
 FIXED: Final = (Knob.NUM_SPECULATIVE_TOKENS,)
@@ -57,7 +57,7 @@ class CoreConfig:
     sizes: Sizes
     kv_tokens: int
     start: RequestedLimits | None = None
-    policy: Policy = Policy.FCFS
+    policy: SchedulingPolicy = SchedulingPolicy.FCFS
     speculation: Speculation | None = None
 
 
@@ -65,7 +65,7 @@ class CoreConfig:
 class _Flight:
     """A step on its way."""
 
-    plan: Plan
+    plan: StepPlan
     seconds: float
     end: float
 
@@ -194,7 +194,7 @@ class Core:
             request.target = request.prompt
             request.sequence = self.ledger.started(opened)
             request.together = tuple(requests) if len(requests) > 1 else ()
-            request.expected_late = verdict.reason in (Reason.IDLE, Reason.PROBE)
+            request.expected_late = verdict.reason in (AdmissionReason.IDLE, AdmissionReason.PROBE)
             request.leaves = request.arrival + request.patience
             if math.isfinite(request.leaves):
                 heapq.heappush(self._leaving, (request.leaves, request.number, request))
@@ -282,14 +282,14 @@ class Core:
                 self.statistics.new_period()
         self._inbox.clear()
         self.governed.expire_if_due(self.now)
-        on_time = self.governed.on_time if self._config.policy is Policy.FCFS else None
+        on_time = self.governed.on_time if self._config.policy is SchedulingPolicy.FCFS else None
         self.prompts.follow(on_time, self.governed.classes)
         while self._leaving and self._leaving[0][0] <= self.now:
             at, _, request = heapq.heappop(self._leaving)
             if request.fate is Fate.OPEN and request.leaves <= at:
                 self._let_go(request, at)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> StepPlan:
         scheduler = self.scheduler
         plan = self._plan_in_order() if self.prompts.holds else None
         if plan is None:
@@ -313,7 +313,7 @@ class Core:
         )
         return plan
 
-    def _plan_in_order(self) -> Plan | None:
+    def _plan_in_order(self) -> StepPlan | None:
         """What the next step processes where prompts have an order of their own; None where no rate is known."""
         prompts, scheduler = self.prompts, self.scheduler
         rate = self.prefill_rate()
@@ -363,14 +363,14 @@ class Core:
                 self.ledger.ended(sequence.request, End.REFUSED, self.now)
             self.gate.expired()
 
-    def _progress(self, request: Request) -> Progress:
+    def _progress(self, request: Request) -> SequenceProgress:
         """How far a request is that may be refused."""
         if request.first_token is not None:
-            return Progress(started=True)
+            return SequenceProgress(started=True)
         if request.fate is not Fate.OPEN:
-            return Progress(gone=True)
+            return SequenceProgress(gone=True)
         work = self.prompts.work(request)
-        return Progress(tokens=work.tokens, attention=work.attention)
+        return SequenceProgress(tokens=work.tokens, attention=work.attention)
 
     def _land(self, flight: _Flight) -> None:
         """The step in flight ends."""
@@ -389,7 +389,7 @@ class Core:
         self._deliver(1, flight.plan.chunks)
         self._refuse_late()
 
-    def _jump(self, plan: Plan, until: float) -> int:
+    def _jump(self, plan: StepPlan, until: float) -> int:
         """Make steps of decodes alone until something may change; how many."""
         most = self.scheduler.steps_until_change()
         clear = min(until, self.governed.expires, self._next_leave())

@@ -22,8 +22,8 @@ from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.server import ServerConfig, serve_forever
-from flyball_lab.simulator.virtual import Run, build, retune, run
-from flyball_lab.simulator.workload import Phase, TraceError, read_trace, workload
+from flyball_lab.simulator.virtual import SimulationResult, build, retune, run
+from flyball_lab.simulator.workload import ArrivalPhase, TraceError, read_trace, workload
 
 #: The most that the contract takes of an objective, in seconds.
 _DAY: Final = 86_400.0
@@ -123,7 +123,7 @@ def _run(parsed: argparse.Namespace) -> None:
 def _requests(parsed: argparse.Namespace) -> list[Request]:
     if parsed.trace is not None:
         return [one for one in read_trace(parsed.trace, patience=parsed.patience) if one.arrival <= parsed.seconds]
-    phase = Phase(
+    phase = ArrivalPhase(
         seconds=parsed.seconds,
         rate=parsed.rate,
         shape=SHAPES[parsed.lengths],
@@ -133,7 +133,7 @@ def _requests(parsed: argparse.Namespace) -> list[Request]:
     return workload([phase], Random(parsed.seed + 1))
 
 
-def _report(played: Run, *, processor: float) -> str:
+def _report(played: SimulationResult, *, processor: float) -> str:
     counts = played.counts
     outcomes = ", ".join(f"{count} {name}" for name, count in counts.requests.items() if count)
     good = sum(count for (_, outcome), count in counts.all_objectives.items() if outcome == "met")

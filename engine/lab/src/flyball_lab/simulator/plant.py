@@ -2,7 +2,7 @@
 
     T = slow-down · (model + d·K + r·R) · scatter + stall + compilation
 
-`model` is the law of `flyball_engine.model` with true coefficients, β being the cost of a sequence alone. K are the KV
+`model` is that of `flyball_engine.model` with true coefficients, β being the cost of a sequence alone. K are the KV
 tokens that decodes read. R is the context that each chunk of a prompt reads anew, in no model. Where CUDA graphs were
 captured, a step takes as long as the graph that it is padded to: stairs, in no model either. Kernels may be compiled
 when a step that has no graph is met first. Scatter is lognormal with mean 1, independent from step to step; a stall
@@ -40,7 +40,7 @@ COMPILED_TOKENS: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law:
+class StepTimes:
     """Expected seconds of a step. `kv_token` seconds per KV token read, `reread` per token of context read anew.
 
     `graphs`: tokens of the steps that CUDA graphs were captured for, rising; a step is padded to the next of them, and
@@ -86,7 +86,7 @@ class Disturbances:
 
 #: What a plant has unless told otherwise.
 USUAL: Final = Disturbances()
-#: A plant that does exactly what its law says.
+#: A plant whose steps take exactly their expected times.
 CALM: Final = Disturbances(scatter=0.0, stall_chance=0.0)
 
 
@@ -108,8 +108,8 @@ class Stretch:
 class Plant:
     """Draws the times of steps. `slow_down` multiplies them from now on (a throttled GPU, a noisy neighbour)."""
 
-    def __init__(self, law: Law, random: Random, disturbances: Disturbances = USUAL) -> None:
-        self.law = law
+    def __init__(self, step_times: StepTimes, random: Random, disturbances: Disturbances = USUAL) -> None:
+        self.step_times = step_times
         self.slow_down = 1.0
         self._random = random
         self._disturbances = disturbances
@@ -123,14 +123,14 @@ class Plant:
         """Seconds of the next step."""
         compiling = self._compiling(step)
         self._compiled.add(step.tokens // COMPILED_TOKENS)
-        return compiling + self._use(self.slow_down * self.law.seconds(step, reread_tokens=reread_tokens))
+        return compiling + self._use(self.slow_down * self.step_times.seconds(step, reread_tokens=reread_tokens))
 
     def stretch(
         self, first: Step, *, growth: float, most: int, seconds: float, thresholds: Sequence[float] = ()
     ) -> Stretch:
         """As many steps like `first` as end within `seconds`, at most `most`; each reads `growth` KV tokens more."""
-        base = self.slow_down * self.law.seconds(first)
-        slope = self.slow_down * self.law.kv_token * growth
+        base = self.slow_down * self.step_times.seconds(first)
+        slope = self.slow_down * self.step_times.kv_token * growth
         made = Stretch(slope=slope, within=[0] * len(thresholds))
         if self._compiling(first):
             if self._compiling(first) + self._peek(base) > seconds:
@@ -149,7 +149,7 @@ class Plant:
 
     def _compiling(self, step: Step) -> float:
         """Seconds that the kernels of such a step are still to be compiled."""
-        if self.law.captured(step.tokens) or step.tokens // COMPILED_TOKENS in self._compiled:
+        if self.step_times.captured(step.tokens) or step.tokens // COMPILED_TOKENS in self._compiled:
             return 0.0
         return self._disturbances.compile_seconds
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from flyball_engine.batching.limits import Sizes
 from flyball_engine.model import StepModel
-from flyball_lab.simulator.plant import Law
+from flyball_lab.simulator.plant import StepTimes
 from flyball_lab.sizing.devices import GIB, gpu
 
 #: Extra seconds of any step that prefills, which the published fits do not show.
@@ -31,12 +31,12 @@ _INEFFICIENCY: Final = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class EnginePreset:
     """`source`: where the figures come from. `start_seconds`: from the process's start to its first answer."""
 
     name: str
     source: str
-    law: Law
+    step_times: StepTimes
     kv_tokens: int
     sizes: Sizes
     start_seconds: float
@@ -69,7 +69,7 @@ _LLAMA_70B: Final = _Model(parameters=70.55e9, layers=80, heads=64, kv_heads=8, 
 _GPU_SIZES: Final = Sizes(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=32768)
 
 
-def _law(
+def _step_times(
     *,
     launch: float,
     weights: float,
@@ -78,7 +78,7 @@ def _law(
     kv_token: float,
     attention: float,
     hidden: bool = True,
-) -> Law:
+) -> StepTimes:
     """A step's linear part is the longer of reading the weights and multiplying tokens: a hinge at their quotient.
 
     `hidden`: with what the published fits do not show.
@@ -92,11 +92,11 @@ def _law(
         g=attention,
         kappa=round(weights / token),
     )
-    return Law(model=model, kv_token=kv_token, reread=kv_token if hidden else 0.0)
+    return StepTimes(model=model, kv_token=kv_token, reread=kv_token if hidden else 0.0)
 
 
-def _h100_8b(*, hidden: bool) -> Law:
-    return _law(
+def _h100_8b(*, hidden: bool) -> StepTimes:
+    return _step_times(
         launch=1.2e-3,
         weights=4.8e-3,
         token=20e-6,
@@ -107,14 +107,14 @@ def _h100_8b(*, hidden: bool) -> Law:
     )
 
 
-def _derived(device: str, model: _Model, *, tensor: int = 1) -> tuple[Law, int]:
-    """Law and KV tokens by roofline, for devices without a public profile."""
+def _derived(device: str, model: _Model, *, tensor: int = 1) -> tuple[StepTimes, int]:
+    """Step times and KV tokens by roofline, for devices without a public profile."""
     card = gpu(device)
     if card.compute is None:
         raise ValueError(f"{device} has no published speed")
     weights = 2 * model.parameters / tensor
     rate = card.compute.half / _INEFFICIENCY
-    law = _law(
+    step_times = _step_times(
         launch=1.2e-3,
         weights=weights / card.compute.bandwidth,
         token=2 * model.parameters / tensor / rate,
@@ -124,7 +124,7 @@ def _derived(device: str, model: _Model, *, tensor: int = 1) -> tuple[Law, int]:
         attention=model.pair / tensor / (0.41 * card.compute.half),
     )
     free = _UTILIZATION * card.memory - weights - _OVERHEAD
-    return law, int(tensor * free / model.kv_bytes)
+    return step_times, int(tensor * free / model.kv_bytes)
 
 
 _B200, _B200_KV = _derived("B200", _LLAMA_8B)
@@ -133,62 +133,66 @@ _L4, _L4_KV = _derived("L4", _LLAMA_8B)
 _H100X4, _H100X4_KV = _derived("H100-SXM", _LLAMA_70B, tensor=4)
 
 _ALL: Final = (
-    Preset(
+    EnginePreset(
         name="h100-8b",
         source="fit of Vidur's H100 profile; KV cache of 8B in bfloat16 beside its weights in 80 GB",
-        law=_h100_8b(hidden=True),
+        step_times=_h100_8b(hidden=True),
         kv_tokens=430_000,
         sizes=_GPU_SIZES,
         start_seconds=60.0,
     ),
-    Preset(
+    EnginePreset(
         name="h100-8b-fit",
         source="fit of Vidur's H100 profile alone",
-        law=_h100_8b(hidden=False),
+        step_times=_h100_8b(hidden=False),
         kv_tokens=430_000,
         sizes=_GPU_SIZES,
         start_seconds=60.0,
     ),
-    Preset(
+    EnginePreset(
         name="a100-8b",
         source="fit of Vidur's A100 profile; prefill attention as the H100's by the ratio of their peaks",
-        law=_law(launch=1.5e-3, weights=8e-3, token=66e-6, sequence=8e-6, kv_token=0.08e-6, attention=4.1e-9),
+        step_times=_step_times(
+            launch=1.5e-3, weights=8e-3, token=66e-6, sequence=8e-6, kv_token=0.08e-6, attention=4.1e-9
+        ),
         kv_tokens=430_000,
         sizes=_GPU_SIZES,
         start_seconds=60.0,
     ),
-    Preset(
+    EnginePreset(
         name="b200-8b",
         source="derived by roofline from the data sheet",
-        law=_B200,
+        step_times=_B200,
         kv_tokens=_B200_KV,
         sizes=_GPU_SIZES,
         start_seconds=60.0,
     ),
-    Preset(
+    EnginePreset(
         name="l4-8b",
         source="derived by roofline from the data sheet",
-        law=_L4,
+        step_times=_L4,
         kv_tokens=_L4_KV,
         sizes=_L4_SIZES,
         start_seconds=60.0,
     ),
-    Preset(
+    EnginePreset(
         name="4xh100-70b",
         source="derived by roofline from the data sheet, without communication between the devices",
-        law=_H100X4,
+        step_times=_H100X4,
         kv_tokens=_H100X4_KV,
         sizes=_GPU_SIZES,
         start_seconds=180.0,
     ),
-    Preset(
+    EnginePreset(
         name="cpu-small",
         source="the small model of the local cluster on two CPU cores, as measured there",
-        law=Law(model=StepModel(t0=8.3e-3, h=0.0, c1=0.26e-3, c2=0.20e-3, beta=0.14e-3, g=1.5e-8, kappa=64)),
+        step_times=StepTimes(
+            model=StepModel(t0=8.3e-3, h=0.0, c1=0.26e-3, c2=0.20e-3, beta=0.14e-3, g=1.5e-8, kappa=64)
+        ),
         kv_tokens=100_000,
         sizes=Sizes(max_num_seqs=128, max_num_batched_tokens=2048, max_model_len=4096),
         start_seconds=10.0,
     ),
 )
 #: By name.
-PRESETS: Final[Mapping[str, Preset]] = {preset.name: preset for preset in _ALL}
+PRESETS: Final[Mapping[str, EnginePreset]] = {preset.name: preset for preset in _ALL}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 from flyball_engine.batching.classes import prefill_shares, terms
-from flyball_engine.batching.gate import Work, prompt_work
+from flyball_engine.batching.gate import PrefillWork, prompt_work
 from flyball_engine.batching.on_time import (
     JUDGED_IN_A_STEP,
     OnTimeOrder,
@@ -169,7 +169,7 @@ class PromptOrder:
         """Its first token is there."""
         self._order.started(request, now)
 
-    def work(self, request: Request) -> Work:
+    def work(self, request: Request) -> PrefillWork:
         """What is to be processed of its prompt, without what the prefix cache holds."""
         return prompt_work(
             request.target, request.computed if request.running else self._scheduler.prefixes.hit(request)

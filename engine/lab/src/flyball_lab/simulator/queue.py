@@ -6,15 +6,15 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import islice
 
-from flyball_engine.contract import Policy
+from flyball_engine.contract import SchedulingPolicy
 from flyball_lab.simulator.requests import Request
 
 
 class WaitingQueue:
     """Requests by arrival, and before them those that were preempted, the last that was first. Or all by priority."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._by_priority = policy is Policy.PRIORITY
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._by_priority = policy is SchedulingPolicy.PRIORITY
         self._entries: list[tuple[int, float, int, Request]] = []
         self._keys: dict[Request, tuple[int, float, int]] = {}
         self._front = 0

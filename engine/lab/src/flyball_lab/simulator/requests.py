@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flyball_engine.batching.outcomes import Sequence
+from flyball_engine.batching.outcomes import OpenSequence
 from flyball_engine.contract import DEFAULT_CLASS
 
 
@@ -58,7 +58,7 @@ class Request:
     patience: float = math.inf
     number: int = 0
     fate: Fate = Fate.OPEN
-    sequence: Sequence | None = None
+    sequence: OpenSequence | None = None
     computed: int = 0
     target: int = 0
     made: int = 0

@@ -23,14 +23,14 @@ from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.on_time import StepOrder
 from flyball_engine.batching.step_statistics import Occupancy, Step
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Prompt, Queue
-from flyball_engine.contract import Policy
+from flyball_engine.contract import SchedulingPolicy
 from flyball_lab.simulator.kv import BLOCK_TOKENS, PrefixCache, blocks
 from flyball_lab.simulator.queue import WaitingQueue
 from flyball_lab.simulator.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """What a step processes: `chunks` of prompts beside all decodes. `reread_tokens`: contexts before the chunks.
 
     `preempted` lost their blocks for it, `admitted` got theirs.
@@ -50,7 +50,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, *, sizes: Sizes, kv_tokens: int, policy: Policy, decode_steps: Callable[[int], int] | None = None
+        self,
+        *,
+        sizes: Sizes,
+        kv_tokens: int,
+        policy: SchedulingPolicy,
+        decode_steps: Callable[[int], int] | None = None,
     ) -> None:
         """Raises ValueError for sizes that vLLM refuses to start with."""
         if kv_tokens < sizes.max_model_len:
@@ -64,7 +69,7 @@ class Scheduler:
         self.prefixes = PrefixCache()
         self.steps = 0
         self.preemptions = 0
-        self._by_priority = policy is Policy.PRIORITY
+        self._by_priority = policy is SchedulingPolicy.PRIORITY
         self._decode_steps = decode_steps
         self._drafts = sizes.tokens_per_decode - 1
         self._decodes: dict[Request, None] = {}
@@ -137,7 +142,7 @@ class Scheduler:
         """Blocks that running requests hold."""
         return self.prefixes.used + self._decode_blocks(0) + self._prefill_blocks({})
 
-    def plan(self, limits: RequestedLimits, order: StepOrder[Request] | None = None) -> Plan:
+    def plan(self, limits: RequestedLimits, order: StepOrder[Request] | None = None) -> StepPlan:
         """What the next step processes; preempts and admits on the way. `order`: of those without a first token."""
         alone = len(self.running) + len(self.waiting) == 1
         cap = limits.threshold if limits.threshold and not alone else limits.tokens
@@ -214,7 +219,7 @@ class Scheduler:
         limits: RequestedLimits,
         preempted: tuple[Request, ...],
         admitted: tuple[Request, ...],
-    ) -> Plan:
+    ) -> StepPlan:
         decodes, prefill, attention, reread = len(self._decodes), 0, 0.0, 0
         for request, tokens in chunks.items():
             prefill += tokens
@@ -230,7 +235,7 @@ class Scheduler:
             prefill_attention=attention,
             occupancy=occupancy,
         )
-        return Plan(step, chunks, reread, preempted, admitted)
+        return StepPlan(step, chunks, reread, preempted, admitted)
 
     def _begun(self, order: StepOrder[Request] | None) -> list[Request]:
         """The prompts that the step goes on with, in order."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from flyball_lab.openai.server import serve_engine
 from flyball_lab.simulator.api import build_api
-from flyball_lab.simulator.presets import Preset
+from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.serving import SimulatedEngine
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _GRACE_SECONDS: Final = 2
 class ServerConfig:
     """`start_seconds` pass before the ports open, as while weights are read. `model` is the name it is served by."""
 
-    preset: Preset
+    preset: EnginePreset
     host: str
     port: int
     model: str

@@ -1,4 +1,4 @@
-"""A simulated core in real time: the control server's `Engine`, and what an API server asks of it.
+"""A simulated core in real time: the control server's `TunableEngine`, and what an API server asks of it.
 
 One task drives the core by the clock and publishes its state in the same shared file as the plugin does. Tokens of a
 stream are told at most every `TICK_SECONDS`, each by itself; what is counted has the core's own times.
@@ -17,10 +17,10 @@ from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
 from flyball_engine.control.engine import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
-from flyball_lab.openai.load import Load
+from flyball_lab.openai.load import EngineLoad
 from flyball_lab.simulator.core import FIXED
 from flyball_lab.simulator.plant import USUAL, Disturbances
-from flyball_lab.simulator.presets import Preset
+from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import build
 
@@ -34,7 +34,7 @@ class SimulatedEngine:
 
     def __init__(
         self,
-        preset: Preset,
+        preset: EnginePreset,
         folder: Path,
         *,
         clock: Callable[[], float],
@@ -90,10 +90,10 @@ class SimulatedEngine:
         """As long as the process is there."""
         return True
 
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """What it does now."""
         scheduler = self.core.scheduler
-        return Load(
+        return EngineLoad(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
             kv_cache_usage=scheduler.used_blocks() / scheduler.capacity,

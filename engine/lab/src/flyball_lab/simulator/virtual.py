@@ -11,8 +11,8 @@ from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Setpoint, StepSums
 from flyball_lab.simulator.core import Core, CoreConfig, Speculation
-from flyball_lab.simulator.plant import USUAL, Disturbances, Law, Plant
-from flyball_lab.simulator.presets import Preset
+from flyball_lab.simulator.plant import USUAL, Disturbances, Plant, StepTimes
+from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Request
 
 #: Something that is done to a core at a time.
@@ -20,39 +20,39 @@ Act = Callable[[Core], None]
 
 
 @dataclass(frozen=True)
-class Event:
+class TimedAct:
     """`act` happens at `at` seconds."""
 
     at: float
     act: Act
 
 
-def retune(at: float, setpoint: Setpoint) -> Event:
+def retune(at: float, setpoint: Setpoint) -> TimedAct:
     """A setpoint arrives: its limits hold from the next step on, its objectives and its deadline at once."""
 
     def act(core: Core) -> None:
         core.follow(setpoint)
         core.apply(setpoint)
 
-    return Event(at, act)
+    return TimedAct(at, act)
 
 
-def slow_down(at: float, factor: float) -> Event:
+def slow_down(at: float, factor: float) -> TimedAct:
     """Steps take so many times as long from now on."""
 
     def act(core: Core) -> None:
         core.plant.slow_down = factor
 
-    return Event(at, act)
+    return TimedAct(at, act)
 
 
-def crash(at: float, *, start_seconds: float) -> Event:
+def crash(at: float, *, start_seconds: float) -> TimedAct:
     """The engine dies and is back after `start_seconds`."""
-    return Event(at, lambda core: core.crash(at, start_seconds=start_seconds))
+    return TimedAct(at, lambda core: core.crash(at, start_seconds=start_seconds))
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationResult:
     """What came of a run: every request with its times and its fate, and the counters an engine would show."""
 
     requests: Sequence[Request]
@@ -64,11 +64,11 @@ class Run:
 
 
 def build(
-    preset: Preset,
+    preset: EnginePreset,
     *,
     seed: int = 1,
     disturbances: Disturbances = USUAL,
-    plant: Callable[[Law, Random, Disturbances], Plant] = Plant,
+    plant: Callable[[StepTimes, Random, Disturbances], Plant] = Plant,
     speculation: Speculation | None = None,
     sums: MutableSequence[float] | None = None,
     batch_sums: MutableSequence[float] | None = None,
@@ -76,10 +76,10 @@ def build(
     """A core of a preset, started at its sizes, on its `plant`; sums as for `Core`."""
     random = Random(seed)
     config = CoreConfig(sizes=preset.sizes, kv_tokens=preset.kv_tokens, speculation=speculation)
-    return Core(config, plant(preset.law, random, disturbances), random, sums=sums, batch_sums=batch_sums)
+    return Core(config, plant(preset.step_times, random, disturbances), random, sums=sums, batch_sums=batch_sums)
 
 
-def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterable[Event] = ()) -> Run:
+def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterable[TimedAct] = ()) -> SimulationResult:
     """Drive a core from where it stands to `until`; requests in order of arrival. At one time events come first."""
     acts = sorted(events, key=lambda event: event.at)
     done = 0
@@ -95,7 +95,7 @@ def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterab
         if event.at <= until:
             _perform(core, event)
     core.run(until)
-    return Run(
+    return SimulationResult(
         requests,
         core.ledger.collect(),
         step_sums(core.statistics.sums),
@@ -105,6 +105,6 @@ def run(core: Core, requests: Sequence[Request], *, until: float, events: Iterab
     )
 
 
-def _perform(core: Core, event: Event) -> None:
+def _perform(core: Core, event: TimedAct) -> None:
     core.run(event.at)
     event.act(core)

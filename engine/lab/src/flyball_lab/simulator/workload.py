@@ -30,7 +30,7 @@ class TraceError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class ArrivalPhase:
     """Arrivals of one kind of request for a while: `rate` per second, in groups of `burst` that come together.
 
     `variation` is the coefficient of variation of the times between groups: 1 is a Poisson process, more comes in
@@ -65,11 +65,13 @@ class Phase:
         return Request(at, prompt, output, prefix=prefix, patience=self.patience, of_class=self.of_class)
 
 
-def workload(phases: Sequence[Phase | Sequence[Phase]], random: Random, *, start: float = 0.0) -> list[Request]:
+def workload(
+    phases: Sequence[ArrivalPhase | Sequence[ArrivalPhase]], random: Random, *, start: float = 0.0
+) -> list[Request]:
     """Requests of phases one after the other; those of a sequence of phases run side by side."""
     found: list[Request] = []
     for group in phases:
-        together = [group] if isinstance(group, Phase) else list(group)
+        together = [group] if isinstance(group, ArrivalPhase) else list(group)
         for phase in together:
             found.extend(phase.arrivals(start, random))
         start += max(phase.seconds for phase in together)

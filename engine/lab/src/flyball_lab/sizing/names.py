@@ -15,7 +15,7 @@ NONE: Final = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SettingNames:
     """`purpose` in words; then its name in each engine."""
 
     purpose: str
@@ -34,105 +34,105 @@ class Removed:
 
 
 SETTINGS: Final = (
-    Setting(
+    SettingNames(
         purpose="requests that run together, at most",
         vllm="--max-num-seqs; live below it: --max-num-active-seqs",
         tensorrt_llm="max_batch_size",
         triton="triton_max_batch_size, and max_batch_size of the engine build",
         sglang="--max-running-requests",
     ),
-    Setting(
+    SettingNames(
         purpose="tokens of one step, at most",
         vllm="--max-num-batched-tokens; live below it: --max-num-scheduled-tokens",
         tensorrt_llm="max_num_tokens",
         triton="max_num_tokens of the engine build",
         sglang="--chunked-prefill-size per prompt, --max-prefill-tokens per batch",
     ),
-    Setting(
+    SettingNames(
         purpose="prompts in chunks beside decodes",
         vllm="--enable-chunked-prefill (on)",
         tensorrt_llm="enable_chunked_prefill",
         triton="enable_chunked_context",
         sglang="on; off with --chunked-prefill-size -1",
     ),
-    Setting(
+    SettingNames(
         purpose="tokens of a step that one long prompt may take",
         vllm="--long-prefill-token-threshold",
         tensorrt_llm=NONE,
         triton=NONE,
         sglang="--chunked-prefill-size",
     ),
-    Setting(
+    SettingNames(
         purpose="context of one request, prompt and answer",
         vllm="--max-model-len",
         tensorrt_llm="max_seq_len",
         triton="max_seq_len of the engine build",
         sglang="--context-length",
     ),
-    Setting(
+    SettingNames(
         purpose="share of memory: vLLM of all, TensorRT-LLM of what weights leave free, SGLang for weights and cache",
         vllm="--gpu-memory-utilization",
         tensorrt_llm="kv_cache_config.free_gpu_memory_fraction",
         triton="kv_cache_free_gpu_mem_fraction",
         sglang="--mem-fraction-static",
     ),
-    Setting(
+    SettingNames(
         purpose="size of the KV cache, outright",
         vllm="--kv-cache-memory-bytes",
         tensorrt_llm="kv_cache_config.max_tokens",
         triton="max_tokens_in_paged_kv_cache",
         sglang="--max-total-tokens",
     ),
-    Setting(
+    SettingNames(
         purpose="numbers of the KV cache",
         vllm="--kv-cache-dtype",
         tensorrt_llm="kv_cache_config.dtype",
         triton="fixed by the engine build",
         sglang="--kv-cache-dtype",
     ),
-    Setting(
+    SettingNames(
         purpose="tokens per block of the cache",
         vllm="--block-size",
         tensorrt_llm="kv_cache_config.tokens_per_block",
         triton="fixed by the engine build",
         sglang="--page-size",
     ),
-    Setting(
+    SettingNames(
         purpose="reuse of common prefixes",
         vllm="--enable-prefix-caching (on)",
         tensorrt_llm="kv_cache_config.enable_block_reuse (on)",
         triton="enable_kv_cache_reuse",
         sglang="on; off with --disable-radix-cache",
     ),
-    Setting(
+    SettingNames(
         purpose="devices that share each layer",
         vllm="--tensor-parallel-size",
         tensorrt_llm="tensor_parallel_size",
         triton="fixed by the engine build",
         sglang="--tensor-parallel-size, --tp-size",
     ),
-    Setting(
+    SettingNames(
         purpose="what happens when the cache is full",
         vllm="the request is preempted and computed anew",
         tensorrt_llm="scheduler_config.capacity_scheduler_policy",
         triton="batch_scheduler_policy: max_utilization or guaranteed_no_evict",
         sglang="the request is retracted; --schedule-conservativeness makes that rarer",
     ),
-    Setting(
+    SettingNames(
         purpose="order of waiting requests",
         vllm="--scheduling-policy",
         tensorrt_llm=NONE,
         triton="priority_levels of Triton's dynamic batcher",
         sglang="--schedule-policy, --enable-priority-scheduling",
     ),
-    Setting(
+    SettingNames(
         purpose="requests that may wait, at most",
         vllm="--max-num-queued-reqs, --max-num-queued-tokens",
         tensorrt_llm=NONE,
         triton="max_queue_size",
         sglang="--max-queued-requests",
     ),
-    Setting(
+    SettingNames(
         purpose="waiting for a batch to fill",
         vllm=NONE,
         tensorrt_llm="batch_wait_timeout_ms",

@@ -17,7 +17,7 @@ MOST_SEQS: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class LoadPreset:
     """`why` it suits its load.
 
     `seqs`: most requests that may run together. Two bounds by the roofline, as multiples of the shortest step, a decode
@@ -38,7 +38,7 @@ class Preset:
 
 
 _ALL: Final = (
-    Preset(
+    LoadPreset(
         name="throughput",
         why="Most tokens per second: as many requests as the cache holds, and steps long enough that reading the "
         "weights is paid by many tokens. A long prompt may delay every stream by a whole step.",
@@ -49,7 +49,7 @@ _ALL: Final = (
         threshold_share=None,
         mode="throughput",
     ),
-    Preset(
+    LoadPreset(
         name="latency",
         why="Even streams for people who read along: a batch whose decode takes at most twice as long as one "
         "request alone, and steps that a prompt cannot stretch far, one long prompt taking at most half of each.",
@@ -60,7 +60,7 @@ _ALL: Final = (
         threshold_share=0.5,
         mode="interactivity",
     ),
-    Preset(
+    LoadPreset(
         name="prefill-heavy",
         why="Long prompts, short answers (retrieval, summaries, classification): large steps, because prompts are the "
         "work; few requests at once, because each holds a long context. A prompt takes at most half a step, so that "
@@ -72,7 +72,7 @@ _ALL: Final = (
         threshold_share=0.5,
         mode="throughput",
     ),
-    Preset(
+    LoadPreset(
         name="decode-heavy",
         why="Short prompts, long answers (reasoning, writing): as many requests as the cache holds share each reading "
         "of the weights; steps stay small, because prompts are rare and memory saved on activations holds cache.",
@@ -84,10 +84,10 @@ _ALL: Final = (
         mode="balanced",
     ),
 )
-PRESETS: Final[Mapping[str, Preset]] = {preset.name: preset for preset in _ALL}
+PRESETS: Final[Mapping[str, LoadPreset]] = {preset.name: preset for preset in _ALL}
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> LoadPreset:
     """The bundle of that name.
 
     Raises `RequestError` listing the names.

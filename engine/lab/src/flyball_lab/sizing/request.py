@@ -25,7 +25,7 @@ VOCABULARY_STEP: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SizingRequest:
     """What is asked. Names as vLLM's flags; `context` in tokens, None for the usual one."""
 
     tensor_parallel: int = 1

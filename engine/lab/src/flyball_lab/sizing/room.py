@@ -9,8 +9,8 @@ from flyball_lab.sizing import presets
 from flyball_lab.sizing.config import read
 from flyball_lab.sizing.devices import Device
 from flyball_lab.sizing.memory import CacheShape, activation_bytes, cache_shape, capacity
-from flyball_lab.sizing.presets import Preset
-from flyball_lab.sizing.request import Request, check_split, check_utilization, context_of, kv_dtype
+from flyball_lab.sizing.presets import LoadPreset
+from flyball_lab.sizing.request import SizingRequest, check_split, check_utilization, context_of, kv_dtype
 from flyball_lab.sizing.roofline import Roofline
 from flyball_lab.sizing.shape import ModelShape
 from flyball_lab.sizing.weights import weight_bytes
@@ -45,8 +45,8 @@ class Room:
 
     model: ModelShape
     device: Device
-    request: Request
-    preset: Preset
+    request: SizingRequest
+    preset: LoadPreset
     cache: CacheShape
     kv_dtype: str
     kv_bytes: int
@@ -94,7 +94,7 @@ class Room:
         return batch == 1 or self.roofline.decode(batch=batch, context=self.context).seconds <= stretch * shortest
 
 
-def room(config: object, device: Device, request: Request) -> Room:
+def room(config: object, device: Device, request: SizingRequest) -> Room:
     """The room for the model that `config` describes. Raises `ConfigError` and `RequestError`."""
     preset = presets.preset(request.preset)
     model = read(config, dtype=request.dtype, weights=request.weights)
@@ -120,7 +120,7 @@ def room(config: object, device: Device, request: Request) -> Room:
     )
 
 
-def _most_tokens(preset: Preset, roofline: Roofline | None, context: int) -> int:
+def _most_tokens(preset: LoadPreset, roofline: Roofline | None, context: int) -> int:
     """The largest step of prefill alone that the preset allows, whole multiples of 256."""
     least, most = preset.tokens
     if roofline is None:

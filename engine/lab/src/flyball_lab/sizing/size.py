@@ -11,9 +11,9 @@ from flyball_engine.model import StepModel
 from flyball_lab.sizing.devices import GIB, Device
 from flyball_lab.sizing.errors import ShortageError, SizingError
 from flyball_lab.sizing.memory import CacheShape
-from flyball_lab.sizing.presets import Preset
+from flyball_lab.sizing.presets import LoadPreset
 from flyball_lab.sizing.remedies import remedies
-from flyball_lab.sizing.request import Request
+from flyball_lab.sizing.request import SizingRequest
 from flyball_lab.sizing.roofline import Cost, Roofline
 from flyball_lab.sizing.room import Memory, Room, room
 from flyball_lab.sizing.shape import ModelShape
@@ -24,7 +24,7 @@ _SEQS_STEP: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ceilings:
+class StartSizes:
     """Start-up values. `threshold` of long prompts in tokens, 0 for none, as vLLM has it."""
 
     seqs: int
@@ -58,8 +58,8 @@ class Sizing:
     memory: Memory
     cache: CacheShape
     concurrency: float
-    preset: Preset
-    ceilings: Ceilings
+    preset: LoadPreset
+    ceilings: StartSizes
     steps: Steps | None
 
     @property
@@ -73,7 +73,7 @@ class Sizing:
         return int(self.concurrency * self.context)
 
 
-def size(config: object, device: Device, request: Request) -> Sizing:
+def size(config: object, device: Device, request: SizingRequest) -> Sizing:
     """Size the model that `config` (a parsed config.json) describes.
 
     Raises `ConfigError`, `RequestError` or `ShortageError`.
@@ -97,7 +97,7 @@ def size(config: object, device: Device, request: Request) -> Sizing:
         cache=here.cache,
         concurrency=here.concurrency(seqs),
         preset=here.preset,
-        ceilings=Ceilings(seqs=seqs, tokens=tokens, threshold=0 if share is None else int(tokens * share)),
+        ceilings=StartSizes(seqs=seqs, tokens=tokens, threshold=0 if share is None else int(tokens * share)),
         steps=None if here.roofline is None else _steps(here.roofline, context=here.context, seqs=seqs, tokens=tokens),
     )
 
@@ -118,7 +118,7 @@ def _check(here: Room, fits: Callable[..., bool]) -> None:
     )
 
 
-def _fits(config: object, device: Device, request: Request) -> bool:
+def _fits(config: object, device: Device, request: SizingRequest) -> bool:
     """One request does; not where the request cannot be had."""
     try:
         return room(config, device, request).holds(1)

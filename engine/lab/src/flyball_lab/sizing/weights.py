@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ParameterGroup:
     """`count` parameters. `shards`: most devices that can share them, None for any; beyond that they are replicated.
 
     `share`: what part of them one token multiplies.
@@ -45,14 +45,14 @@ class Part:
         return 1.0 - float((1.0 - self.share) ** tokens)
 
 
-def parts(model: ModelShape) -> tuple[Part, ...]:
+def parts(model: ModelShape) -> tuple[ParameterGroup, ...]:
     """All parameters but norms, biases and the like."""
     embedding = model.vocabulary * model.hidden
-    held = [Part(role=Role.HEAD, count=embedding)]
+    held = [ParameterGroup(role=Role.HEAD, count=embedding)]
     if not model.tied:
-        held.append(Part(role=Role.LOOKUP, count=embedding))
+        held.append(ParameterGroup(role=Role.LOOKUP, count=embedding))
     if model.positions:
-        held.append(Part(role=Role.LOOKUP, count=model.positions * model.hidden, shards=1))
+        held.append(ParameterGroup(role=Role.LOOKUP, count=model.positions * model.hidden, shards=1))
     for layer in model.layers:
         held += (*_attention(model), *_feed_forward(model, layer))
     return tuple(held)
@@ -89,32 +89,32 @@ def bytes_read(model: ModelShape, tensor_parallel: int, tokens: float) -> float:
     )
 
 
-def _attention(model: ModelShape) -> Iterator[Part]:
+def _attention(model: ModelShape) -> Iterator[ParameterGroup]:
     """Projections to queries, keys, values and back."""
     kind, hidden = model.attention, model.hidden
     if isinstance(kind, Heads):
-        yield Part(role=Role.MATRIX, count=2 * hidden * kind.query * kind.dim)
-        yield Part(role=Role.MATRIX, count=2 * hidden * kind.kv * kind.dim, shards=kind.kv)
+        yield ParameterGroup(role=Role.MATRIX, count=2 * hidden * kind.query * kind.dim)
+        yield ParameterGroup(role=Role.MATRIX, count=2 * hidden * kind.kv * kind.dim, shards=kind.kv)
         return
     keys = kind.nope + kind.rope
-    yield Part(role=Role.MATRIX, count=hidden * (kind.rank + kind.rope), shards=1)
-    yield Part(role=Role.MATRIX, count=kind.query * kind.rank * (kind.nope + kind.value))
-    yield Part(role=Role.MATRIX, count=kind.query * kind.value * hidden)
+    yield ParameterGroup(role=Role.MATRIX, count=hidden * (kind.rank + kind.rope), shards=1)
+    yield ParameterGroup(role=Role.MATRIX, count=kind.query * kind.rank * (kind.nope + kind.value))
+    yield ParameterGroup(role=Role.MATRIX, count=kind.query * kind.value * hidden)
     if kind.query_rank is None:
-        yield Part(role=Role.MATRIX, count=hidden * kind.query * keys)
+        yield ParameterGroup(role=Role.MATRIX, count=hidden * kind.query * keys)
         return
-    yield Part(role=Role.MATRIX, count=hidden * kind.query_rank, shards=1)
-    yield Part(role=Role.MATRIX, count=kind.query_rank * kind.query * keys)
+    yield ParameterGroup(role=Role.MATRIX, count=hidden * kind.query_rank, shards=1)
+    yield ParameterGroup(role=Role.MATRIX, count=kind.query_rank * kind.query * keys)
 
 
-def _feed_forward(model: ModelShape, layer: Layer) -> Iterator[Part]:
+def _feed_forward(model: ModelShape, layer: Layer) -> Iterator[ParameterGroup]:
     matrices = 3 if model.gated else 2
     experts = layer.experts
     if experts is None:
-        yield Part(role=Role.MATRIX, count=matrices * model.hidden * model.width)
+        yield ParameterGroup(role=Role.MATRIX, count=matrices * model.hidden * model.width)
         return
-    yield Part(role=Role.ROUTER, count=model.hidden * experts.count, shards=1)
+    yield ParameterGroup(role=Role.ROUTER, count=model.hidden * experts.count, shards=1)
     each = matrices * model.hidden * experts.width
-    yield Part(role=Role.EXPERTS, count=experts.count * each, share=experts.chosen / experts.count)
+    yield ParameterGroup(role=Role.EXPERTS, count=experts.count * each, share=experts.chosen / experts.count)
     if experts.shared:
-        yield Part(role=Role.MATRIX, count=matrices * model.hidden * experts.shared)
+        yield ParameterGroup(role=Role.MATRIX, count=matrices * model.hidden * experts.shared)

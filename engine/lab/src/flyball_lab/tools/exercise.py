@@ -42,7 +42,7 @@ DRAFTS: Final = '--speculative-config={"method": "ngram", "num_speculative_token
 
 
 @dataclass(frozen=True)
-class Part:
+class ExercisePart:
     """One engine and what is measured on it: the engine's arguments, and those of `flyball-bench run`."""
 
     engine: tuple[str, ...]
@@ -51,25 +51,27 @@ class Part:
 
 
 PARTS: Final = {
-    "uniform": Part(SLOTS, (*ANSWERS, BATCHES, "--workloads=uniform", "--strategies=all")),
-    "mixed": Part(SLOTS, (*SHORT, BATCHES, "--workloads=mixed", "--strategies=all")),
-    "queue": Part(SLOTS, (*SHORT, "--concurrency=64", "--workloads=mixed", "--strategies=all", "--batch-size=16")),
-    "chunks": Part(
+    "uniform": ExercisePart(SLOTS, (*ANSWERS, BATCHES, "--workloads=uniform", "--strategies=all")),
+    "mixed": ExercisePart(SLOTS, (*SHORT, BATCHES, "--workloads=mixed", "--strategies=all")),
+    "queue": ExercisePart(
+        SLOTS, (*SHORT, "--concurrency=64", "--workloads=mixed", "--strategies=all", "--batch-size=16")
+    ),
+    "chunks": ExercisePart(
         (*SLOTS, "--max-num-batched-tokens=256"), (*LONG, BATCHES, "--label=chunked prefill, 256 tokens a step")
     ),
-    "whole": Part(
+    "whole": ExercisePart(
         (*SLOTS, "--max-num-batched-tokens=4096", "--no-enable-chunked-prefill"),
         (*LONG, BATCHES, "--label=no chunked prefill"),
     ),
-    "prefix": Part((*SLOTS, "--enable-prefix-caching"), (*ALIKE, BATCHES, "--label=prefix caching")),
-    "no-prefix": Part((*SLOTS, "--no-enable-prefix-caching"), (*ALIKE, BATCHES, "--label=no prefix caching")),
-    "padded": Part(
+    "prefix": ExercisePart((*SLOTS, "--enable-prefix-caching"), (*ALIKE, BATCHES, "--label=prefix caching")),
+    "no-prefix": ExercisePart((*SLOTS, "--no-enable-prefix-caching"), (*ALIKE, BATCHES, "--label=no prefix caching")),
+    "padded": ExercisePart(
         SLOTS,
         (*SHORT, BATCHES, "--workloads=mixed", "--strategies=Static,Dynamic,Bucketed", "--label=padded engine"),
         kind="the padded engine",
     ),
-    "plain": Part(SLOTS, (*SHORT, BATCHES, "--workloads=uniform", "--label=no speculation")),
-    "ngram": Part((*SLOTS, DRAFTS), (*SHORT, BATCHES, "--workloads=uniform", "--label=ngram, 3 drafts")),
+    "plain": ExercisePart(SLOTS, (*SHORT, BATCHES, "--workloads=uniform", "--label=no speculation")),
+    "ngram": ExercisePart((*SLOTS, DRAFTS), (*SHORT, BATCHES, "--workloads=uniform", "--label=ngram, 3 drafts")),
 }
 
 
@@ -111,7 +113,7 @@ def measure(name: str, out: Path) -> int:
         return bench(["run", *where, *how, *part.bench])
 
 
-def _engine(part: Part, python: str, folder: Path, model: Path) -> AbstractContextManager[VllmServer]:
+def _engine(part: ExercisePart, python: str, folder: Path, model: Path) -> AbstractContextManager[VllmServer]:
     if part.kind == "vLLM":
         plugin = make_plugin(folder / "plugin")
         return started(python, folder, model=model, plugin=plugin, owned=part.engine, port=PORT)

@@ -23,7 +23,7 @@ from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.virtual import run
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.tuning.observe.signals import Missing, Observation, Outcome, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, Observation, Signals, Unobserved
 from flyball_operator.tuning.tunables import TUNABLES
 
 TICK: Final = 5.0
@@ -140,7 +140,7 @@ def met(seconds: float, met: float, violated: float) -> list[Object]:
     """Ticks of a calm load with so many requests that met and violated the time per output token asked for."""
     at = 1000.0
     asked = ObjectiveSpec(metric=Metric.TIME_PER_OUTPUT_TOKEN, threshold_seconds=0.06)
-    outcomes = {asked.id: Outcome(met, violated)}
+    outcomes = {asked.id: ObjectiveCounts(met, violated)}
     return [tick(replace(signals(at), outcomes=outcomes), outcomes, at)] * int(seconds / TICK)
 
 

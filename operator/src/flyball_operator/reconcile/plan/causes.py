@@ -172,8 +172,8 @@ def _of_pod(pod: Object, held: frozenset[str]) -> Iterator[Cause]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
             if not container.get("ready"):
-                told = f"{where}, container {container.get('name')}"
-                yield from _of_container(container, told, may_end=kind == "initContainerStatuses")
+                place = f"{where}, container {container.get('name')}"
+                yield from _of_container(container, place, may_end=kind == "initContainerStatuses")
 
 
 def _of_container(container: Mapping[str, Any], where: str, *, may_end: bool) -> Iterator[Cause]:
@@ -197,8 +197,8 @@ def _of_end(ended: Mapping[str, Any], where: str, restarts: int) -> Cause:
         return _cause(CauseReason.OUT_OF_MEMORY, where, f"killed at its memory limit; {facts}")
     if code == _TERMINATED:
         # Not of its own: its last lines, if any, are about something else.
-        told = "ended by the kubelet, as one that was not ready within spec.rollout.startupTimeout"
-        return _cause(CauseReason.NOT_READY_IN_TIME, where, f"{told}; {facts}")
+        why = "ended by the kubelet, as one that was not ready within spec.rollout.startupTimeout"
+        return _cause(CauseReason.NOT_READY_IN_TIME, where, f"{why}; {facts}")
     words = _last_words(message) or (ended.get("reason", "no reason") if code else _ENDED_WELL)
     return _cause(CauseReason.ENGINE_FAILED, where, f"{facts}: {words}")
 

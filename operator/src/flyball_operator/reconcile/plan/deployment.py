@@ -14,13 +14,13 @@ from flyball_operator.reconcile.plan.history import to_annotations
 from flyball_operator.reconcile.plan.labels import owned, selector
 from flyball_operator.reconcile.plan.objects import Kind, Object
 from flyball_operator.reconcile.plan.pod import startup_seconds
-from flyball_operator.reconcile.plan.rollout import Rollout
+from flyball_operator.reconcile.plan.rollout import RolloutDecision
 
 #: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
 PROGRESS_MARGIN: Final = 30
 
 
-def render(service: InferenceService, rollout: Rollout, live: Object | None) -> Object:
+def render(service: InferenceService, rollout: RolloutDecision, live: Object | None) -> Object:
     """The Deployment with this pod template.
 
     The size of `live`, the one there is, is kept where the spec names none.

@@ -25,7 +25,7 @@ from flyball_operator.reconcile.plan.objects import (
     name,
     uid,
 )
-from flyball_operator.reconcile.plan.rollout import Rollout, decide
+from flyball_operator.reconcile.plan.rollout import RolloutDecision, decide
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Seconds until a look at something that tells nobody when it changes: a foreign object, or garbage collection.
@@ -66,7 +66,7 @@ def _patience(verdict: Acceptance) -> float | None:
             return None
 
 
-def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: Rollout) -> Iterator[Intent]:
+def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecision) -> Iterator[Intent]:
     meta = wanted.metadata
     live = snapshot.objects
     if rollout.current.live is None:
@@ -116,7 +116,7 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
     return Claim(kind, name(live), patch)
 
 
-def _with_status(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None, so_far: Plan) -> Plan:
+def _with_status(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None, so_far: Plan) -> Plan:
     wanted = status.render(snapshot, verdict, rollout)
     change = status.difference(snapshot, wanted)
     if not change.any:

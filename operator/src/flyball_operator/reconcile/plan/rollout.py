@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutDecision:
     """The decision. `target` is the revision whose template the Deployment shall have; `current` the one asked for.
 
     `kept` are all revisions there are, `outdated` says that this operator would render the current one otherwise.
@@ -48,7 +48,7 @@ class Rollout:
     outdated: bool
 
 
-def decide(service: InferenceService, snapshot: Snapshot) -> Rollout:
+def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     """Choose the target from what is asked for, what was kept, and what became of it."""
     deployment = snapshot.own(Kind.DEPLOYMENT)
     spec_hash = revision.spec_hash(service)
@@ -61,7 +61,7 @@ def decide(service: InferenceService, snapshot: Snapshot) -> Rollout:
     judged = _judge(so_far, deployment, cause, has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
     target = back or current
-    return Rollout(
+    return RolloutDecision(
         current=current,
         target=target,
         kept=tuple(kept.values()),

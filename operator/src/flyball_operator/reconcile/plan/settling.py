@@ -68,9 +68,9 @@ def patience(snapshot: Snapshot, given_up: Iterable[Apply]) -> float:
 
 def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Acceptance:
     """Names the objects, their fields, and who changes them."""
-    said = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
-    said |= {one.kind: _changed(snapshot, one) for one in given_up}
-    sentences = [said[kind] for kind in Kind if kind in said]
+    messages = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
+    messages |= {one.kind: _changed(snapshot, one) for one in given_up}
+    sentences = [messages[kind] for kind in Kind if kind in messages]
     sentences.append("Exempt the object, or ask for the same in the spec.")
     again = format_duration(snapshot.config.resync_seconds)
     sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
@@ -99,8 +99,10 @@ def _changers(snapshot: Snapshot, apply: Apply) -> list[str]:
 
 def _given_up(snapshot: Snapshot) -> bool:
     """Whether status says that applies have ended."""
-    told = snapshot.desire.status.conditions
-    return any((one.type, one.reason) == (ConditionType.ACCEPTED, AcceptedReason.CHANGED_BY_OTHERS) for one in told)
+    conditions = snapshot.desire.status.conditions
+    return any(
+        (one.type, one.reason) == (ConditionType.ACCEPTED, AcceptedReason.CHANGED_BY_OTHERS) for one in conditions
+    )
 
 
 def _recent(snapshot: Snapshot, apply: Apply) -> Attempt | None:

@@ -22,14 +22,14 @@ from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.intents import Event
 from flyball_operator.reconcile.plan.labels import selector_text
 from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, timestamp, uid
-from flyball_operator.reconcile.plan.rollout import Rollout, Stage
+from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Least seconds between two status writes that change no condition.
 QUIET_SECONDS: Final = 60.0
 
 
-class Reason(StrEnum):
+class ReconcileReason(StrEnum):
     """Reasons of the reconciler's conditions besides those of acceptance and of `CauseReason`."""
 
     ROLLING_OUT = "RollingOut"
@@ -78,12 +78,14 @@ def ready_endpoints(snapshot: Snapshot) -> int:
     )
 
 
-def claims(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None) -> dict[ConditionType, ConditionClaim]:
+def claims(
+    snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None
+) -> dict[ConditionType, ConditionClaim]:
     """What the conditions say about this snapshot."""
     accepted = ConditionClaim(verdict.accepted, verdict.reason.value, verdict.message)
     progressing = _progressing(rollout)
     available = _available(snapshot, rollout)
-    said = {
+    found = {
         ConditionType.ACCEPTED: accepted,
         ConditionType.PROGRESSING: progressing,
         ConditionType.AVAILABLE: available,
@@ -92,18 +94,20 @@ def claims(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None) -> 
     stuck = next((claim for claim in (accepted, progressing) if not claim.status), None)
     # Garbage collection ends by itself.
     if stuck is not None and verdict.reason is not AcceptedReason.EARLIER_SERVICE_LEAVING:
-        said[ConditionType.STALLED] = replace(stuck, status=True)
-    return said
+        found[ConditionType.STALLED] = replace(stuck, status=True)
+    return found
 
 
-def _progressing(rollout: Rollout | None) -> ConditionClaim:
+def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
     if rollout is None:
-        return ConditionClaim(False, Reason.NOT_ACCEPTED, "nothing is changed while the service is not accepted")
+        return ConditionClaim(
+            False, ReconcileReason.NOT_ACCEPTED, "nothing is changed while the service is not accepted"
+        )
     detail = f"{rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
     match rollout.stage:
         case Stage.ROLLED_BACK:
             advice = "the last good pod template is back; change the spec to try again"
-            return ConditionClaim(False, Reason.ROLLED_BACK, f"{detail}; {advice}")
+            return ConditionClaim(False, ReconcileReason.ROLLED_BACK, f"{detail}; {advice}")
         case Stage.FAILED if rollout.cause is not None:
             return ConditionClaim(
                 False, rollout.cause.reason, f"{rollout.cause.message}; there is no earlier good generation"
@@ -111,34 +115,36 @@ def _progressing(rollout: Rollout | None) -> ConditionClaim:
         case Stage.FAILED:
             return ConditionClaim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
         case Stage.COMPLETE:
-            return ConditionClaim(True, Reason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
+            return ConditionClaim(
+                True, ReconcileReason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for"
+            )
         case Stage.ROLLING:
             return ConditionClaim(
-                True, Reason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
+                True, ReconcileReason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
             )
 
 
-def _available(snapshot: Snapshot, rollout: Rollout | None) -> ConditionClaim:
+def _available(snapshot: Snapshot, rollout: RolloutDecision | None) -> ConditionClaim:
     if ready_endpoints(snapshot):
         return _served(snapshot)
     if _wanted(snapshot) == 0:
-        return ConditionClaim(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+        return ConditionClaim(False, ReconcileReason.SCALED_TO_ZERO, "spec.replicas is 0")
     if rollout is not None and rollout.outage is not None:
         return ConditionClaim(False, rollout.outage.reason, rollout.outage.message)
-    return ConditionClaim(False, Reason.NO_READY_ENDPOINT, "no pod serves")
+    return ConditionClaim(False, ReconcileReason.NO_READY_ENDPOINT, "no pod serves")
 
 
 def _served(snapshot: Snapshot) -> ConditionClaim:
     """Whose pods serve. Endpoints do not say; a Ready pod's template does."""
     wanted, ready = snapshot.desire.service, ready_templates(snapshot.pods)
     if not ready or (wanted is not None and revision.spec_hash(wanted) in ready):
-        return ConditionClaim(True, Reason.ENDPOINTS_READY, "at least one pod serves")
+        return ConditionClaim(True, ReconcileReason.ENDPOINTS_READY, "at least one pod serves")
     kept = (found for item in snapshot.revisions if (found := revision.read(item)) is not None)
     numbers = sorted(found.number for found in kept if found.spec_hash in ready)
     serving = f"revision {', '.join(map(str, numbers))} serves" if numbers else "an earlier revision serves"
     generation = snapshot.desire.meta.generation
     message = f"{serving}, not what generation {generation} asks for (kubectl get controllerrevisions lists revisions)"
-    return ConditionClaim(True, Reason.EARLIER_REVISION_SERVES, message)
+    return ConditionClaim(True, ReconcileReason.EARLIER_REVISION_SERVES, message)
 
 
 def _wanted(snapshot: Snapshot) -> int | None:
@@ -148,24 +154,26 @@ def _wanted(snapshot: Snapshot) -> int | None:
 
 
 def _ready(
-    snapshot: Snapshot, rollout: Rollout | None, progressing: ConditionClaim, available: ConditionClaim
+    snapshot: Snapshot, rollout: RolloutDecision | None, progressing: ConditionClaim, available: ConditionClaim
 ) -> ConditionClaim:
     if rollout is None or rollout.stage is not Stage.COMPLETE:
         return replace(progressing, status=False)
     wanted = _wanted(snapshot)
     if rollout.full and wanted == 0:
-        return ConditionClaim(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, and no pod is left")
+        return ConditionClaim(True, ReconcileReason.SCALED_TO_ZERO, "spec.replicas is 0, and no pod is left")
     if not available.status:
         return available
     if not rollout.full:
         counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
         detail = f": {rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
         message = f"{counts.get('readyReplicas', 0)} of {wanted} replicas are ready{detail}"
-        return ConditionClaim(False, Reason.REPLICAS_NOT_READY, message)
-    return ConditionClaim(True, Reason.SERVING, "as many pods as asked for serve, all with the template asked for")
+        return ConditionClaim(False, ReconcileReason.REPLICAS_NOT_READY, message)
+    return ConditionClaim(
+        True, ReconcileReason.SERVING, "as many pods as asked for serve, all with the template asked for"
+    )
 
 
-def render(snapshot: Snapshot, verdict: Acceptance, rollout: Rollout | None) -> Object:
+def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None) -> Object:
     """The reconciler's whole part of the status."""
     meta = snapshot.desire.meta
     counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
@@ -250,15 +258,18 @@ def transitions(snapshot: Snapshot, wanted: Object) -> Iterator[tuple[Condition 
 
 def events(snapshot: Snapshot, wanted: Object) -> tuple[Event, ...]:
     """What users are told: transitions only, and none that merely follows from another."""
-    told = []
+    transitioned = []
     for before, item in transitions(snapshot, wanted):
         good = item["status"] == "True"
         available = before is not None and before.status == "True"
-        derived = item["type"] in (ConditionType.READY, ConditionType.STALLED) or item["reason"] == Reason.NOT_ACCEPTED
+        derived = (
+            item["type"] in (ConditionType.READY, ConditionType.STALLED)
+            or item["reason"] == ReconcileReason.NOT_ACCEPTED
+        )
         # Not yet, or still, whosever pods they are.
         same = item["type"] == ConditionType.AVAILABLE and good == available
         if not (derived or same):
             reason = str(item["reason"]) if item["reason"] != item["type"] else str(item["type"])
             warned = not good or reason == AcceptedReason.UNKNOWN_ANNOTATION
-            told.append(Event("Warning" if warned else "Normal", reason, item["message"]))
-    return tuple(told)
+            transitioned.append(Event("Warning" if warned else "Normal", reason, item["message"]))
+    return tuple(transitioned)

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.filters.canary import Canary, Ended, is_due
+from flyball_operator.tuning.filters.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.policy import Policy
 
 
 class CanaryRollout:
-    """The memory of one service. `vetted`: its engines have run under a policy of the model that is trusted now.
+    """The memory of one service. `verified`: its engines have run under a policy of the model that is trusted now.
 
     `failure`: why the last trial failed, until that is undone.
     """
 
-    def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], *, vetted: bool) -> None:
+    def __init__(self, engine_pods: EnginePods, clock: Callable[[], float], *, verified: bool) -> None:
         self._engine_pods = engine_pods
         self._clock = clock
-        self._vetted = vetted
+        self._verified = verified
         self._canary: Canary | None = None
         self.failure = ""
 
@@ -41,15 +41,15 @@ class CanaryRollout:
 
         `left` is what they run under; `trusted` whether decisions rest on the model.
         """
-        due = is_due(live=live, trusted=trusted, vetted=self._vetted, pods=self._engine_pods.ready)
+        due = is_due(live=live, trusted=trusted, verified=self._verified, pods=self._engine_pods.ready)
         first = self._engine_pods.busiest() if due else None
         if first is not None:
             self._engine_pods.alone = (first.uid, before)
             self._canary = Canary(pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted)
 
-    def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[Canary, Ended] | None:
+    def check(self, setpoint: Setpoint, *, trusted: bool) -> tuple[Canary, CanaryResult] | None:
         """The trial, and how it ended, if it did just now. If it failed, the others keep what they have until `end`."""
-        self._vetted = self._vetted and trusted
+        self._verified = self._verified and trusted
         if self._canary is None:
             return None
         canary, found = (
@@ -62,12 +62,12 @@ class CanaryRollout:
         self.stop()
         if not found.why:
             self.end()
-        self._vetted = canary.trusted and trusted and not found.why
+        self._verified = canary.trusted and trusted and not found.why
         return canary, found
 
     def accept(self, *, trusted: bool) -> None:
         """All pods were given a policy at once: there is nothing left to try of a model that is trusted."""
-        self._vetted = self._vetted or trusted
+        self._verified = self._verified or trusted
 
     def resume(self, tuning: TuningStatus) -> None:
         """Go on with what a pause left under the last leader: one pod at most has what status says, the others keep."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
-from flyball_operator.engines.errors import BadAnswerError, EngineError, RefusedError, UnreachableError
-from flyball_operator.tuning.observe.stall import Stall
+from flyball_operator.engines.errors import BadAnswerError, EngineError, SetpointRefusedError, UnreachableError
+from flyball_operator.tuning.observe.stall import AdmissionStall
 from flyball_operator.tuning.report.conditions import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
@@ -34,10 +34,10 @@ class EngineHandle:
     contested: Generation | None = None
     unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
-    stalls: dict[int, Stall] = field(default_factory=dict)
+    stalls: dict[int, AdmissionStall] = field(default_factory=dict)
 
     @property
-    def stuck(self) -> list[Stall]:
+    def stuck(self) -> list[AdmissionStall]:
         """Of its cores that let nobody in."""
         return [found for found in self.stalls.values() if found.stuck]
 
@@ -78,19 +78,19 @@ def claimed(handle: EngineHandle) -> Generation | None:
         accepted = handle.read_back.accepted
         found += [core.applied for core in handle.read_back.cores]
         found.append(generation_of(accepted) if accepted is not None else None)
-    if isinstance(handle.problem, RefusedError):
+    if isinstance(handle.problem, SetpointRefusedError):
         found.append(handle.problem.applied)
     return max((number for number in found if number is not None), key=Generation.order, default=None)
 
 
 def is_contested(problem: EngineError | None) -> bool:
     """Whether an engine says that it has another body under our number."""
-    return isinstance(problem, RefusedError) and problem.refusal is Refusal.CONFLICT
+    return isinstance(problem, SetpointRefusedError) and problem.refusal is Refusal.CONFLICT
 
 
 def is_unknown(problem: EngineError, knob: AnyKnob) -> bool:
     """Whether an engine refused a setpoint since its contract does not have this field."""
-    refused = isinstance(problem, RefusedError) and problem.refusal is Refusal.INVALID
+    refused = isinstance(problem, SetpointRefusedError) and problem.refusal is Refusal.INVALID
     return refused and f"{knob.value}: Extra inputs are not permitted" in str(problem)
 
 
@@ -98,6 +98,6 @@ def reason_of(problem: EngineError) -> Reason:
     """What a condition says of an answer that was none."""
     if isinstance(problem, UnreachableError | BadAnswerError):
         return Reason.UNREACHABLE
-    if isinstance(problem, RefusedError) and problem.refusal is Refusal.UNSUPPORTED:
+    if isinstance(problem, SetpointRefusedError) and problem.refusal is Refusal.UNSUPPORTED:
         return Reason.UNSUPPORTED
     return Reason.PUSH_FAILED

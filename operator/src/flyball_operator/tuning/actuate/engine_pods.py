@@ -31,7 +31,7 @@ from flyball_operator.engines.client import Acknowledged, Address, Answer, Engin
 from flyball_operator.engines.errors import (
     EngineError,
     NotLeadingError,
-    RefusedError,
+    SetpointRefusedError,
 )
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
@@ -158,9 +158,9 @@ class EnginePods:
         found: dict[str, float] = {}
         for uid, handle in self._handles.items():
             cores = handle.read_back.cores if handle.read_back is not None else ()
-            told = [core.local_bias for core in cores if core.local_bias is not None]
-            if told:
-                found[self._ready[uid].name] = sum(told) / len(told)
+            biases = [core.local_bias for core in cores if core.local_bias is not None]
+            if biases:
+                found[self._ready[uid].name] = sum(biases) / len(biases)
         return found
 
     def stuck(self) -> str | None:
@@ -237,7 +237,7 @@ class EnginePods:
     def _doubted(self, handle: EngineHandle) -> str:
         """What is wrong with the numbers that a pod answers with, empty if nothing is."""
         found = claimed(handle)
-        return self.reach().said(found) if found is not None else ""
+        return self.reach().message(found) if found is not None else ""
 
     def overtaken(self, live: Setpoint) -> bool:
         """Whether an engine holds numbers that order above these and can be, or another body under them.
@@ -257,8 +257,8 @@ class EnginePods:
             name = self._ready[uid].name
             if handle.read_back is not None and not handle.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif said := self._doubted(handle):
-                found.append((Reason.UNEXPLAINED, f"{name}: {said}"))
+            elif doubt := self._doubted(handle):
+                found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
                 found.append((reason_of(handle.problem), f"{name}: {handle.problem}"))
             if clamps := thrown_out(handle):
@@ -285,44 +285,44 @@ class EnginePods:
 
     async def push(self, setpoint: Setpoint) -> None:
         """Write the setpoint to every Ready pod that does not hold it, and is to."""
-        told = self._told(setpoint)
-        due = [uid for uid, given in told.items() if self._handles[uid].holds != generation_of(given)]
-        await self._talk(due, lambda there: self._write(there, told[there.key]))
+        targets = self._targets(setpoint)
+        due = [uid for uid, given in targets.items() if self._handles[uid].holds != generation_of(given)]
+        await self._talk(due, lambda there: self._write(there, targets[there.key]))
 
     def to_be_kept(self, setpoint: Setpoint) -> bool:
         """Whether some pod is to be written to, or read back."""
-        now, told = self.clock(), self._told(setpoint)
-        return bool(self._to_verify(told, now) or self._to_write(told, now))
+        now, targets = self.clock(), self._targets(setpoint)
+        return bool(self._to_verify(targets, now) or self._to_write(targets, now))
 
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
         now = self.clock()
-        await self._talk(self._to_verify(self._told(setpoint), now), self._read)
+        await self._talk(self._to_verify(self._targets(setpoint), now), self._read)
         # Anew: pods come and go while others answer.
-        told = self._told(setpoint)
-        await self._talk(self._to_write(told, now), lambda there: self._write(there, told[there.key]))
+        targets = self._targets(setpoint)
+        await self._talk(self._to_write(targets, now), lambda there: self._write(there, targets[there.key]))
 
-    def _to_verify(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
-        """Pods that hold what they were told, and are to be read back."""
-        due = [uid for uid in told if now >= self._verify_at(uid)]
-        return [uid for uid in due if self._handles[uid].holds == generation_of(told[uid])]
+    def _to_verify(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
+        """Pods that hold what they shall, and are to be read back."""
+        due = [uid for uid in targets if now >= self._verify_at(uid)]
+        return [uid for uid in due if self._handles[uid].holds == generation_of(targets[uid])]
 
-    def _to_write(self, told: Mapping[str, Setpoint], now: float) -> list[str]:
+    def _to_write(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that are to be written to."""
-        return [uid for uid, given in told.items() if self._is_due(self._handles[uid], given, now)]
+        return [uid for uid, given in targets.items() if self._is_due(self._handles[uid], given, now)]
 
     def _is_due(self, handle: EngineHandle, given: Setpoint, now: float) -> bool:
         """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
         renew_at = handle.written_at + given.expires_seconds * RENEW_SHARE
         return now >= handle.retry_at and (handle.holds != generation_of(given) or now >= renew_at)
 
-    def _told(self, setpoint: Setpoint) -> dict[str, Setpoint]:
+    def _targets(self, setpoint: Setpoint) -> dict[str, Setpoint]:
         """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
         if self.alone is None:
             return dict.fromkeys(self._handles, setpoint)
         first, others = self.alone
-        told = {uid: setpoint if uid == first else others for uid in self._handles}
-        return {uid: given for uid, given in told.items() if given is not None}
+        targets = {uid: setpoint if uid == first else others for uid in self._handles}
+        return {uid: given for uid, given in targets.items() if given is not None}
 
     def _verify_at(self, uid: str) -> float:
         """When a pod that has confirmed is read back again."""
@@ -355,13 +355,13 @@ class EnginePods:
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
-        told = setpoint
+        sent = setpoint
         if handle is not None and handle.read_back is not None and not handle.read_back.governed:
             # It would refuse the whole; what is counted of its requests it can be told.
             nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
-            told = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
-        answer = await self.client.timed(address, lambda there: self.client.write(there, told))
+            sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
+        answer = await self.client.timed(address, lambda there: self.client.write(there, sent))
         self._heard(address.key, handle, answer)
         if handle is None:
             return
@@ -374,12 +374,12 @@ class EnginePods:
             handle.retry_at, handle.wait = now + handle.wait, min(LARGEST_WAIT, 2 * handle.wait)
             self.on_failed(answer)
             if is_contested(answer):
-                handle.contested = handle.contested or generation_of(told)
-            if told.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
+                handle.contested = handle.contested or generation_of(sent)
+            if sent.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
                 handle.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
-            if told.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
+            if sent.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
                 handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
-            if isinstance(answer, RefusedError) and answer.refusal is Refusal.UNSUPPORTED:
+            if isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 

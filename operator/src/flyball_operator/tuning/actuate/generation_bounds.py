@@ -22,7 +22,7 @@ from flyball_engine.contract import Generation
 
 #: Leaders in a row, at most, that wrote no status. A Lease made anew begins so far above the last epoch that any status
 #: has, and the epoch is raised by no more to order above an engine.
-UNTOLD_LEADERS: Final = 1000
+UNRECORDED_LEADERS: Final = 1000
 #: The largest epoch in a status that is believed. The Lease counts to 2³¹ - 1: at one leader every two seconds, or one
 #: raise of 1000 an hour, the other half of that lasts for decades.
 LARGEST_EPOCH: Final = 2**30
@@ -43,24 +43,24 @@ class Unexplained(StrEnum):
 class GenerationBounds:
     """How far the numbers of one service can have got.
 
-    `epoch`: that of the Lease we hold, 0 before we ever did. `told`: the highest that the service's status names.
+    `epoch`: that of the Lease we hold, 0 before we ever did. `recorded`: the highest that the service's status names.
     `given`: the highest generation that was given to its engines since we lead.
     """
 
     epoch: int
-    told: int
+    recorded: int
     given: int
 
     @property
     def fenced(self) -> bool:
         """Whether status names a newer leader."""
-        return self.told > self.epoch > 0
+        return self.recorded > self.epoch > 0
 
     def doubt(self, claimed: Generation) -> Unexplained | None:
         """Why these numbers cannot be, None if they can, or nothing is known of ours."""
         if not self.epoch:
             return None
-        if claimed.epoch > max(self.epoch, self.told):
+        if claimed.epoch > max(self.epoch, self.recorded):
             return Unexplained.EPOCH_AHEAD
         if claimed.epoch == self.epoch and claimed.generation > self.given:
             return Unexplained.GENERATION_AHEAD
@@ -68,14 +68,14 @@ class GenerationBounds:
 
     def remedy(self, claimed: Generation) -> int | None:
         """The epoch that ours must be above to order above these numbers; None where that is too far to go."""
-        return claimed.epoch if claimed.epoch - self.epoch <= UNTOLD_LEADERS else None
+        return claimed.epoch if claimed.epoch - self.epoch <= UNRECORDED_LEADERS else None
 
-    def said(self, claimed: Generation) -> str:
+    def message(self, claimed: Generation) -> str:
         """What is wrong with these numbers and what is done, for people; empty if nothing is."""
         doubt = self.doubt(claimed)
         if doubt is None:
             return ""
-        wrong, ours = f"epoch {claimed.epoch}", f"no leader had one above {max(self.epoch, self.told)}"
+        wrong, ours = f"epoch {claimed.epoch}", f"no leader had one above {max(self.epoch, self.recorded)}"
         if doubt is Unexplained.GENERATION_AHEAD:
             wrong, ours = f"generation {claimed.generation} of {wrong}", f"the last one given is {self.given}"
         mends = "A new epoch is taken, once an hour at most. " if self.remedy(claimed) is not None else ""

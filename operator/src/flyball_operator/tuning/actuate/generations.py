@@ -33,7 +33,9 @@ class Generations:
 
     def reach(self, status: InferenceServiceStatus) -> GenerationBounds:
         """How far numbers can have got by now."""
-        return GenerationBounds(epoch=self.epoch, told=max(status.epoch, status.tuning.epoch), given=self.generation)
+        return GenerationBounds(
+            epoch=self.epoch, recorded=max(status.epoch, status.tuning.epoch), given=self.generation
+        )
 
     def advance(self) -> tuple[int, int, bool]:
         """Take the next number. Returns what to give to `restore` if it cannot be written."""

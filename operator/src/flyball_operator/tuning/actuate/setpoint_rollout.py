@@ -75,10 +75,10 @@ class SetpointRollout:
             if context.may_act:
                 await self._engine_pods.push(context.setpoint)
             return ""
-        context.state, said = undone(context.state, canary, ended, now)
-        self._canary.failure = said
-        await context.post("Warning", "CanaryFailed", said)
-        return said
+        context.state, message = undone(context.state, canary, ended, now)
+        self._canary.failure = message
+        await context.post("Warning", "CanaryFailed", message)
+        return message
 
     async def follow(self, decision: Decision, before: TuningState, *, at_once: bool) -> None:
         """Make live what should be. `before` is the state that was decided from. `at_once`: in all pods."""

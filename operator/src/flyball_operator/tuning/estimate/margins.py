@@ -13,7 +13,7 @@ from typing import Final
 
 from flyball_engine.contract import Metric
 from flyball_operator.tuning.control_input import Margins, Workload
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
 
 _NORMAL: Final = NormalDist()
@@ -24,7 +24,7 @@ def margins() -> Margins:
     return Margins(token=TUNABLES.token_margin, first_token=TUNABLES.first_token_margin)
 
 
-def scattered(margins: Margins, objectives: tuple[Objective, ...], workload: Workload) -> Margins:
+def scattered(margins: Margins, objectives: tuple[LatencyObjective, ...], workload: Workload) -> Margins:
     """The margins, narrowed for speculation: so that all but the allowed share of answers keep their token time.
 
     A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.

@@ -50,7 +50,7 @@ class Doubt(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class CellMeans:
     """Means over the steps of one cell in one window. `weight` is 0…1, `at` Unix seconds."""
 
     at: float
@@ -104,7 +104,7 @@ class StepTimeEstimator:
     `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
     """
 
-    rows: Mapping[CellKey, tuple[Row, ...]] = field(default_factory=dict)
+    rows: Mapping[CellKey, tuple[CellMeans, ...]] = field(default_factory=dict)
     prior: StepModel | None = None
     proven: bool = False
     fit: Fit | None = None
@@ -144,7 +144,7 @@ def _use(step_time: StepTimeEstimator) -> int:
     return 1 if step_time.model is None else 2
 
 
-def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Row], at: float) -> StepTimeEstimator:
+def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, CellMeans], at: float) -> StepTimeEstimator:
     watched = _watch(step_time, list(fresh.values()), at)
     rows = {key: (*watched.rows.get(key, ()), row)[-TUNABLES.rows_per_cell :] for key, row in fresh.items()}
     seen = watched.steps + sum(row.steps for row in fresh.values())
@@ -173,7 +173,7 @@ def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
     return replace(step_time, rows=latest, prior=None, proven=False, fit=None, forgotten=step_time.forgotten + 1)
 
 
-def _since(rows: Mapping[CellKey, tuple[Row, ...]], since: float) -> dict[CellKey, tuple[Row, ...]]:
+def _since(rows: Mapping[CellKey, tuple[CellMeans, ...]], since: float) -> dict[CellKey, tuple[CellMeans, ...]]:
     kept = {key: tuple(row for row in cell if row.at >= since) for key, cell in rows.items()}
     return {key: cell for key, cell in kept.items() if cell}
 
@@ -184,14 +184,14 @@ def resume(model: StepModel, *, error: float, steps: int, reach: int) -> StepTim
     return StepTimeEstimator(prior=model, proven=True, fit=fit, steps=steps)
 
 
-def first_guess(rows: Sequence[Row]) -> StepModel:
+def first_guess(rows: Sequence[CellMeans]) -> StepModel:
     """A weak prior out of the first rows: half of the fastest step is fixed cost, the rest is paid by the token."""
     fixed = min(row.seconds for row in rows) / 2
     rate = float(np.median([max(0.0, row.seconds - fixed) / row.tokens for row in rows]))
     return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
 
 
-def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
+def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
     """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
     if sums.steps < 1 or not 0 < sums.tokens / sums.steps <= 2 * key.bucket:
         return None
@@ -199,7 +199,7 @@ def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
     if not SHORTEST_STEP <= mean <= LONGEST_STEP or sums.decodes > 1.01 * sums.tokens:
         return None
     scatter = max(0.0, sums.seconds_squared / sums.steps / mean**2 - 1.0)
-    return Row(
+    return CellMeans(
         at=at,
         steps=sums.steps,
         weight=sums.steps / (sums.steps + 10.0) / (1.0 + scatter),
@@ -215,7 +215,7 @@ def _row(key: CellKey, sums: Sums, at: float) -> Row | None:
 class _Table:
     """Rows as columns: made once, used for each κ."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[CellMeans]) -> None:
         named = (
             (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.kv_tokens, row.mixed)
             for row in rows
@@ -259,7 +259,7 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
     return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, d=d, kappa=kappa)
 
 
-def _fit(rows: Sequence[Row], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
+def _fit(rows: Sequence[CellMeans], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
     kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
     pull, table = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull, _Table(rows)
     fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=step_time.proven)}
@@ -276,7 +276,7 @@ def _fit(rows: Sequence[Row], prior: StepModel, step_time: StepTimeEstimator) ->
     return replace(fit, doubt=_doubt(fit, rows, proven=step_time.proven))
 
 
-def _kappas(rows: Sequence[Row], kept: int, *, proven: bool) -> list[int]:
+def _kappas(rows: Sequence[CellMeans], kept: int, *, proven: bool) -> list[int]:
     """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use or once proven."""
     sizes = sorted({2 ** math.ceil(math.log2(max(1.0, row.tokens))) for row in rows})
     inner = [size for size in sizes if sum(s <= size for s in sizes) >= 2 and sum(s > size for s in sizes) >= 2]
@@ -319,7 +319,7 @@ def _condition(table: _Table, kappa: int) -> float:
     return float(np.linalg.cond(seen)) if len(seen) >= seen.shape[1] else math.inf
 
 
-def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
+def _doubt(fit: Fit, rows: Sequence[CellMeans], *, proven: bool) -> Doubt | None:
     if fit.error > TUNABLES.largest_error or not fit.model.charges:
         return Doubt.LARGE_ERROR
     if proven:
@@ -334,7 +334,7 @@ def _doubt(fit: Fit, rows: Sequence[Row], *, proven: bool) -> Doubt | None:
     return Doubt.ILL_CONDITIONED if fit.condition > TUNABLES.largest_condition else None
 
 
-def _watch(step_time: StepTimeEstimator, fresh: Sequence[Row], at: float) -> StepTimeEstimator:
+def _watch(step_time: StepTimeEstimator, fresh: Sequence[CellMeans], at: float) -> StepTimeEstimator:
     """Advance the change detector; on an alarm forget what was seen before the change began."""
     if step_time.model is None or step_time.fit is None:
         return step_time

@@ -28,7 +28,7 @@ class Showing:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CanaryResult:
     """A trial that is over; `why` it failed, empty if it did not."""
 
     why: str = ""
@@ -50,30 +50,30 @@ class Canary:
     confirmed_at: float | None = None
     steps: int = 0
 
-    def after(self, showing: Showing, now: float) -> Canary | Ended:
+    def after(self, showing: Showing, now: float) -> Canary | CanaryResult:
         """The trial with what the pod shows now."""
         if not showing.ready or showing.tripped:
-            return Ended(
+            return CanaryResult(
                 f"the watchdog of {self.name} tripped" if showing.ready else f"{self.name} is not Ready any more"
             )
         if self.confirmed_at is None:
             return self._confirming(showing, now)
         if not showing.confirmed:
-            return Ended(f"{self.name} lost it")
+            return CanaryResult(f"{self.name} lost it")
         lasted, moved = now - self.confirmed_at, showing.steps > self.steps
         if lasted < (TUNABLES.canary_window if moved else TUNABLES.canary_patience):
             return self
-        return Ended(f"{self.name} made no step under it" if showing.busy and not moved else "")
+        return CanaryResult(f"{self.name} made no step under it" if showing.busy and not moved else "")
 
-    def _confirming(self, showing: Showing, now: float) -> Canary | Ended:
+    def _confirming(self, showing: Showing, now: float) -> Canary | CanaryResult:
         if showing.confirmed:
             return replace(self, confirmed_at=now, steps=showing.steps)
-        return Ended(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.canary_patience else self
+        return CanaryResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.canary_patience else self
 
 
-def is_due(*, live: bool, trusted: bool, vetted: bool, pods: int) -> bool:
-    """Whether a changed policy goes to one pod first. `vetted`: one has passed since the model is trusted."""
-    return live and pods > 1 and not (trusted and vetted)
+def is_due(*, live: bool, trusted: bool, verified: bool, pods: int) -> bool:
+    """Whether a changed policy goes to one pod first. `verified`: one has passed since the model is trusted."""
+    return live and pods > 1 and not (trusted and verified)
 
 
 def undecided(before: TuningState, after: TuningState) -> TuningState:
@@ -81,7 +81,7 @@ def undecided(before: TuningState, after: TuningState) -> TuningState:
     return replace(after, policy=before.policy, filters=before.filters)
 
 
-def undone(state: TuningState, canary: Canary, ended: Ended, now: float) -> tuple[TuningState, str]:
+def undone(state: TuningState, canary: Canary, ended: CanaryResult, now: float) -> tuple[TuningState, str]:
     """The state with the policy that the others have, held for a while, and what is said of it; `now`: Unix seconds."""
     moved = state.held(canary.before, until=now + TUNABLES.rollback_hold)
     return moved, f"{ended.why}: what it alone was given is undone, held for {TUNABLES.rollback_hold:.0f} s"

@@ -10,9 +10,9 @@ from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
     Missing,
+    ObjectiveCounts,
     Observation,
     OrderOutcome,
-    Outcome,
     Reading,
     Signals,
     StepWindow,
@@ -60,7 +60,7 @@ class SignalHistory:
         self.counts = counts
 
     @property
-    def outcomes(self) -> Mapping[str, Outcome] | Unobserved:
+    def outcomes(self) -> Mapping[str, ObjectiveCounts] | Unobserved:
         """The counts by objective id."""
         return self.counts if isinstance(self.counts, Unobserved) else self.counts.outcomes
 

@@ -128,7 +128,7 @@ class RequestLoad:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ObjectiveCounts:
     """Requests, or gaps, that met an objective and that violated it, in a window."""
 
     met: float
@@ -160,7 +160,7 @@ class Attainment:
     `outcomes`: by objective id. `order`: None where no engine counts it.
     """
 
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, ObjectiveCounts] = field(default_factory=dict)
     order: OrderOutcome | None = None
 
 
@@ -180,7 +180,7 @@ class Signals:
     cores: int
     steps: StepWindow | Unobserved
     load: RequestLoad | Unobserved
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, ObjectiveCounts]
     pods: int | None = None
     unseen: int = 0
     twice: str = ""
@@ -194,7 +194,10 @@ class Signals:
             parts += [("steps.", sums) for sums in self.steps.cells.values()]
         # A clock may be behind: an age below zero is one of nothing.
         own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
-        named = [("", own), *((prefix, vars(o)) for prefix, o in parts if isinstance(o, RequestLoad | Outcome | Sums))]
+        named = [
+            ("", own),
+            *((prefix, vars(o)) for prefix, o in parts if isinstance(o, RequestLoad | ObjectiveCounts | Sums)),
+        ]
         return next(
             (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
         )

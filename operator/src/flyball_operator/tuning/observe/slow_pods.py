@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from flyball_operator.tuning.tunables import TUNABLES
 
 
-class Event(NamedTuple):
+class PodEvent(NamedTuple):
     """An event about a service."""
 
     kind: Literal["Normal", "Warning"]
@@ -25,16 +25,16 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class SlowPod:
-    """A pod that is `factor` times as slow as its siblings since a time; `told`: for long enough to be said."""
+    """A pod that is `factor` times as slow as its siblings since a time; `confirmed`: for long enough to be named."""
 
     since: float
     factor: float
-    told: bool = False
+    confirmed: bool = False
 
 
 def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, SlowPod]:
     """At the start of a leader: the pods that status names, and their factors."""
-    return {name: SlowPod(now - TUNABLES.slow_for_seconds, factor, told=True) for name, factor in known}
+    return {name: SlowPod(now - TUNABLES.slow_for_seconds, factor, confirmed=True) for name, factor in known}
 
 
 def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: float) -> dict[str, SlowPod]:
@@ -43,29 +43,29 @@ def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: flo
     usual, least = median_low(biases.values() or [1.0]), TUNABLES.slower if len(biases) > 2 else TUNABLES.slower_of_two
     for name, bias in biases.items():
         lag, factor = before.get(name), bias / usual
-        if factor < (least * TUNABLES.no_longer_slower if lag is not None and lag.told else least):
+        if factor < (least * TUNABLES.no_longer_slower if lag is not None and lag.confirmed else least):
             continue
         lag = lag or SlowPod(now, factor)
-        shown = lag.factor if lag.told and abs(factor - lag.factor) <= TUNABLES.slow_shown_within else factor
-        found[name] = replace(lag, factor=shown, told=now - lag.since >= TUNABLES.slow_for_seconds)
+        shown = lag.factor if lag.confirmed and abs(factor - lag.factor) <= TUNABLES.slow_shown_within else factor
+        found[name] = replace(lag, factor=shown, confirmed=now - lag.since >= TUNABLES.slow_for_seconds)
     return found
 
 
-def news(before: Mapping[str, float], after: Mapping[str, float], there: Collection[str]) -> list[Event]:
+def news(before: Mapping[str, float], after: Mapping[str, float], there: Collection[str]) -> list[PodEvent]:
     """What is to be told of pods that are named now or no longer, as long as they are `there`."""
     slow = [(name, factor) for name, factor in after.items() if name not in before]
-    said = "steps take {:.1f} times as long as on its siblings"
+    message = "steps take {:.1f} times as long as on its siblings"
     return [
-        *(Event("Warning", "PodSlow", f"{name}: {said.format(factor)}") for name, factor in slow),
+        *(PodEvent("Warning", "PodSlow", f"{name}: {message.format(factor)}") for name, factor in slow),
         *(
-            Event("Normal", "PodNoLongerSlow", f"{name}: is as fast as its siblings again")
+            PodEvent("Normal", "PodNoLongerSlow", f"{name}: is as fast as its siblings again")
             for name in before
             if name in there and name not in after
         ),
     ]
 
 
-def told(lags: Mapping[str, SlowPod]) -> dict[str, float]:
+def factors(lags: Mapping[str, SlowPod]) -> dict[str, float]:
     """The factors of the pods that are to be named, the slowest first."""
     slowest = sorted(lags.items(), key=lambda item: -item[1].factor)
-    return {name: round(lag.factor, 1) for name, lag in slowest if lag.told}
+    return {name: round(lag.factor, 1) for name, lag in slowest if lag.confirmed}

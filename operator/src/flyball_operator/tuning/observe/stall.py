@@ -14,7 +14,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stall:
+class AdmissionStall:
     """A core that had requests waiting and places free at each read-back from `since` to `seen`, and let none in.
 
     `prefilled` prompt tokens and `steps` since the engine's start, as they were then; `stepping`: steps were made.
@@ -32,7 +32,7 @@ class Stall:
         return self.seen - self.since >= TUNABLES.stuck_seconds
 
 
-def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
+def observed(before: AdmissionStall | None, core: CoreState, now: float) -> AdmissionStall | None:
     """The stall with one more read-back; None where requests need not wait, or are let in."""
     places = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
@@ -42,5 +42,5 @@ def observed(before: Stall | None, core: CoreState, now: float) -> Stall | None:
     prefilled = sum(sums.prefill_tokens for sums in core.steps)
     steps = sum(sums.steps for sums in core.steps)
     if before is None or prefilled != before.prefilled:
-        return Stall(since=now, seen=now, prefilled=prefilled, steps=steps)
+        return AdmissionStall(since=now, seen=now, prefilled=prefilled, steps=steps)
     return replace(before, seen=now, stepping=steps != before.steps)

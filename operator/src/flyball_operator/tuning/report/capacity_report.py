@@ -22,7 +22,7 @@ class CapacityReport:
 
     def __init__(self, service: InferenceService, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._capacity, self._known = _said(service)
+        self._capacity, self._known = _reported(service)
         self._weighed_at, self._weighed = clock(), 0.0
 
     def edited(self) -> None:
@@ -61,15 +61,15 @@ class CapacityReport:
         """The load against what the engines carry, None where that is of another time."""
         return None if self._stale else state.balance
 
-    def replicas(self, state: TuningState, said: ConditionState) -> int | None:
+    def replicas(self, state: TuningState, verdict: ConditionState) -> int | None:
         """The replicas that are advised; None where that is of another time, or where nothing is known.
 
-        `said`: what is said of capacity beside it. While it cannot be observed the advice stands.
+        `verdict`: what is reported of capacity beside it. While it cannot be observed the advice stands.
         """
-        return None if self._stale or said.reason in _UNKNOWN else state.advised
+        return None if self._stale or verdict.reason in _UNKNOWN else state.advised
 
 
-def _said(service: InferenceService) -> tuple[str, ConditionState | None]:
+def _reported(service: InferenceService) -> tuple[str, ConditionState | None]:
     """The capacity that status shows, and what it says of it; nothing where that was said of another spec."""
     for found in service.status.conditions:
         if found.type is ConditionType.CAPACITY_SUFFICIENT and found.observed_generation == service.metadata.generation:

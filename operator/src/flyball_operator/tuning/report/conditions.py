@@ -23,9 +23,9 @@ from flyball_operator.api.v1alpha1 import (
     OrderStatus,
 )
 from flyball_operator.tuning.capacity import Balance
-from flyball_operator.tuning.observe.signals import OrderOutcome, Outcome, Unobserved
+from flyball_operator.tuning.observe.signals import ObjectiveCounts, OrderOutcome, Unobserved
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.spec import Objective
+from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
 
 
@@ -142,7 +142,7 @@ def metrics_verdict(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class SetpointProgress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
     `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
@@ -173,7 +173,7 @@ def ended() -> dict[ConditionType, ConditionState]:
     }
 
 
-def tuned_verdict(progress: Progress) -> ConditionState:
+def tuned_verdict(progress: SetpointProgress) -> ConditionState:
     """Whether the engines run under the law's limits."""
     if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
         return _paused_verdict(progress, progress.paused)
@@ -189,27 +189,27 @@ def tuned_verdict(progress: Progress) -> ConditionState:
     return _pushed_verdict(progress) or _applied_verdict(progress)
 
 
-def _paused_verdict(progress: Progress, said: str) -> ConditionState:
+def _paused_verdict(progress: SetpointProgress, value: str) -> ConditionState:
     stays = ", ".join([f"{progress.limits} until it is removed", *(message for _, message in progress.problems[:1])])
-    if said == names.TUNING_PAUSED:
+    if value == names.TUNING_PAUSED:
         return ConditionState("False", Reason.PAUSED, f"annotation {names.ANNOTATION_TUNING}: {stays}")
-    wrong = f"annotation {names.ANNOTATION_TUNING} is {said[:_SHOWN_LENGTH]!r}, accepted: {names.TUNING_PAUSED}"
+    wrong = f"annotation {names.ANNOTATION_TUNING} is {value[:_SHOWN_LENGTH]!r}, accepted: {names.TUNING_PAUSED}"
     return ConditionState(
         "False", Reason.PAUSE_UNCLEAR, f"{wrong}, or none to resume; taken for {names.TUNING_PAUSED}: {stays}"
     )
 
 
-def _pushed_verdict(progress: Progress) -> ConditionState | None:
+def _pushed_verdict(progress: SetpointProgress) -> ConditionState | None:
     """Whether the setpoint is on its way; None if it has arrived."""
     if progress.canary is not None:
-        said = f"{progress.limits} in {progress.canary} alone, the others follow once it works there"
-        return ConditionState("Unknown", Reason.ONE_POD_FIRST, said)
+        message = f"{progress.limits} in {progress.canary} alone, the others follow once it works there"
+        return ConditionState("Unknown", Reason.ONE_POD_FIRST, message)
     if progress.applied_pods < progress.ready_pods:
         return ConditionState("Unknown", Reason.PUSHING, f"{progress.limits} not confirmed by every Ready pod yet")
     return None
 
 
-def _applied_verdict(progress: Progress) -> ConditionState:
+def _applied_verdict(progress: SetpointProgress) -> ConditionState:
     if progress.mode is Mode.RECOMMEND:
         return ConditionState(
             "False", Reason.RECOMMEND_ONLY, "live limits are left alone; see status.tuning.recommended"
@@ -217,8 +217,8 @@ def _applied_verdict(progress: Progress) -> ConditionState:
     if progress.mode is Mode.DISABLED:
         return ConditionState("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
     if progress.helpless is not None:
-        said = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
-        return ConditionState("False", Reason.NOT_DECIDING, f"{said}; {progress.limits} hold")
+        message = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
+        return ConditionState("False", Reason.NOT_DECIDING, f"{message}; {progress.limits} hold")
     if not progress.trusted:
         return ConditionState("False", Reason.LEARNING, progress.learning)
     lacking = f"; prompts are served in order of arrival: {progress.unordered}" if progress.unordered else ""
@@ -227,7 +227,7 @@ def _applied_verdict(progress: Progress) -> ConditionState:
 
 
 def objectives_status(
-    objectives: Sequence[Objective], outcomes: Mapping[str, Outcome] | Unobserved, *, window: str
+    objectives: Sequence[LatencyObjective], outcomes: Mapping[str, ObjectiveCounts] | Unobserved, *, window: str
 ) -> tuple[list[ObjectiveStatus], str, ConditionState]:
     """How each objective is met, `met/all` for the printer column, and the condition."""
     counted = {} if isinstance(outcomes, Unobserved) else outcomes
@@ -259,11 +259,11 @@ def _verdict(
     return ConditionState("True", Reason.MET, f"every objective was met in the last {window}")
 
 
-def _met(objective: Objective, outcome: Outcome) -> bool:
+def _met(objective: LatencyObjective, outcome: ObjectiveCounts) -> bool:
     return outcome.violated <= objective.allowed * outcome.total + 1e-9
 
 
-def _row(objective: Objective, outcome: Outcome | None, window: str) -> ObjectiveStatus:
+def _row(objective: LatencyObjective, outcome: ObjectiveCounts | None, window: str) -> ObjectiveStatus:
     if outcome is None or outcome.total < 0.5:
         return ObjectiveStatus(name=objective.name, window=window)
     share = outcome.violated / outcome.total
@@ -280,17 +280,17 @@ def _row(objective: Objective, outcome: Outcome | None, window: str) -> Objectiv
 def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, window: str) -> OrderStatus | None:
     """What the on-time order did, None where nobody counted it.
 
-    As it was told `before`, while that is right within a quarter: counts of some minutes scatter.
+    As it was reported `before`, while that is right within a quarter: counts of some minutes scatter.
     """
     if found is None:
         return None
-    told = OrderStatus(
+    now = OrderStatus(
         moved_behind=int(significant(found.moved_behind, 2)),
         in_time_after_all=int(significant(found.in_time_after_all, 2)),
         longest_wait=format_duration(found.longest_wait, digits=2),
         window=window,
     )
-    return before if before is not None and before.window == window and _alike(before, told) else told
+    return before if before is not None and before.window == window and _alike(before, now) else now
 
 
 def _alike(before: OrderStatus, now: OrderStatus) -> bool:
@@ -298,7 +298,7 @@ def _alike(before: OrderStatus, now: OrderStatus) -> bool:
         pairs = zip(_figures(before), _figures(now), strict=True)
     except ValueError:  # What was told before is read from status, which others may write.
         return False
-    return all(abs(figure - told) <= ORDER_SHOWN_WITHIN * told for told, figure in pairs)
+    return all(abs(figure - reported) <= ORDER_SHOWN_WITHIN * reported for reported, figure in pairs)
 
 
 def _figures(status: OrderStatus) -> tuple[float, float, float]:
@@ -308,7 +308,7 @@ def _figures(status: OrderStatus) -> tuple[float, float, float]:
 def capacity_verdict(
     balance: Balance | None,
     *,
-    objectives: Sequence[Objective],
+    objectives: Sequence[LatencyObjective],
     metrics: ConditionState,
     known: ConditionState | None,
     lengths: bool,
@@ -330,7 +330,7 @@ def capacity_verdict(
     return known or (learning if lengths else ConditionState("Unknown", Reason.NO_REQUESTS, "no request came yet"))
 
 
-def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
+def _infeasible(balance: Balance, objectives: Sequence[LatencyObjective]) -> str:
     asked = {objective.name: format_duration(objective.seconds) for objective in objectives}
     kept = "; ".join(
         f"{name} within {asked.get(name, 'its threshold')}, the least that it can keep is {rounded_up(seconds)}"
@@ -341,7 +341,7 @@ def _infeasible(balance: Balance, objectives: Sequence[Objective]) -> str:
     )
 
 
-def _carried_verdict(balance: Balance, objectives: Sequence[Objective]) -> ConditionState:
+def _carried_verdict(balance: Balance, objectives: Sequence[LatencyObjective]) -> ConditionState:
     arrive, carry = figure(balance.shown_arrivals, 2), figure(balance.capacity, 2)
     if balance.carried.reachable:
         return ConditionState("False", Reason.INFEASIBLE, _infeasible(balance, objectives))
@@ -427,14 +427,14 @@ def _tuned_event(before: tuple[str, str] | None, verdict: ConditionState) -> Eve
 def shown(policy: Policy) -> str:
     """A policy for people."""
     limits, shed, on_time = policy.limits, policy.shed, policy.on_time
-    said = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
+    parts = [f"{limits.max_num_active_seqs or '-'} seqs", f"{limits.max_num_scheduled_tokens or '-'} tokens"]
     if policy.budget is not None:
-        said.append(f"steps of {format_duration(policy.budget)}")
+        parts.append(f"steps of {format_duration(policy.budget)}")
     by_class = [f"{format_duration(seconds)} for {name}" for name, seconds in policy.class_deadlines]
     deadline = policy.deadline
     deadlines = ", ".join([*([] if deadline is None else [format_duration(deadline)]), *by_class])
     if shed is not None:
-        said.append(f"first tokens by {shed.margin:.2f} of {deadlines}, else {shed.refusal_status}")
+        parts.append(f"first tokens by {shed.margin:.2f} of {deadlines}, else {shed.refusal_status}")
     if on_time is not None:
-        said.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadlines})")
-    return ", ".join(said)
+        parts.append(f"prompts that can be on time first (by {on_time.margin:.2f} of {deadlines})")
+    return ", ".join(parts)

@@ -75,4 +75,4 @@ def _cause(decision: Decision, state: TuningState, observation: Observation) -> 
     if decision.hold is HoldReason.NOT_OBSERVED:
         blind = blind_spot(observation, TUNABLES.stale_seconds)
         return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
-    return f"the step-time model is not trusted: {doubts.said(state.step_time.fit)}"
+    return f"the step-time model is not trusted: {doubts.message(state.step_time.fit)}"

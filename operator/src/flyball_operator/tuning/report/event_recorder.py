@@ -20,26 +20,26 @@ class EventRecorder:
 
     def __init__(self, known: Iterable[Condition], post: Post, *, trusted: bool) -> None:
         self._post = post
-        self._said = {condition.type: (condition.status, condition.reason) for condition in known}
+        self._reported = {condition.type: (condition.status, condition.reason) for condition in known}
         self._trusted = trusted
         #: What happened since the last word, to be told once: type, reason, message.
         self.news: list[tuple[EventType, str, str]] = []
 
-    def said(self, kind: ConditionType) -> str:
+    def status(self, kind: ConditionType) -> str:
         """The status that a condition had last, "Unknown" if it never was."""
-        return self._said.get(kind, ("Unknown", ""))[0]
+        return self._reported.get(kind, ("Unknown", ""))[0]
 
     def reason(self, kind: ConditionType) -> str:
         """The reason that a condition had last, empty if it never was."""
-        return self._said.get(kind, ("", ""))[1]
+        return self._reported.get(kind, ("", ""))[1]
 
     async def announce(self, verdicts: Mapping[ConditionType, ConditionState], fit: Fit | None) -> None:
         """Tell what is news."""
         while self.news:
             await self._post(*self.news.pop(0))
         for kind, verdict in verdicts.items():
-            before = self._said.get(kind)
-            self._said[kind] = (verdict.status, verdict.reason)
+            before = self._reported.get(kind)
+            self._reported[kind] = (verdict.status, verdict.reason)
             found = conditions.event(kind, before, verdict)
             if found is not None:
                 await self._post(found[0], found[1], verdict.message)

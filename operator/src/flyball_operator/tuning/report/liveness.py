@@ -20,7 +20,7 @@ class Liveness:
     def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, helpless: bool) -> None:
         self._clock, self._late_seconds = dependencies.clock, dependencies.late_seconds
         self._decision_age = DecisionAge.begun(dependencies.clock(), helpless=helpless)
-        self._completed_at = self._told_at = dependencies.clock()
+        self._completed_at = self._reported_at = dependencies.clock()
         self._failure = ""
         dependencies.metrics.ages(
             *labels,
@@ -44,12 +44,12 @@ class Liveness:
         """A tick did not."""
         self._failure = f"{type(error).__name__}: {error}"[:_SHOWN_LENGTH]
 
-    def to_be_told(self) -> bool:
+    def report_due(self) -> bool:
         """Whether no tick was completed for long, and that is to be told now: not again at once."""
         now = self._clock()
-        if min(now - self._completed_at, now - self._told_at) < self._late_seconds:
+        if min(now - self._completed_at, now - self._reported_at) < self._late_seconds:
             return False
-        self._told_at = now
+        self._reported_at = now
         return True
 
     @property

@@ -22,7 +22,7 @@ class SlowPodReport:
     @property
     def slow_pods(self) -> dict[str, float]:
         """The pods that are slower than their siblings, and by what factor."""
-        return slow_pods.told(self._lags)
+        return slow_pods.factors(self._lags)
 
     def compare_pods(self, event_recorder: EventRecorder) -> int:
         """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""

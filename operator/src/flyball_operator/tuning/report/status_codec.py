@@ -39,10 +39,10 @@ def setpoint_status(policy: Policy) -> SetpointStatus:
     return SetpointStatus(
         **policy.limits.model_dump(include=_LIMITS),
         step_budget=format_duration(policy.budget) if policy.budget is not None else None,
-        first_token_deadline=_said(shed.ttft_deadline_seconds) if shed is not None else None,
+        first_token_deadline=_duration(shed.ttft_deadline_seconds) if shed is not None else None,
         first_token_margin=f"{shed.margin:.2f}" if shed is not None else None,
         refusal_status=shed.refusal_status if shed is not None else None,
-        on_time_deadline=_said(on_time.first_token_deadline_seconds) if on_time is not None else None,
+        on_time_deadline=_duration(on_time.first_token_deadline_seconds) if on_time is not None else None,
         on_time_margin=f"{on_time.margin:.2f}" if on_time is not None else None,
         class_deadlines=tuple(
             ClassDeadline(name=name, deadline=format_duration(seconds)) for name, seconds in policy.class_deadlines
@@ -109,7 +109,7 @@ def _on_time(setpoint: SetpointStatus) -> OnTime | None:
     return OnTime(first_token_deadline_seconds=_seconds(deadline), margin=float(margin))
 
 
-def _said(seconds: float | None) -> str | None:
+def _duration(seconds: float | None) -> str | None:
     return None if seconds is None else format_duration(seconds)
 
 

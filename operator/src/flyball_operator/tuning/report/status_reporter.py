@@ -14,7 +14,7 @@ from flyball_operator.tuning.observe.signals import Observation, Signals, blind_
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.capacity_report import CapacityReport
-from flyball_operator.tuning.report.conditions import Progress
+from flyball_operator.tuning.report.conditions import SetpointProgress
 from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
@@ -97,7 +97,7 @@ class StatusReporter:
         """Our conditions. `late`: no tick is completed any more."""
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
         spec, state = context.spec, context.state
-        progress = Progress(
+        progress = SetpointProgress(
             mode=spec.mode,
             ready_pods=pods.ready,
             applied_pods=pods.applied(live) if live is not None else 0,
@@ -110,10 +110,10 @@ class StatusReporter:
             helpless=self.liveness.helpless if spec.live else None,
             unordered=pods.unordered() if spec.orders else None,
             unclassed=pods.unclassed() if spec.classes is not None else None,
-            learning=f"start values until the step-time model is trusted: {doubts.said(state.step_time.fit)}",
+            learning=f"start values until the step-time model is trusted: {doubts.message(state.step_time.fit)}",
         )
         _, _, met = conditions.objectives_status(spec.objectives, self._signals.outcomes, window=_WINDOW)
-        lost = self._events.said(ConditionType.METRICS_AVAILABLE) == "False"
+        lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"
         metrics = self._signals.verdict(ready_pods=pods.ready, lost=lost)
         return {
             ConditionType.METRICS_AVAILABLE: metrics,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from flyball_lab.benches.engine.engines import Engines, processes_of, say
+from flyball_lab.benches.engine.engines import WarmEngines, processes_of, say
 from flyball_lab.benches.engine.load import Ask, closed
 from flyball_lab.harness.vllm_server import VllmServer
 from flyball_lab.quantiles import quantile
@@ -28,7 +28,7 @@ CONFIDENCE: Final = 0.95
 HALF_WIDTH: Final = 0.015
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """Microseconds added per step; the ratios of throughput and of processor time, governed over stock."""
     mark = engines.governed.mark()
     with engines.apart():
@@ -55,7 +55,7 @@ def _added(seconds: Sequence[float], median: float) -> dict[str, float]:
     }
 
 
-def _pairs(engines: Engines) -> tuple[list[float], list[float]]:
+def _pairs(engines: WarmEngines) -> tuple[list[float], list[float]]:
     by_clock: list[float] = []
     by_processor: list[float] = []
     until = time.monotonic() + PAIR_SECONDS
@@ -75,7 +75,7 @@ def _pairs(engines: Engines) -> tuple[list[float], list[float]]:
     return by_clock, by_processor
 
 
-def _run(engines: Engines, server: VllmServer) -> tuple[float, float]:
+def _run(engines: WarmEngines, server: VllmServer) -> tuple[float, float]:
     """Seconds, and processor seconds of the server's processes, for the same tokens each time."""
     asks = [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(REQUESTS)]
     began, processor = time.monotonic(), processor_seconds(server.process.pid)

@@ -94,7 +94,7 @@ class Governed:
 
 
 @dataclass(eq=False)
-class Engines:
+class WarmEngines:
     """Both engines, warm."""
 
     where: Where
@@ -130,7 +130,7 @@ class Engines:
 
 
 @contextmanager
-def both(where: Where, *, slots: int = SLOTS, timed: bool = True, size: Sequence[str] = SMALL) -> Iterator[Engines]:
+def both(where: Where, *, slots: int = SLOTS, timed: bool = True, size: Sequence[str] = SMALL) -> Iterator[WarmEngines]:
     """Start both engines, pinned; they end with the block.
 
     `timed`: each step of the governed one is written down. `size`: arguments for the model where there is no GPU.
@@ -152,7 +152,7 @@ def both(where: Where, *, slots: int = SLOTS, timed: bool = True, size: Sequence
         stack.callback(control.close)
         if not control.read().governed:
             raise RuntimeError(f"the engine is not governed:\n{governed.tail()}")
-        engines = Engines(where, Governed(governed, control, log), stock)
+        engines = WarmEngines(where, Governed(governed, control, log), stock)
         for server in (governed, stock):
             closed(server.url, [Ask(engines.prompts.of(500), 8) for _ in range(8)], streams=4)
         yield engines

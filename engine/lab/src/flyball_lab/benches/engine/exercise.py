@@ -9,7 +9,7 @@ from sys import stderr
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from flyball_lab.benches.engine.engines import Engines
+from flyball_lab.benches.engine.engines import WarmEngines
 from flyball_lab.benchmark.main import main as flyball_bench
 from flyball_lab.harness.vllm_server import make_model
 
@@ -19,7 +19,7 @@ WHAT: Final = (
 )
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """What was measured at each number of streams."""
     with TemporaryDirectory(prefix="flyball-exercise-") as name:
         folder, where = Path(name), engines.where

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flyball_lab.benches.law.plays import STEP_MARGIN, Played, Policy, Scene, keeps, play
+from flyball_lab.benches.law.plays import STEP_MARGIN, FixedSetpoint, LoadCase, PlayedSteps, keeps, play
 from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.workload import Phase
+from flyball_lab.simulator.workload import ArrivalPhase
 
 SECONDS = 180.0
 WARM_UP = 30.0
@@ -30,12 +30,12 @@ class Service:
     tpot: float
     mean_context: int
 
-    def scene(self, rate: float) -> Scene:
+    def case(self, rate: float) -> LoadCase:
         """So many requests per second."""
-        return Scene(
+        return LoadCase(
             name=f"{self.preset}, {self.shape}",
             preset=PRESETS[self.preset],
-            phases=[Phase(seconds=SECONDS, rate=rate, shape=SHAPES[self.shape])],
+            phases=[ArrivalPhase(seconds=SECONDS, rate=rate, shape=SHAPES[self.shape])],
             mean_context=self.mean_context,
             seconds=SECONDS,
         )
@@ -62,10 +62,10 @@ def measure() -> dict[str, dict[str, float]]:
     figures = {}
     for service in SERVICES:
         capacity = _capacity(service)
-        scene = service.scene(2 * capacity)
-        gated = [_play(service, scene, seed, gated=True) for seed in SEEDS]
-        open_ = [_play(service, scene, seed, gated=False) for seed in SEEDS]
-        figures[f"{scene.name} at {2 * capacity:.2f}/s"] = {
+        case = service.case(2 * capacity)
+        gated = [_play(service, case, seed, gated=True) for seed in SEEDS]
+        open_ = [_play(service, case, seed, gated=False) for seed in SEEDS]
+        figures[f"{case.name} at {2 * capacity:.2f}/s"] = {
             "admitted in time": min(_share_in_time(service, played) for played in gated),
             "goodput over capacity": min(_goodput(service, played) for played in gated) / capacity,
             "goodput over capacity without a gate": max(_goodput(service, played) for played in open_) / capacity,
@@ -73,9 +73,9 @@ def measure() -> dict[str, dict[str, float]]:
     return figures
 
 
-def _play(service: Service, scene: Scene, seed: int, *, gated: bool) -> Played:
-    policy = Policy(budget=STEP_MARGIN * service.tpot, deadline=service.ttft if gated else None)
-    return play(scene, policy, seed=seed, warm_up=WARM_UP)
+def _play(service: Service, case: LoadCase, seed: int, *, gated: bool) -> PlayedSteps:
+    fixed = FixedSetpoint(budget=STEP_MARGIN * service.tpot, deadline=service.ttft if gated else None)
+    return play(case, fixed, seed=seed, warm_up=WARM_UP)
 
 
 def _capacity(service: Service) -> float:
@@ -83,17 +83,17 @@ def _capacity(service: Service) -> float:
     low, high = 0.05, 100.0
     while high / low > 1.02:
         rate = (low * high) ** 0.5
-        played = [_play(service, service.scene(rate), seed, gated=False) for seed in SEEDS]
+        played = [_play(service, service.case(rate), seed, gated=False) for seed in SEEDS]
         requests = [request for one in played for request in one.requests]
         kept = sum(service.keeps_all(request) for request in requests) / len(requests)
         low, high = (rate, high) if kept >= KEPT else (low, rate)
     return low
 
 
-def _share_in_time(service: Service, played: Played) -> float:
+def _share_in_time(service: Service, played: PlayedSteps) -> float:
     admitted = [request for request in played.requests if request.fate is not Fate.SHED]
     return sum(map(service.keeps_ttft, admitted)) / len(admitted)
 
 
-def _goodput(service: Service, played: Played) -> float:
+def _goodput(service: Service, played: PlayedSteps) -> float:
     return sum(map(service.keeps_all, played.requests)) / (SECONDS - WARM_UP)

@@ -6,7 +6,7 @@ import functools
 import time
 from typing import Final
 
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.load import Ask, closed
 from flyball_operator.tuning.estimate.step_time import Fit, StepTimeEstimator, learn
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums, cells_of
@@ -20,13 +20,13 @@ STREAMS: Final = 12
 
 
 @functools.cache
-def identify(engines: Engines) -> Fit:
+def identify(engines: WarmEngines) -> Fit:
     """Load the engine with prompts of all lengths, and fit; once for all parts."""
     with engines.apart():
         return _learnt(engines)
 
 
-def _learnt(engines: Engines) -> Fit:
+def _learnt(engines: WarmEngines) -> Fit:
     step_time = StepTimeEstimator()
     before = _sums(engines)
     for tokens in (*TOKENS, *TOKENS):
@@ -45,6 +45,6 @@ def _learnt(engines: Engines) -> Fit:
     return step_time.fit
 
 
-def _sums(engines: Engines) -> dict[CellKey, Sums]:
+def _sums(engines: WarmEngines) -> dict[CellKey, Sums]:
     (core,) = engines.governed.control.read().cores
     return cells_of(core.steps)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from flyball_engine.contract import OnTime, QueueLimits, Shed, StepBudget
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
-from flyball_lab.benches.engine.load import Answer, Ask, Prompts, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, carried, closed, never_idle, open_loop, poisson
 from flyball_lab.benches.law.plays import model_spec
 from flyball_operator.tuning.estimate.step_time import Fit
 
@@ -37,14 +37,14 @@ WARM_SECONDS: Final = 15.0
 COLD: Final = 5
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """Of those let in, the share with their first token in time; requests in time per second over capacity."""
     fit = identify(engines)
     with engines.apart():
         return _measure(engines, fit)
 
 
-def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
+def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
     step = StepBudget(seconds=BUDGET, model=model_spec(fit.model))
     shed, order = Shed(ttft_deadline_seconds=TTFT), OnTime(first_token_deadline_seconds=TTFT)
     streams, requests = BUSY
@@ -74,7 +74,7 @@ def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
     return figures
 
 
-def _at(engines: Engines, url: str, rate: float, seconds: float, prompts: Prompts) -> list[Answer]:
+def _at(engines: WarmEngines, url: str, rate: float, seconds: float, prompts: Prompts) -> list[RequestResult]:
     """What became of the requests at this rate; those of the warm-up are left out."""
     arrivals = list(poisson(engines.random, rate=rate, seconds=seconds + WARM_UP))
     asks = [Ask(prompts.of(PROMPT), OUTPUT, at) for at in arrivals]
@@ -82,11 +82,11 @@ def _at(engines: Engines, url: str, rate: float, seconds: float, prompts: Prompt
     return [answer for at, answer in zip(arrivals, answers, strict=True) if at >= WARM_UP]
 
 
-def _share(answers: Sequence[Answer]) -> float:
+def _share(answers: Sequence[RequestResult]) -> float:
     return sum(answer.in_time(TTFT) for answer in answers) / max(1, len(answers))
 
 
-def _outcome(answers: Sequence[Answer], capacity: float) -> dict[str, float]:
+def _outcome(answers: Sequence[RequestResult], capacity: float) -> dict[str, float]:
     admitted = [answer for answer in answers if not answer.refused]
     return {
         "requests": len(answers),
@@ -96,7 +96,7 @@ def _outcome(answers: Sequence[Answer], capacity: float) -> dict[str, float]:
     }
 
 
-def _warm(engines: Engines, rate: float, step: StepBudget) -> dict[str, float]:
+def _warm(engines: WarmEngines, rate: float, step: StepBudget) -> dict[str, float]:
     """Refusals where the prefix is cached, at half the rate at which prompts a fifth as long keep the engine busy."""
     random, governed = engines.random, engines.governed
     url, shared = governed.server.url, Prompts(random, shared=Prompts(random).of(WARM_PREFIX))
@@ -123,6 +123,6 @@ def _warm(engines: Engines, rate: float, step: StepBudget) -> dict[str, float]:
     }
 
 
-def _alone(engines: Engines) -> list[Ask]:
+def _alone(engines: WarmEngines) -> list[Ask]:
     """A few prompts as long as the warm ones, that nobody has seen."""
     return [Ask(engines.prompts.of(WARM_PREFIX + WARM_OWN), 1) for _ in range(COLD)]

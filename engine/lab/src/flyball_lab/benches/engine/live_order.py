@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, Final
 
 from flyball_engine.contract import OnTime, Shed, StepBudget
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
-from flyball_lab.benches.engine.load import Answer, Ask, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.engine.load import Ask, RequestResult, carried, closed, never_idle, open_loop, poisson
 from flyball_lab.benches.law.plays import model_spec
 from flyball_lab.harness.waiting import eventually
 
@@ -51,7 +51,7 @@ class Fared:
     firsts: Sequence[float]
 
     @classmethod
-    def of(cls, asks: Sequence[Ask], answers: Sequence[Answer]) -> Fared:
+    def of(cls, asks: Sequence[Ask], answers: Sequence[RequestResult]) -> Fared:
         """By the answers, as the clients saw them."""
         return cls(
             requests=len(answers),
@@ -75,7 +75,7 @@ class Fared:
         return self.firsts[min(len(self.firsts) - 1, int(quantile * len(self.firsts)))]
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """Shares within both objectives, goodput over stock vLLM's, and waits."""
     model = identify(engines).model
     with engines.apart():
@@ -102,7 +102,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
     }
 
 
-def _capacity(engines: Engines) -> tuple[float, dict[str, float]]:
+def _capacity(engines: WarmEngines) -> tuple[float, dict[str, float]]:
     """What stock vLLM carries, by the very loads that are played then: two of half a minute differ by half."""
     streams, number = BUSY
     for _ in ("warm", "measured"):
@@ -118,7 +118,7 @@ def _capacity(engines: Engines) -> tuple[float, dict[str, float]]:
     return capacity, {"requests per s": capacity, "requests per s that never idle": busy} | tried
 
 
-def _asks(engines: Engines, random: Random, rate: float, seconds: float) -> list[Ask]:
+def _asks(engines: WarmEngines, random: Random, rate: float, seconds: float) -> list[Ask]:
     """Poisson arrivals; times and lengths are the same for the same random numbers, and no prompt was seen before."""
     median, deviation, longest = PROMPT
     lengths = (max(8, min(longest, round(median * random.lognormvariate(0.0, deviation)))) for _ in iter(int, 1))
@@ -128,7 +128,7 @@ def _asks(engines: Engines, random: Random, rate: float, seconds: float) -> list
     ]
 
 
-def _play(engines: Engines, policy: dict[str, Any] | None, asks: Sequence[Ask]) -> Fared:
+def _play(engines: WarmEngines, policy: dict[str, Any] | None, asks: Sequence[Ask]) -> Fared:
     """One load; it ends when nothing of it runs any more."""
     url = engines.stock.url
     if policy is not None:
@@ -142,11 +142,11 @@ def _play(engines: Engines, policy: dict[str, Any] | None, asks: Sequence[Ask]) 
     return Fared.of(asks, answers)
 
 
-def _unfinished(engines: Engines) -> Iterator[int]:
+def _unfinished(engines: WarmEngines) -> Iterator[int]:
     return (core.running + core.waiting for core in engines.governed.control.read().cores)
 
 
-def _kept(ask: Ask, answer: Answer) -> bool:
+def _kept(ask: Ask, answer: RequestResult) -> bool:
     if answer.first is None or answer.ended is None or answer.first > TTFT:
         return False
     return (answer.ended - answer.first) / max(1, ask.output - 1) <= TPOT

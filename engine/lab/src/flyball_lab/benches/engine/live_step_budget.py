@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flyball_engine.contract import StepBudget
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
 from flyball_lab.benches.engine.load import Ask, closed, open_loop, poisson
 from flyball_lab.benches.engine.timed_steps import TimedStep
@@ -36,7 +36,7 @@ FIXED: Final = (512, 2048, 8192)
 LEAST_ALIKE: Final = 40
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """Seconds of mixed steps over the budget, at percentiles; beside them the spread of steps that are alike."""
     # Identified apart, too; that ends before this begins, since who leaves gives all processors back.
     fit = identify(engines)
@@ -44,7 +44,7 @@ def measure(engines: Engines) -> dict[str, dict[str, float]]:
         return _measure(engines, fit)
 
 
-def _measure(engines: Engines, fit: Fit) -> dict[str, dict[str, float]]:
+def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
     model = fit.model
     budget = model.step_seconds(
         tokens=STREAMS + BUDGET_TOKENS, decodes=STREAMS, prefills=True, attention=BUDGET_TOKENS * sum(PROMPTS) / 4
@@ -73,7 +73,7 @@ def _told(fit: Fit, budget: float, rate: float) -> dict[str, float]:
     }
 
 
-def _under_load(engines: Engines, rate: float) -> list[TimedStep]:
+def _under_load(engines: WarmEngines, rate: float) -> list[TimedStep]:
     """The steps of one stretch of load; its beginning, without prompts, left to warm up."""
     url, random = engines.governed.server.url, engines.random
     lengths = [(at, random.randint(*PROMPTS)) for at in poisson(random, rate=rate, seconds=SECONDS)]

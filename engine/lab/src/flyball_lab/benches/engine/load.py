@@ -34,7 +34,7 @@ class Ask:
 
 
 @dataclass
-class Answer:
+class RequestResult:
     """What became of it. `first`, `ended`: seconds since it was sent, None: that never came. `status` 0: no answer.
 
     `tokens`: those it got, if it came to its end.
@@ -75,12 +75,12 @@ def poisson(random: Random, *, rate: float, seconds: float) -> Iterator[float]:
         at += random.expovariate(rate)
 
 
-def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = float("inf")) -> list[Answer]:
+def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = float("inf")) -> list[RequestResult]:
     """Send these, so many at a time, each when one before it has ended; none that would begin after `seconds`."""
     return asyncio.run(_closed(url, iter(asks), streams, seconds))
 
 
-def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answer]:
+def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> list[RequestResult]:
     """Send each when it arrives, whatever became of the others; clients leave `patience` seconds after the last."""
     return asyncio.run(arrive(url, asks, patience=patience))
 
@@ -116,13 +116,13 @@ def carried(
     return most, tried
 
 
-async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[Answer]:
-    answers: list[Answer] = []
+async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[RequestResult]:
+    answers: list[RequestResult] = []
     until = time.monotonic() + seconds
 
     async def stream(session: aiohttp.ClientSession) -> None:
         while time.monotonic() < until and (ask := next(asks, None)) is not None:
-            answers.append(Answer())
+            answers.append(RequestResult())
             await _ask(session, url, ask, answers[-1])
 
     async with _session() as session:
@@ -130,12 +130,12 @@ async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -
     return answers
 
 
-async def arrive(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answer]:
+async def arrive(url: str, asks: Sequence[Ask], *, patience: float) -> list[RequestResult]:
     """As `open_loop`, in a loop that does other things beside it."""
-    answers = [Answer() for _ in asks]
+    answers = [RequestResult() for _ in asks]
     began = time.monotonic()
 
-    async def later(ask: Ask, answer: Answer) -> None:
+    async def later(ask: Ask, answer: RequestResult) -> None:
         await asyncio.sleep(max(0.0, ask.at - (time.monotonic() - began)))
         await _ask(session, url, ask, answer)
 
@@ -149,7 +149,7 @@ async def arrive(url: str, asks: Sequence[Ask], *, patience: float) -> list[Answ
     return answers
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, ask: Ask, answer: Answer) -> None:
+async def _ask(session: aiohttp.ClientSession, url: str, ask: Ask, answer: RequestResult) -> None:
     body = {
         "model": MODEL_NAME,
         "prompt": list(ask.prompt),

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Final
 
-from flyball_lab.benches.engine.engines import SLOTS, TOKENS, Engines, say
+from flyball_lab.benches.engine.engines import SLOTS, TOKENS, WarmEngines, say
 from flyball_lab.harness.streams import StreamLoad, StreamTotals
 from flyball_lab.harness.vllm_server import MODEL_NAME
 from flyball_lab.quantiles import quantile
@@ -32,7 +32,7 @@ MANY: Final = {"max_num_scheduled_tokens": TOKENS, "max_num_active_seqs": SLOTS}
 PAUSE_SECONDS: Final = 0.15
 
 
-def measure(engines: Engines) -> dict[str, dict[str, float]]:
+def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     """Seconds from a push to its acknowledgement, over the longest step it may have waited for; steps that disobey."""
     governed = engines.governed
     taken: list[float] = []

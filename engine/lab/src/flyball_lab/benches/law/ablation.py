@@ -16,8 +16,8 @@ from typing import Any, Final
 from flyball_engine.figures import percent
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures
+from flyball_lab.benches.law.contenders import RunFigures, play, the_law
 from flyball_lab.benches.law.kept import Kept
-from flyball_lab.benches.law.policies import Outcome, play, the_law
 from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
@@ -112,7 +112,7 @@ class _Job:
         what = "as it is" if self.changed is None else f"{self.changed[0]} = {_said(self.changed[1])}"
         return f"{self.case.identity} | {what} | {'gated' if self.gate else 'open'} | seed {self.seed}"
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         with in_force(self.changed):
             return play(self.case, the_law(TICK), self.seed, gate=self.gate)
 
@@ -164,7 +164,7 @@ def _said(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _over(one: Outcome, base: Outcome) -> float:
+def _over(one: RunFigures, base: RunFigures) -> float:
     return one.goodput / base.goodput if base.goodput else 1.0
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from flyball_engine.batching.gate import REFUSALS
-from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts
-from flyball_engine.batching.outcomes import Outcome as Ended
+from flyball_engine.batching.outcomes import MET, VIOLATED, LedgerCounts, Outcome
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Metric, Setpoint
 from flyball_engine.figures import format_duration
@@ -26,7 +25,7 @@ from flyball_lab.harness.virtual_time import VirtualLoop
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
-from flyball_lab.simulator.virtual import Event
+from flyball_lab.simulator.virtual import TimedAct
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService, Overload
 from flyball_operator.tuning.capacity import Balance
@@ -35,8 +34,8 @@ from flyball_operator.tuning.observe.signals import (
     Attainment,
     Cells,
     Missing,
+    ObjectiveCounts,
     Observation,
-    Outcome,
     RequestLoad,
     Signals,
     StepWindow,
@@ -47,7 +46,7 @@ from flyball_operator.tuning.observe.signals import (
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.service_tuner import ServiceTuner
-from flyball_operator.tuning.spec import Objective, TuningSpec
+from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -116,13 +115,13 @@ class ClosedLoop:
         """The load against what the engine carries, None until there is a model."""
         return self.state.balance
 
-    def events(self, seconds: float) -> list[Event]:
+    def events(self, seconds: float) -> list[TimedAct]:
         """All it will do in a run of so many seconds; at one time it scrapes before it decides."""
         # An engine is scraped as soon as it is discovered, which is before it is ready for a first request.
-        scrapes = [Event(at, self._scrape) for at in (0.0, *_times(self._scrape_seconds, seconds))]
-        ticks = [Event(at, self._decide) for at in _times(self._tick, seconds)]
-        watches = [Event(at, self._watch) for at in _times(WATCH_SECONDS, seconds)]
-        return [Event(0.0, self._start), *scrapes, *ticks, *watches, Event(seconds, self._end)]
+        scrapes = [TimedAct(at, self._scrape) for at in (0.0, *_times(self._scrape_seconds, seconds))]
+        ticks = [TimedAct(at, self._decide) for at in _times(self._tick, seconds)]
+        watches = [TimedAct(at, self._watch) for at in _times(WATCH_SECONDS, seconds)]
+        return [TimedAct(0.0, self._start), *scrapes, *ticks, *watches, TimedAct(seconds, self._end)]
 
     def _start(self, core: Core) -> None:
         """The pods are there, and nothing was scraped yet: engines get the first policy."""
@@ -273,7 +272,7 @@ def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Obje
     return made
 
 
-def _objective(one: Objective) -> Object:
+def _objective(one: LatencyObjective) -> Object:
     return {
         "name": one.name,
         "metric": one.metric.value,
@@ -292,7 +291,7 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
     ended = sum(after.counts.requests.values()) - sum(before.counts.requests.values())
     load = RequestLoad(
         arrivals=max(0.0, ended + after.queued - before.queued) / seconds,
-        finished=_grown(before, after, Ended.FINISHED),
+        finished=_grown(before, after, Outcome.FINISHED),
         prompt_tokens=after.counts.prompt_tokens - before.counts.prompt_tokens,
         cached_tokens=after.counts.cached_prompt_tokens - before.counts.cached_prompt_tokens,
         generated_tokens=after.counts.generated_tokens - before.counts.generated_tokens,
@@ -320,10 +319,10 @@ def _uneven(each: Iterable[Sequence[int]]) -> float:
     return max(had) * len(had) / sum(had) if any(had) else 1.0
 
 
-def _grown(before: _Sample, after: _Sample, outcome: Ended) -> float:
+def _grown(before: _Sample, after: _Sample, outcome: Outcome) -> float:
     return after.counts.requests[outcome] - before.counts.requests[outcome]
 
 
-def _outcome(before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int], name: str) -> Outcome:
+def _outcome(before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int], name: str) -> ObjectiveCounts:
     met, violated = (after.get((name, how), 0) - before.get((name, how), 0) for how in (MET, VIOLATED))
-    return Outcome(met, violated)
+    return ObjectiveCounts(met, violated)

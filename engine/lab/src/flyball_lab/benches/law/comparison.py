@@ -17,19 +17,19 @@ from typing import Final
 
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import OF_SEED, WIDTH, half_width, quotients
-from flyball_lab.benches.law.kept import Kept
-from flyball_lab.benches.law.measures import BIN, start_seconds
-from flyball_lab.benches.law.policies import (
+from flyball_lab.benches.law.contenders import (
     BY_HAND,
     COARSE,
     COARSE_BUDGETS,
-    Outcome,
-    Policy,
-    gated_policies,
+    Contender,
+    RunFigures,
+    contenders,
+    gated_contenders,
     play,
-    policies,
     the_law,
 )
+from flyball_lab.benches.law.kept import Kept
+from flyball_lab.benches.law.measures import BIN, start_seconds
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
 from flyball_lab.benches.options import Options
@@ -53,23 +53,23 @@ Figures = dict[str, dict[str, float]]
 @dataclass(frozen=True)
 class _Job:
     case: Case
-    policy: Policy
+    contender: Contender
     seed: int
     gate: bool
 
     @property
     def law(self) -> bool:
         """Whether the law drives it."""
-        return self.policy.tick is not None
+        return self.contender.tick is not None
 
     @property
     def key(self) -> str:
-        """Cases and policies are known by their names."""
-        return f"{self.case.identity} | {self.policy.name} | {'gated' if self.gate else 'open'} | seed {self.seed}"
+        """Cases and contenders are known by their names."""
+        return f"{self.case.identity} | {self.contender.name} | {'gated' if self.gate else 'open'} | seed {self.seed}"
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         """The run."""
-        return play(self.case, self.policy, self.seed, gate=self.gate)
+        return play(self.case, self.contender, self.seed, gate=self.gate)
 
 
 def compare(options: Options, *, gate: bool, cases: Sequence[Case] = SCENARIOS) -> Figures:
@@ -80,69 +80,71 @@ def compare(options: Options, *, gate: bool, cases: Sequence[Case] = SCENARIOS) 
     finished.
     """
     cases = [case for case in cases if not options.scenarios or case.name in options.scenarios]
-    tried = policies(*COARSE) if options.quick else policies()
+    tried = contenders(*COARSE) if options.quick else contenders()
     if gate:
-        tried += gated_policies(*COARSE_BUDGETS) if options.quick else gated_policies()
-    jobs = [_Job(case, policy, seed, gate) for case in cases for policy in tried for seed in options.played]
+        tried += gated_contenders(*COARSE_BUDGETS) if options.quick else gated_contenders()
+    jobs = [_Job(case, contender, seed, gate) for case in cases for contender in tried for seed in options.played]
     found, whole = finish(jobs, Kept(options.out))
     figures: Figures = {}
     shares: dict[str, dict[str, list[float]]] = {}
     for case in cases:
         mine = [job for job in jobs if job.case is case]
         if all(job.key in found for job in mine):
-            by_policy: dict[Policy, list[Outcome]] = {}
+            by_contender: dict[Contender, list[RunFigures]] = {}
             for job in mine:
-                by_policy.setdefault(job.policy, []).append(found[job.key])
-            figures[case.name], shares[case.name] = _figures(by_policy)
+                by_contender.setdefault(job.contender, []).append(found[job.key])
+            figures[case.name], shares[case.name] = _figures(by_contender)
     figures |= _summary(figures, shares)
     if not whole:
         raise InterruptedPart(figures)
     return figures
 
 
-def _figures(by_policy: Mapping[Policy, Sequence[Outcome]]) -> tuple[dict[str, float], dict[str, list[float]]]:
+def _figures(by_contender: Mapping[Contender, Sequence[RunFigures]]) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Of a scenario; and the quotients of each seed."""
-    goodput = {policy: [one.goodput for one in found] for policy, found in by_policy.items()}
-    oracle = max((policy for policy in goodput if policy.in_grid), key=lambda one: statistics.fmean(goodput[one]))
+    goodput = {contender: [one.goodput for one in found] for contender, found in by_contender.items()}
+    oracle = max(
+        (contender for contender in goodput if contender.in_grid), key=lambda one: statistics.fmean(goodput[one])
+    )
     best = statistics.fmean(goodput[oracle])
     figures, shares = {f"oracle {oracle.name}, goodput": best}, {}
     # What nobody carries is too low whoever decides.
-    least_below = min(max(one.below for one in found) for found in by_policy.values())
+    least_below = min(max(one.below for one in found) for found in by_contender.values())
     figures["below 95 %, the least of any policy, s"] = least_below
-    plain = max((policy for policy in goodput if policy.plain), key=lambda one: statistics.fmean(goodput[one]))
-    if any(policy.in_grid and not policy.plain for policy in goodput):
+    plain = max((contender for contender in goodput if contender.plain), key=lambda one: statistics.fmean(goodput[one]))
+    if any(contender.in_grid and not contender.plain for contender in goodput):
         figures[PLAIN + OVER] = statistics.fmean(goodput[plain]) / best if best else 1.0
         shares[PLAIN + OVER] = quotients(goodput[plain], goodput[oracle])
-    for policy, values in goodput.items():
+    for contender, values in goodput.items():
         for seed, value in enumerate(values, 1):
-            if policy is oracle or not policy.in_grid:
-                name = "oracle" if policy is oracle else policy.name
+            if contender is oracle or not contender.in_grid:
+                name = "oracle" if contender is oracle else contender.name
                 figures[f"{OF_SEED}{seed}: {name}, requests/s"] = value
-        if policy.in_grid and (policy.limits not in BY_HAND or not policy.plain):
+        if contender.in_grid and (contender.limits not in BY_HAND or not contender.plain):
             continue
-        key = policy.name + OVER
+        key = contender.name + OVER
         figures[key] = statistics.fmean(values) / best if best else 1.0
         shares[key] = quotients(values, goodput[oracle])
         if (width := half_width(shares[key])) is not None:
             figures[key + WIDTH] = width
-        if policy.tick is not None and not policy.constant:
+        if contender.tick is not None and not contender.constant:
             figures |= {
-                f"{policy.name}, {name}": value
-                for name, value in _of_the_law(by_policy[policy], by_policy[oracle]).items()
+                f"{contender.name}, {name}": value
+                for name, value in _of_the_law(by_contender[contender], by_contender[oracle]).items()
             }
-    seldom, often = (by_policy.get(the_law(tick)) for tick in (15.0, 1.0))
+    seldom, often = (by_contender.get(the_law(tick)) for tick in (15.0, 1.0))
     if seldom is not None and often is not None:
         figures[SELDOM] = statistics.fmean(quotients([one.goodput for one in seldom], [one.goodput for one in often]))
         figures[SELDOM_LATER] = statistics.fmean(quotients(_later(seldom), _later(often)))
     return figures, shares
 
 
-def _later(found: Sequence[Outcome]) -> list[float]:
+def _later(found: Sequence[RunFigures]) -> list[float]:
     """Requests of each seed that came after the first minute and kept all."""
     return [float(sum(one.good_each[WARM_UP_BINS:])) for one in found]
 
 
-def _of_the_law(found: Sequence[Outcome], oracle: Sequence[Outcome]) -> dict[str, float]:
+def _of_the_law(found: Sequence[RunFigures], oracle: Sequence[RunFigures]) -> dict[str, float]:
     """What else is asked of it: of all seeds the worst."""
     starts = [start_seconds(one.good_each, best.good_each) for one, best in zip(found, oracle, strict=True)]
     return {

@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from flyball_operator.tuning.observe.signals import Outcome, RequestLoad, Signals, StepWindow, Sums
+from flyball_operator.tuning.observe.signals import ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
 
 #: What one figure becomes.
 Change = Callable[[float], float]
@@ -75,5 +75,5 @@ def changed(signals: Signals, change: Change) -> Signals:
     )
 
 
-def _changed(outcome: Outcome, change: Change) -> Outcome:
-    return Outcome(change(outcome.met), change(outcome.violated))
+def _changed(outcome: ObjectiveCounts, change: Change) -> ObjectiveCounts:
+    return ObjectiveCounts(change(outcome.met), change(outcome.violated))

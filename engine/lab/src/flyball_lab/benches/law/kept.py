@@ -12,7 +12,7 @@ from typing import Final
 import flyball_engine
 import flyball_lab
 import flyball_operator
-from flyball_lab.benches.law.policies import Outcome
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.rows import Rows
 
 _HERE: Final = Path(__file__).parent
@@ -21,7 +21,7 @@ _ENGINE: Final = Path(flyball_engine.__path__[0])
 _TUNING: Final = Path(flyball_operator.__path__[0]) / "tuning"
 #: What makes any run what it is: folders and files of sources.
 _SOURCES: Final = (
-    *(_HERE / name for name in ("measures.py", "orders.py", "plays.py", "policies.py", "scenarios.py")),
+    *(_HERE / name for name in ("measures.py", "orders.py", "plays.py", "contenders.py", "scenarios.py")),
     *(_HERE / name for name in ("setpoints.py", "traffic.py", "troubles.py", "two_classes.py")),
     _HERE.parent / "options.py",
     *(_LAB / name for name in ("baselines", "simulator")),
@@ -39,14 +39,14 @@ class Kept:
         """Raises KeptError."""
         self._rows = {law: Rows(folder, (*_SOURCES, *(_OF_THE_LAW if law else ()))) for law in (False, True)}
 
-    def get(self, run: str) -> Outcome | None:
+    def get(self, run: str) -> RunFigures | None:
         """What came of a run, if it is known."""
         row = next((row for rows in self._rows.values() if (row := rows.get(run)) is not None), None)
         try:
-            return None if row is None else Outcome(**{**row, "good_each": tuple(row["good_each"])})
+            return None if row is None else RunFigures(**{**row, "good_each": tuple(row["good_each"])})
         except (KeyError, TypeError):
             return None
 
-    def add(self, run: str, outcome: Outcome, *, law: bool) -> None:
+    def add(self, run: str, outcome: RunFigures, *, law: bool) -> None:
         """A run ended. `law`: whether the law drove it."""
         self._rows[law].add(run, asdict(outcome))

@@ -19,6 +19,7 @@ from typing import Final
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import OF_SEED, quotients
 from flyball_lab.benches.law.comparison import Figures
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.kept import Kept
 from flyball_lab.benches.law.orders import (
     FIRST_COME,
@@ -28,12 +29,11 @@ from flyball_lab.benches.law.orders import (
     SHED,
     WRONGLY,
     Crowd,
-    Rule,
+    QueueDiscipline,
     crowds,
     gates,
     perfect,
 )
-from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.two_classes import TWO_CLASSES, TwoClasses
 from flyball_lab.benches.options import Options
@@ -64,18 +64,18 @@ _SUMMED_KIND: Final = "chat"
 @dataclass(frozen=True)
 class _Job:
     case: Crowd
-    rule: Rule
+    discipline: QueueDiscipline
     seed: int
     law: bool = False
 
     @property
     def key(self) -> str:
-        """Cases and rules are known by their names."""
-        return f"{self.case.identity} | {self.rule.name} | order | seed {self.seed}"
+        """Cases and disciplines are known by their names."""
+        return f"{self.case.identity} | {self.discipline.name} | order | seed {self.seed}"
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         """The run."""
-        return self.rule.play(self.case, self.seed)
+        return self.discipline.play(self.case, self.seed)
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class _ClassesJob:
     case: TwoClasses
     seed: int
     law: bool = False
-    rule: Rule = QUEUE
+    discipline: QueueDiscipline = QUEUE
 
     @property
     def key(self) -> str:
         """As above."""
         return f"{self.case.name} | order | seed {self.seed}"
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         """The run."""
         return self.case.play(self.seed)
 
@@ -99,17 +99,17 @@ def measure(options: Options) -> Figures:
     """By scenario, and summed up. Raises InterruptedPart with the scenarios that were finished."""
     cases, seeds = crowds(quick=options.quick), options.played
     best, gated = perfect(quick=options.quick), gates(quick=options.quick)
-    rules = (*best, *gated, FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY)
-    jobs = [_Job(case, rule, seed) for case in cases for rule in rules for seed in seeds]
+    disciplines = (*best, *gated, FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY)
+    jobs = [_Job(case, discipline, seed) for case in cases for discipline in disciplines for seed in seeds]
     mixed = {case: [_ClassesJob(case, seed) for seed in seeds] for case in TWO_CLASSES if _plays(case, options)}
     found, whole = finish([*jobs, *chain.from_iterable(mixed.values())], Kept(options.out))
     figures: Figures = {}
     summed: dict[str, list[float]] = {}
     for case in cases:
-        mine = {rule: [_Job(case, rule, seed).key for seed in seeds] for rule in rules}
+        mine = {discipline: [_Job(case, discipline, seed).key for seed in seeds] for discipline in disciplines}
         if not all(key in found for keys in mine.values() for key in keys):
             continue
-        came = {rule: [found[key] for key in keys] for rule, keys in mine.items()}
+        came = {discipline: [found[key] for key in keys] for discipline, keys in mine.items()}
         for name, values in _summed(case, came, best, gated).items():
             summed.setdefault(name, []).extend(values)
         figures[case.name] = _figures(came, best, gated)
@@ -129,7 +129,7 @@ def _plays(case: TwoClasses, options: Options) -> bool:
     return not options.quick or case.kind == _SUMMED_KIND
 
 
-def _of_classes(came: Sequence[Outcome]) -> dict[str, float]:
+def _of_classes(came: Sequence[RunFigures]) -> dict[str, float]:
     """The worst seed's."""
     return {
         KEPT: min(one.kept for one in came),
@@ -138,23 +138,28 @@ def _of_classes(came: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-def _figures(came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]) -> dict[str, float]:
+def _figures(
+    came: dict[QueueDiscipline, list[RunFigures]], best: Sequence[QueueDiscipline], gated: Sequence[QueueDiscipline]
+) -> dict[str, float]:
     top = _best(came, best)
     figures = {f"{top.name}, goodput": statistics.fmean(_goodput(came[top]))}
-    for rule in (_best(came, gated), FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY):
-        name = "the best gate at arrival" if rule in gated else rule.name
-        figures[name + OVER] = statistics.fmean(_over(came[rule], came[top]))
+    for discipline in (_best(came, gated), FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY):
+        name = "the best gate at arrival" if discipline in gated else discipline.name
+        figures[name + OVER] = statistics.fmean(_over(came[discipline], came[top]))
     figures["kept of those let in, on time, shed"] = min(one.kept for one in came[SHED])
-    for rule in (FIRST_COME, LATE_LAST, QUEUE):
-        figures[f"longest wait, {rule.name}, s"] = max(one.longest for one in came[rule])
-    for rule in (top, FIRST_COME, QUEUE, SHED):
-        for seed, one in enumerate(came[rule], 1):
-            figures[f"{OF_SEED}{seed}: {rule.name}, requests/s"] = one.goodput
+    for discipline in (FIRST_COME, LATE_LAST, QUEUE):
+        figures[f"longest wait, {discipline.name}, s"] = max(one.longest for one in came[discipline])
+    for discipline in (top, FIRST_COME, QUEUE, SHED):
+        for seed, one in enumerate(came[discipline], 1):
+            figures[f"{OF_SEED}{seed}: {discipline.name}, requests/s"] = one.goodput
     return figures
 
 
 def _summed(
-    case: Crowd, came: dict[Rule, list[Outcome]], best: Sequence[Rule], gated: Sequence[Rule]
+    case: Crowd,
+    came: dict[QueueDiscipline, list[RunFigures]],
+    best: Sequence[QueueDiscipline],
+    gated: Sequence[QueueDiscipline],
 ) -> dict[str, list[float]]:
     """What each seed has for the figures that are summed up."""
     top, gate = came[_best(came, best)], came[_best(came, gated)]
@@ -164,7 +169,9 @@ def _summed(
         "shed_over_perfect_worst": _over(came[SHED], top),
         "shed_over_fixed_worst": over_fixed,
         "model_error_loss_worst": [
-            1.0 - share for rule in WRONGLY for share in _over(came[rule], came[SHED if rule.sheds else QUEUE])
+            1.0 - share
+            for discipline in WRONGLY
+            for share in _over(came[discipline], came[SHED if discipline.sheds else QUEUE])
         ],
         "admitted_ok_worst": [min(one.first, one.tokens) for one in came[SHED]],
     }
@@ -175,13 +182,13 @@ def _summed(
     return summed
 
 
-def _best(came: dict[Rule, list[Outcome]], rules: Sequence[Rule]) -> Rule:
-    return max(rules, key=lambda rule: statistics.fmean(_goodput(came[rule])))
+def _best(came: dict[QueueDiscipline, list[RunFigures]], disciplines: Sequence[QueueDiscipline]) -> QueueDiscipline:
+    return max(disciplines, key=lambda discipline: statistics.fmean(_goodput(came[discipline])))
 
 
-def _goodput(outcomes: Sequence[Outcome]) -> list[float]:
+def _goodput(outcomes: Sequence[RunFigures]) -> list[float]:
     return [one.goodput for one in outcomes]
 
 
-def _over(mine: Sequence[Outcome], others: Sequence[Outcome]) -> list[float]:
+def _over(mine: Sequence[RunFigures], others: Sequence[RunFigures]) -> list[float]:
     return quotients(_goodput(mine), [max(_NONE, value) for value in _goodput(others)])

@@ -10,13 +10,13 @@ from flyball_engine.model import StepModel
 from flyball_lab.baselines.gate_at_arrival import GateAtArrival
 from flyball_lab.baselines.loop import pressed
 from flyball_lab.baselines.relegation import Relegation
+from flyball_lab.benches.law.contenders import AFTERWARDS, PPAS, RunFigures, outcome
 from flyball_lab.benches.law.plays import STEP_MARGIN, model_spec
-from flyball_lab.benches.law.policies import AFTERWARDS, PPAS, Outcome, outcome
 from flyball_lab.benches.law.scenarios import PHASE_SECONDS, Scenario
 from flyball_lab.benches.law.setpoints import GATE_MARGIN, fixed
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.plant import USUAL
-from flyball_lab.simulator.presets import Preset
+from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.virtual import build, retune, run
 
 #: Of arrivals in a run: a queue that grows for two minutes is long enough to tell orders apart.
@@ -56,10 +56,10 @@ class Crowd(Scenario):
     rough: bool = False
 
     @property
-    def hardware(self) -> Preset:
+    def hardware(self) -> EnginePreset:
         """With stairs where it is rough."""
         preset = super().hardware
-        return replace(preset, law=replace(preset.law, graphs=GRAPHS)) if self.rough else preset
+        return replace(preset, step_times=replace(preset.step_times, graphs=GRAPHS)) if self.rough else preset
 
     def core(self, seed: int) -> Core:
         """One engine."""
@@ -91,7 +91,7 @@ def crowds(*, quick: bool = False) -> tuple[Crowd, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class QueueDiscipline:
     """A setpoint: `seqs` at most, steps of `budget` × the token objective, and a step model.
 
     `on_time`: prompts in the order of the on-time set, in that of their arrival otherwise; `relegates`: late ones last.
@@ -125,7 +125,7 @@ class Rule:
             }
         )
 
-    def play(self, case: Scenario, seed: int) -> Outcome:
+    def play(self, case: Scenario, seed: int) -> RunFigures:
         """One run. Of a prompt that could not be in time on an idle engine nobody asks that it was."""
         core, requests = case.core(seed), case.requests(seed)
         if self.relegates:
@@ -147,24 +147,24 @@ def _faster(model: StepModel, speed: float) -> StepModel:
 
 #: vLLM's order, all wait; the same, late ones last; with a step's tokens by P-PAS; the on-time order, all wait and
 #: shed; and with wrong models.
-FIRST_COME: Final = Rule(name="first come, first served")
-LATE_LAST: Final = Rule(name="late ones last", relegates=True)
-P_PAS: Final = Rule(name=PPAS, pressed=True)
-QUEUE: Final = Rule(name="on time, all wait", on_time=True)
-SHED: Final = Rule(name="on time, shed", on_time=True, sheds=True)
+FIRST_COME: Final = QueueDiscipline(name="first come, first served")
+LATE_LAST: Final = QueueDiscipline(name="late ones last", relegates=True)
+P_PAS: Final = QueueDiscipline(name=PPAS, pressed=True)
+QUEUE: Final = QueueDiscipline(name="on time, all wait", on_time=True)
+SHED: Final = QueueDiscipline(name="on time, shed", on_time=True, sheds=True)
 #: A model that is wrong by so much, either way.
 WRONG: Final = 1.5
 WRONGLY: Final = tuple(
-    replace(rule, name=f"{rule.name}, prompts believed {WRONG} × {how}", speed=speed)
-    for rule in (QUEUE, SHED)
+    replace(discipline, name=f"{discipline.name}, prompts believed {WRONG} × {how}", speed=speed)
+    for discipline in (QUEUE, SHED)
     for how, speed in (("faster", WRONG), ("slower", 1 / WRONG))
 )
 
 
-def perfect(*, quick: bool) -> tuple[Rule, ...]:
+def perfect(*, quick: bool) -> tuple[QueueDiscipline, ...]:
     """The order with the plant's own coefficients, limits found in hindsight and nobody kept for fairness' sake."""
     return tuple(
-        Rule(
+        QueueDiscipline(
             name=f"perfect, {seqs}, steps × {budget:g}",
             on_time=True,
             sheds=True,
@@ -176,10 +176,12 @@ def perfect(*, quick: bool) -> tuple[Rule, ...]:
     )
 
 
-def gates(*, quick: bool) -> tuple[Rule, ...]:
+def gates(*, quick: bool) -> tuple[QueueDiscipline, ...]:
     """First come, first served, behind a gate that decides at arrival, with limits found in hindsight."""
     return tuple(
-        Rule(name=f"gate at arrival, {seqs}, steps × {budget:g}", sheds=True, at_arrival=True, seqs=seqs, budget=budget)
+        QueueDiscipline(
+            name=f"gate at arrival, {seqs}, steps × {budget:g}", sheds=True, at_arrival=True, seqs=seqs, budget=budget
+        )
         for seqs, budget in _grid(quick=quick)
     )
 

@@ -11,11 +11,11 @@ from typing import Final
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import Limits, ModelSpec, OnTime, Setpoint, Shed, StepBudget
 from flyball_engine.model import StepModel
-from flyball_lab.simulator.plant import Disturbances, Law, Plant
-from flyball_lab.simulator.presets import Preset
+from flyball_lab.simulator.plant import Disturbances, Plant, StepTimes
+from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.virtual import Event, build, retune, run
-from flyball_lab.simulator.workload import Phase, workload
+from flyball_lab.simulator.virtual import TimedAct, build, retune, run
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 from flyball_operator.tuning.estimate.margins import margins
 
 #: The share of the token objective that a step may take: the law's own margin.
@@ -24,10 +24,10 @@ STEP_MARGIN: Final = margins().token
 NEVER_EXPIRES = 7 * 86_400.0
 
 
-def known_model(preset: Preset, mean_context: int) -> StepModel:
+def known_model(preset: EnginePreset, mean_context: int) -> StepModel:
     """The plant's coefficients but for what no model knows; its decodes read so many tokens in the mean."""
-    law = preset.law
-    return replace(law.model, beta=law.model.beta + law.kv_token * mean_context)
+    step_times = preset.step_times
+    return replace(step_times.model, beta=step_times.model.beta + step_times.kv_token * mean_context)
 
 
 def model_spec(model: StepModel) -> ModelSpec:
@@ -58,27 +58,27 @@ def whole_in_time(request: Request, e2e: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class LoadCase:
     """A preset, its load, and the context that its decodes have in the mean (what β must hold of the KV read)."""
 
     name: str
-    preset: Preset
-    phases: Sequence[Phase | Sequence[Phase]]
+    preset: EnginePreset
+    phases: Sequence[ArrivalPhase | Sequence[ArrivalPhase]]
     mean_context: int
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class FixedSetpoint:
     """What the engine is told: a step budget and a deadline in seconds, or none; `tokens` is the fixed limit."""
 
     budget: float | None = None
     deadline: float | None = None
     tokens: int | None = None
 
-    def setpoint(self, scene: Scene) -> Setpoint:
+    def setpoint(self, case: LoadCase) -> Setpoint:
         """As the tuner would send it, with the plant's coefficients but for what no model knows."""
-        spec = model_spec(known_model(scene.preset, scene.mean_context))
+        spec = model_spec(known_model(case.preset, case.mean_context))
         return Setpoint(
             service="bench",
             epoch=1,
@@ -94,8 +94,8 @@ class Policy:
 class TimedPlant(Plant):
     """A plant that puts what it took for each mixed step into `mixed`."""
 
-    def __init__(self, mixed: list[float], law: Law, random: Random, disturbances: Disturbances) -> None:
-        super().__init__(law, random, disturbances)
+    def __init__(self, mixed: list[float], step_times: StepTimes, random: Random, disturbances: Disturbances) -> None:
+        super().__init__(step_times, random, disturbances)
         self._mixed = mixed
 
     def step(self, step: Step, *, reread_tokens: int = 0) -> float:
@@ -107,7 +107,7 @@ class TimedPlant(Plant):
 
 
 @dataclass
-class Played:
+class PlayedSteps:
     """What came of it: mixed steps' seconds, and the requests that arrived after the warm-up."""
 
     mixed: list[float]
@@ -115,16 +115,22 @@ class Played:
 
 
 def play(
-    scene: Scene, policy: Policy, *, seed: int, events: Sequence[Event] = (), biased: bool = True, warm_up: float = 0.0
-) -> Played:
-    """Run the scene to its end, and on until what was let in is answered."""
+    case: LoadCase,
+    fixed: FixedSetpoint,
+    *,
+    seed: int,
+    events: Sequence[TimedAct] = (),
+    biased: bool = True,
+    warm_up: float = 0.0,
+) -> PlayedSteps:
+    """Run the case to its end, and on until what was let in is answered."""
     mixed: list[float] = []
-    core = build(scene.preset, seed=seed, plant=partial(TimedPlant, mixed))
+    core = build(case.preset, seed=seed, plant=partial(TimedPlant, mixed))
     if not biased:
         core.governed.budgeter.observe = _learn_nothing  # type: ignore[method-assign] # that is the question
-    requests = workload(scene.phases, Random(seed))
-    run(core, requests, until=2 * scene.seconds, events=[retune(0.0, policy.setpoint(scene)), *events])
-    return Played(mixed, [request for request in requests if request.arrival >= warm_up])
+    requests = workload(case.phases, Random(seed))
+    run(core, requests, until=2 * case.seconds, events=[retune(0.0, fixed.setpoint(case)), *events])
+    return PlayedSteps(mixed, [request for request in requests if request.arrival >= warm_up])
 
 
 def _learn_nothing(step: Step, seconds: float) -> None:

@@ -9,7 +9,7 @@ from flyball_lab.benches.law.scenarios import Scenario
 from flyball_lab.benches.law.traffic import capacity
 from flyball_lab.benches.options import OBJECTIVES
 from flyball_lab.simulator.lengths import SHAPES
-from flyball_lab.simulator.workload import Phase, workload
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 
 #: Of prompts this long a first token may take so many times the preset's objective.
 LONG: Final = {"long-chat": 4.0, "long-prompt": 3.0, "retrieval": 8.0}
@@ -33,7 +33,7 @@ def _scenario(random: Random, name: str) -> Scenario:
     rate = 0.0
     while not rate:  # long prompts are beyond some presets
         preset, kind = random.choice(sorted(OBJECTIVES)), random.choice(KINDS)
-        rate = capacity(workload([[Phase(seconds=SAMPLE, rate=1.0, shape=SHAPES[kind])]], Random(1)), preset)
+        rate = capacity(workload([[ArrivalPhase(seconds=SAMPLE, rate=1.0, shape=SHAPES[kind])]], Random(1)), preset)
     ttft, tpot = (objective * random.uniform(*STRICT) for objective in OBJECTIVES[preset])
     pods = random.choice((1, 1, 1, 4))
     return Scenario(

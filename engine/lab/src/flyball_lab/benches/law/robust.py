@@ -15,8 +15,8 @@ from flyball_engine.contract import Limits
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH, half_width, quotients
 from flyball_lab.benches.law.comparison import Figures
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.kept import Kept
-from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
 from flyball_lab.benches.law.troubles import NONE, TROUBLES, Trouble, play_fixed, play_law
@@ -44,7 +44,7 @@ class _Job:
         who, gated = "the law" if self.law else "fixed", "gated" if self.gate else "open"
         return f"{self.case.identity} | {who}, {self.trouble.name} | {gated} | seed {self.seed}"
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         """The run."""
         if self.law:
             return play_law(self.case, self.trouble, self.seed, gate=self.gate)
@@ -80,7 +80,9 @@ def measure(options: Options) -> Figures:
     return figures
 
 
-def _figures(outcomes: Sequence[Outcome], calm: Sequence[Outcome], trouble: Trouble, *, law: bool) -> dict[str, float]:
+def _figures(
+    outcomes: Sequence[RunFigures], calm: Sequence[RunFigures], trouble: Trouble, *, law: bool
+) -> dict[str, float]:
     who = "the law" if law else "{}/{}".format(*FIXED)
     figures = {}
     if trouble is NONE:

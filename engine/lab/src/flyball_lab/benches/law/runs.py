@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Final, Protocol
 
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.kept import Kept
-from flyball_lab.benches.law.policies import Outcome
 
 #: Seconds between two lines about how far it is.
 TELL_SECONDS: Final = 10.0
@@ -28,11 +28,11 @@ class Job(Protocol):
     def law(self) -> bool:
         """Whether the law drives it."""
 
-    def play(self) -> Outcome:
+    def play(self) -> RunFigures:
         """Do it."""
 
 
-def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
+def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, RunFigures], bool]:
     """What came of the jobs by their keys, and whether all of them came to their end."""
     found = {job.key: known for job in jobs if (known := kept.get(job.key)) is not None}
     left = [job for job in jobs if job.key not in found]
@@ -40,9 +40,9 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
         return found, True
     progress = _Progress(len(left), known=len(found))
     pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), initializer=_deaf)
-    runs: dict[Future[Outcome], Job] = {}
+    runs: dict[Future[RunFigures], Job] = {}
 
-    def ended(run: Future[Outcome]) -> None:
+    def ended(run: Future[RunFigures]) -> None:
         job = runs[run]
         # In this order: what an interrupt leaves out here is taken up below.
         kept.add(job.key, run.result(), law=job.law)
@@ -68,7 +68,7 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, Outcome], bool]:
     return found, True
 
 
-def _play(job: Job) -> Outcome:
+def _play(job: Job) -> RunFigures:
     return job.play()
 
 

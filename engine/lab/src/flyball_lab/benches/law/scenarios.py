@@ -17,12 +17,12 @@ from flyball_lab.benches.law.setpoints import GATE_MARGIN, fixed, gated
 from flyball_lab.simulator.core import Core, Speculation
 from flyball_lab.simulator.fleet import fleet
 from flyball_lab.simulator.lengths import SHAPES
-from flyball_lab.simulator.presets import PRESETS, Preset
+from flyball_lab.simulator.presets import PRESETS, EnginePreset
 from flyball_lab.simulator.requests import Request
-from flyball_lab.simulator.virtual import Event, build, slow_down
-from flyball_lab.simulator.workload import Phase, workload
+from flyball_lab.simulator.virtual import TimedAct, build, slow_down
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.tuning.spec import Envelope, Objective, Span, TuningSpec
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 
 #: Shares of requests that a load balancer by sessions or prefixes gives four engines.
 UNEVEN: Final = (0.4, 0.3, 0.2, 0.1)
@@ -63,12 +63,12 @@ class Case(ABC):
         """The engine."""
         return build(self.hardware, seed=seed)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[TimedAct]:
         """What befalls the engine."""
         return []
 
     @property
-    def hardware(self) -> Preset:
+    def hardware(self) -> EnginePreset:
         """The preset itself."""
         return PRESETS[self.preset]
 
@@ -83,9 +83,9 @@ class Case(ABC):
         sizes = self.hardware.sizes
         envelope = Envelope(Span(4, sizes.max_num_seqs), Span(128, sizes.max_num_batched_tokens))
         objectives = (
-            Objective("first-token", Metric.TIME_TO_FIRST_TOKEN, self.ttft, 0.01),
-            Objective("per-token", Metric.TIME_PER_OUTPUT_TOKEN, self.tpot, 0.01),
-            Objective("end-to-end", Metric.END_TO_END_LATENCY, self.e2e, 0.01),
+            LatencyObjective("first-token", Metric.TIME_TO_FIRST_TOKEN, self.ttft, 0.01),
+            LatencyObjective("per-token", Metric.TIME_PER_OUTPUT_TOKEN, self.tpot, 0.01),
+            LatencyObjective("end-to-end", Metric.END_TO_END_LATENCY, self.e2e, 0.01),
         )
         return TuningSpec(Mode.AUTO, envelope, tuple(one for one in objectives if one.seconds < inf))
 
@@ -129,7 +129,7 @@ class Case(ABC):
 class Scenario(Case):
     """Phases of requests per second.
 
-    `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `workload.Phase`. `slow`
+    `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `ArrivalPhase`. `slow`
     slows the plant down half-way. `pods` engines take turns, or have `shares` of the requests; one of them is
     `slow_pod` times as slow from the start. `speculation`: drafts of each engine. `warm_up`: seconds in which steps
     take `cold` times as long, from the start.
@@ -165,8 +165,8 @@ class Scenario(Case):
         groups = [[self._phase(*one) for one in (phase, *more)] for phase in self.phases]
         return workload(groups, Random(seed))
 
-    def _phase(self, rate: float, shape: str) -> Phase:
-        return Phase(
+    def _phase(self, rate: float, shape: str) -> ArrivalPhase:
+        return ArrivalPhase(
             seconds=PHASE_SECONDS,
             rate=rate,
             shape=SHAPES[shape],
@@ -184,14 +184,14 @@ class Scenario(Case):
         cores[0].plant.slow_down = self.slow_pod
         return fleet(cores, self.shares)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[TimedAct]:
         """A slow-down half-way, and a slow start."""
         halfway = [] if self.slow == 1.0 else [slow_down(self.seconds / 2, self.slow)]
         return halfway if not self.warm_up else [slow_down(0.0, self.cold), slow_down(self.warm_up, 1.0), *halfway]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(Case):
+class RecordedCase(Case):
     """Requests as they were recorded, two or more: arrival in seconds, tokens of prompt and answer."""
 
     rows: tuple[tuple[float, int, int], ...] = field(repr=False, compare=False)

@@ -7,7 +7,7 @@ import statistics
 from flyball_engine.figures import format_duration, percent
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures, compare
-from flyball_lab.benches.law.scenarios import Recorded
+from flyball_lab.benches.law.scenarios import RecordedCase
 from flyball_lab.benches.law.traffic import recorded
 from flyball_lab.benches.options import OBJECTIVES, SHARE, Options
 
@@ -30,7 +30,7 @@ def _named(figures: Figures, name: str) -> Figures:
     return {f"{title}, {name}": values for title, values in figures.items()}
 
 
-def _told(case: Recorded, *, given: bool) -> str:
+def _told(case: RecordedCase, *, given: bool) -> str:
     prompt, output = (statistics.fmean(row[index] for row in case.rows) for index in (1, 2))
     ttft, tpot = OBJECTIVES[case.preset]
     why = "as asked" if given else f"so that the engine is used to {percent(SHARE)} of what it carries"

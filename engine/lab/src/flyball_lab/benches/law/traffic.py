@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flyball_lab.benches.law.plays import known_model
-from flyball_lab.benches.law.scenarios import Recorded
+from flyball_lab.benches.law.scenarios import RecordedCase
 from flyball_lab.benches.options import OBJECTIVES, SHARE
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.workload import TraceError, read_trace
 
 
-def recorded(path: Path, preset: str, *, rate: float | None = None, minutes: float | None = None) -> Recorded:
+def recorded(path: Path, preset: str, *, rate: float | None = None, minutes: float | None = None) -> RecordedCase:
     """The first `minutes` of a trace, absent all of it, `rate` times as fast; absent, as `SHARE` has it.
 
     What the model's context is too short for is left out, as a server refuses it. Raises TraceError.
@@ -35,7 +35,7 @@ def recorded(path: Path, preset: str, *, rate: float | None = None, minutes: flo
     first = taken[0].arrival
     rows = tuple(((one.arrival - first) / speed, one.prompt, one.output) for one in taken)
     stretch = "" if minutes is None else f", {minutes:g} min"
-    return Recorded(
+    return RecordedCase(
         name=f"{path.name}{stretch}, × {speed:.3g}, on {preset}",
         preset=preset,
         ttft=ttft,

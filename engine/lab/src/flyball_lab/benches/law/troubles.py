@@ -11,11 +11,11 @@ from flyball_engine.contract import Limits
 from flyball_engine.figures import percent
 from flyball_engine.model import StepModel
 from flyball_lab.benches.law.closed_loop import SCRAPE_SECONDS, ClosedLoop
+from flyball_lab.benches.law.contenders import AFTERWARDS, RunFigures, outcome, stand_at_arrival
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
-from flyball_lab.benches.law.policies import AFTERWARDS, Outcome, outcome, stand_at_arrival
 from flyball_lab.benches.law.scenarios import Case
 from flyball_lab.simulator.core import Core
-from flyball_lab.simulator.virtual import Event, crash, retune, run, slow_down
+from flyball_lab.simulator.virtual import TimedAct, crash, retune, run, slow_down
 from flyball_operator.tuning.estimate.step_time import resume
 from flyball_operator.tuning.observe.signals import Observation, Signals
 
@@ -65,7 +65,7 @@ TROUBLES: Final = (
 
 
 class Disturbed(ClosedLoop):
-    """A tuner in trouble. `seqs`: S after each decision. `outside`, `raised`: decisions, see `policies.Outcome`."""
+    """A tuner in trouble. `seqs`: S after each decision. `outside`, `raised`: decisions, see `RunFigures`."""
 
     def __init__(self, case: Case, trouble: Trouble, random: Random, *, gated: bool) -> None:
         model = None
@@ -105,7 +105,7 @@ class Disturbed(ClosedLoop):
         self.outside += not (inside and envelope.tokens.least <= tokens <= envelope.tokens.most)
 
 
-def play_law(case: Case, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:
+def play_law(case: Case, trouble: Trouble, seed: int, *, gate: bool) -> RunFigures:
     """One run of the law in trouble."""
     closed_loop = Disturbed(case, trouble, Random(seed), gated=gate)
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
@@ -117,7 +117,7 @@ def play_law(case: Case, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:
     return replace(came, swing=swing, outside=closed_loop.outside, raised=closed_loop.raised)
 
 
-def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate: bool) -> Outcome:
+def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate: bool) -> RunFigures:
     """One run of limits that never move, with what befalls the engine."""
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     setpoint = case.setpoint(limits, gate=gate)
@@ -130,7 +130,7 @@ def play_fixed(case: Case, limits: Limits, trouble: Trouble, seed: int, *, gate:
     return outcome(case, requests, ())
 
 
-def _befalls(case: Case, trouble: Trouble) -> list[Event]:
+def _befalls(case: Case, trouble: Trouble) -> list[TimedAct]:
     half = case.seconds / 2
     slower = [slow_down(half, trouble.slow)] if trouble.slow != 1.0 else []
     return [*slower, crash(half, start_seconds=RESTART_SECONDS)] if trouble.restart else slower

@@ -7,13 +7,13 @@ from random import Random
 from typing import Final
 
 from flyball_engine.contract import Classes, RequestClass, Setpoint
+from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.orders import KINDS, QUEUE, SECONDS
-from flyball_lab.benches.law.policies import Outcome
 from flyball_lab.benches.law.scenarios import Scenario
 from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import retune, run
-from flyball_lab.simulator.workload import Phase, workload
+from flyball_lab.simulator.workload import ArrivalPhase, workload
 
 #: Shares of the capacity: together 1.5 times what the engine carries.
 INTERACTIVE: Final = 0.75
@@ -50,7 +50,9 @@ class TwoClasses:
         """Both classes, in order of arrival."""
         random, shape = Random(seed), SHAPES[self.like.phases[0][1]]
         phases = [
-            Phase(seconds=SECONDS, rate=share * self.capacity, shape=shape, variation=self.variation, of_class=name)
+            ArrivalPhase(
+                seconds=SECONDS, rate=share * self.capacity, shape=shape, variation=self.variation, of_class=name
+            )
             for name, share in zip(_NAMES, (INTERACTIVE, BATCH), strict=True)
         ]
         return workload([phases], random)
@@ -69,7 +71,7 @@ class TwoClasses:
         objectives = tuple(one.model_copy(update={"of_class": _NAMES[0]}) for one in told.objectives)
         return told.model_copy(update={"classes": classes, "objectives": objectives})
 
-    def play(self, seed: int) -> Outcome:
+    def play(self, seed: int) -> RunFigures:
         """One run.
 
         `kept`: the share of the interactive requests. `goodput`: batch requests that ended while requests came, over
@@ -80,7 +82,7 @@ class TwoClasses:
         mine, batch = ([one for one in requests if one.of_class == name] for name in _NAMES)
         ended = [one for one in batch if one.fate is Fate.FINISHED]
         left = self.capacity - len(mine) / SECONDS
-        return Outcome(
+        return RunFigures(
             goodput=sum(one.ended <= SECONDS for one in ended) / SECONDS / left,
             kept=sum(map(self.like.good, mine)) / len(mine),
             changes=0,

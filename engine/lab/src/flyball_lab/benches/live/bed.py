@@ -19,17 +19,17 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from flyball_engine.contract import Generation, Metric, MetricName, ObjectiveSpec, Setpoint, Shed, StepBudget
-from flyball_lab.benches.engine.engines import Engines
-from flyball_lab.benches.engine.load import Answer, Ask, arrive, closed
+from flyball_lab.benches.engine.engines import WarmEngines
+from flyball_lab.benches.engine.load import Ask, RequestResult, arrive, closed
 from flyball_lab.benches.law.setpoints import GATE_MARGIN
 from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.elsewhere import Elsewhere
-from flyball_lab.benches.live.goodput import Objectives, Played, Seen
-from flyball_lab.benches.live.governed import NAME, Surroundings, service
-from flyball_lab.benches.live.load import Arrival
-from flyball_lab.benches.live.policies import Policy
+from flyball_lab.benches.live.goodput import ClientRecord, LiveRun, Objectives
+from flyball_lab.benches.live.governed import NAME, LoopbackWorld, service
+from flyball_lab.benches.live.load import PlannedRequest
+from flyball_lab.benches.live.variants import Variant
 from flyball_lab.harness.engine import SERVICE
-from flyball_lab.harness.prometheus import Target, prometheus
+from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import thinking
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.v1alpha1 import TuningStatus
@@ -53,21 +53,21 @@ IDENTITY: Final = ("team", SERVICE)
 class Bed:
     """The engines, a Prometheus that scrapes the governed one, and how often someone has written to it."""
 
-    engines: Engines
+    engines: WarmEngines
     prometheus: str
     epoch: int
 
     def play(
         self,
-        policy: Policy,
-        arrivals: Sequence[Arrival],
+        variant: Variant,
+        arrivals: Sequence[PlannedRequest],
         calibration: Calibration,
         *,
         seconds: float,
         gate: bool,
         tuning: TuningStatus,
-    ) -> tuple[Played, Surroundings | None]:
-        """One policy under one load, and what the tuner had around it.
+    ) -> tuple[LiveRun, LoopbackWorld | None]:
+        """One variant under one load, and what the tuner had around it.
 
         `tuning`: what the tuner knows when it begins, and by whose model a gate before limits that never move predicts.
         """
@@ -78,40 +78,42 @@ class Bed:
         # What is not answered by then was not in time.
         patience = seconds - max((one.at for one in arrivals), default=0.0)
         patience += objectives.ttft + longest * objectives.tpot
-        url = (self.engines.stock if policy.stock else self.engines.governed.server).url
+        url = (self.engines.stock if variant.stock else self.engines.governed.server).url
         world = None
         before = self._counted()
         elsewhere = Elsewhere([self.engines.governed.server.process.pid, self.engines.stock.process.pid])
-        if policy.governed:
+        if variant.governed:
             world = self._world(objectives, gate=gate, tuning=tuning)
             answers = asyncio.run(self._governed(world, url, asks, patience))
         else:
-            if not policy.stock:
-                self._hold(policy, objectives, gate=gate, tuning=tuning)
+            if not variant.stock:
+                self._hold(variant, objectives, gate=gate, tuning=tuning)
             answers = asyncio.run(arrive(url, asks, patience=patience))
         others = elsewhere.share()
-        self._drain(policy)
+        self._drain(variant)
         after = self._counted()
-        played = Played(
+        played = LiveRun(
             seconds=seconds,
             seen=tuple(_seen(*one) for one in zip(arrivals, answers, strict=True)),
-            counted=None if policy.stock else (after[0] - before[0], after[1] - before[1]),
+            counted=None if variant.stock else (after[0] - before[0], after[1] - before[1]),
             others=others,
             held=() if world is None else tuple(world.held),
             decisions=() if world is None else world.decisions,
         )
         return played, world
 
-    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> Surroundings:
+    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> LoopbackWorld:
         server = self.engines.governed.server
-        world = Surroundings(epoch=self.epoch, key=server.signer.key)
+        world = LoopbackWorld(epoch=self.epoch, key=server.signer.key)
         world.port = httpx.URL(server.control_url).port or 0
         world.serve(service(objectives, sheds=gate, tuning=tuning))
         return world
 
-    async def _governed(self, world: Surroundings, url: str, asks: Sequence[Ask], patience: float) -> list[Answer]:
+    async def _governed(
+        self, world: LoopbackWorld, url: str, asks: Sequence[Ask], patience: float
+    ) -> list[RequestResult]:
         with closing(PrometheusReader(PrometheusClient(self.prometheus, timeout=TIMEOUT))) as reader:
-            # A Prometheus that has just begun knows no window yet, and what is in another policy's is not our doing.
+            # A Prometheus that has just begun knows no window yet, and what is in another variant's is not our doing.
             async with asyncio.timeout(IDLE_SECONDS):
                 while not _idle((await reader.read({IDENTITY: 1}))[IDENTITY]):  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(1.0)
@@ -119,8 +121,8 @@ class Bed:
             async with thinking(world, reader, tick=TICK):
                 return await arrive(url, asks, patience=patience)
 
-    def _hold(self, policy: Policy, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> None:
-        assert policy.limits is not None
+    def _hold(self, variant: Variant, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> None:
+        assert variant.limits is not None
         step, shed = None, None
         if gate and (model := step_model_of(tuning.model)) is not None:
             step = StepBudget(seconds=NO_BUDGET, model=model_spec(model))
@@ -129,18 +131,18 @@ class Bed:
             service=SERVICE,
             epoch=self.epoch,
             generation=1,
-            limits=policy.limits,
+            limits=variant.limits,
             step=step,
             shed=shed,
             objectives=_contract(objectives),
         )
         answer = self.engines.governed.control.put(wanted)
         if not answer.confirmed(Generation(epoch=self.epoch, generation=1)):
-            raise RuntimeError(f"{policy.name} was not confirmed: {answer}")
+            raise RuntimeError(f"{variant.name} was not confirmed: {answer}")
 
-    def _drain(self, policy: Policy) -> None:
-        """Wait until nothing runs: what clients left behind must not meet the next policy."""
-        unfinished = self._stock_unfinished if policy.stock else self._unfinished
+    def _drain(self, variant: Variant) -> None:
+        """Wait until nothing runs: what clients left behind must not meet the next variant."""
+        unfinished = self._stock_unfinished if variant.stock else self._unfinished
         eventually(lambda: unfinished() == 0, expecting="an engine with nothing to do", within=DRAIN_SECONDS)
 
     def _unfinished(self) -> int:
@@ -168,11 +170,11 @@ class Bed:
 
 
 @contextmanager
-def bed(engines: Engines) -> Iterator[Bed]:
+def bed(engines: WarmEngines) -> Iterator[Bed]:
     """Engines and clients apart, and Prometheus with the clients."""
     with engines.apart(), TemporaryDirectory(prefix="flyball-live-") as folder:
         control = engines.governed.server.control_url.removeprefix("http://")
-        with prometheus(Path(folder), [Target(control, SERVICE, pod=NAME)], scrape=SCRAPE) as running:
+        with prometheus(Path(folder), [ScrapeTarget(control, SERVICE, pod=NAME)], scrape=SCRAPE) as running:
             accepted = engines.governed.control.read().accepted
             yield Bed(engines, running.url, accepted.epoch if accepted is not None else 0)
 
@@ -191,5 +193,5 @@ def _contract(objectives: Objectives) -> tuple[ObjectiveSpec, ...]:
     )
 
 
-def _seen(arrival: Arrival, answer: Answer) -> Seen:
-    return Seen(arrival.at, arrival.phase, arrival.output, answer.status, answer.first, answer.ended)
+def _seen(arrival: PlannedRequest, answer: RequestResult) -> ClientRecord:
+    return ClientRecord(arrival.at, arrival.phase, arrival.output, answer.status, answer.first, answer.ended)

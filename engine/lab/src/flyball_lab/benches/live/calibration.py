@@ -1,7 +1,7 @@
 """What this machine's engine does: it gives the load its rates and the objectives their thresholds.
 
-Measured on stock vLLM with its own limits, so that no policy is measured by its own yardstick. Objectives are multiples
-of what a request takes with hardly anybody beside it, as users set them.
+Measured on stock vLLM with its own limits, so that no variant is measured by its own yardstick. Objectives are
+multiples of what a request takes with hardly anybody beside it, as users set them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_engine.figures import figure, significant
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.load import Ask, closed
 from flyball_lab.benches.live.goodput import Objectives
-from flyball_lab.benches.live.load import CHAT, KINDS, LONG, Kind
+from flyball_lab.benches.live.load import CHAT, KINDS, LONG, RequestKind
 
 #: First-token objective over the first token of a long prompt alone; token objective over a token of a few chats.
 FIRST: Final = 4.0
@@ -42,7 +42,7 @@ class Calibration:
         return {"first token s": self.objectives.ttft, "per token ms": 1e3 * self.objectives.tpot} | rates
 
 
-def calibrate(engines: Engines) -> Calibration:
+def calibrate(engines: WarmEngines) -> Calibration:
     """Measure all of it, in half a minute."""
     url = engines.stock.url
     alone = closed(url, [Ask(engines.prompts.of(sum(LONG.prompt) // 2), 2) for _ in range(ALONE)], streams=1)
@@ -59,13 +59,13 @@ def calibrate(engines: Engines) -> Calibration:
     return found
 
 
-def _busy(engines: Engines, kind: Kind) -> float:
+def _busy(engines: WarmEngines, kind: RequestKind) -> float:
     began = time.monotonic()
     answered = closed(engines.stock.url, asks(engines, kind), streams=STREAMS, seconds=SECONDS)
     return sum(answer.ended is not None for answer in answered) / (time.monotonic() - began)
 
 
-def asks(engines: Engines, kind: Kind) -> Iterator[Ask]:
+def asks(engines: WarmEngines, kind: RequestKind) -> Iterator[Ask]:
     """Requests of a kind, on and on."""
     while True:
         yield Ask(engines.prompts.of(engines.random.randint(*kind.prompt)), engines.random.randint(*kind.output))

@@ -1,7 +1,7 @@
 """The tuner against vLLM's defaults and other limits that never move, on one real engine, in turn.
 
-Repetitions are pairs: all policies of one meet the same arrivals of the same lengths, so what is compared is the
-quotient of each repetition. The order of the policies is another in each, so that none always follows the same.
+Repetitions are pairs: all variants of one meet the same arrivals of the same lengths, so what is compared is the
+quotient of each repetition. The order of the variants is another in each, so that none always follows the same.
 Before the first counted run the tuner has one uncounted, in which it learns the engine; each run of its own
 resumes from what status held then, as after a restart of the operator.
 """
@@ -19,14 +19,14 @@ from typing import Any, Final
 import flyball_engine
 import flyball_operator
 from flyball_engine.figures import figure
-from flyball_lab.benches.engine.engines import Engines, say
+from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH, half_width, quotients
 from flyball_lab.benches.live.bed import Bed, bed
 from flyball_lab.benches.live.calibration import Calibration, calibrate
-from flyball_lab.benches.live.goodput import Objectives, Played, figures, goodput
+from flyball_lab.benches.live.goodput import LiveRun, Objectives, figures, goodput
 from flyball_lab.benches.live.load import arrivals, length, phases
-from flyball_lab.benches.live.policies import GOVERNED, Policy, policies
+from flyball_lab.benches.live.variants import GOVERNED, Variant, variants
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
 from flyball_operator.api.v1alpha1 import TuningStatus
@@ -40,7 +40,7 @@ LEARNING_SEED: Final = 0
 _HERE: Final = Path(__file__).parent
 #: What makes a run what it is.
 SOURCES: Final = (
-    *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "policies.py")),
+    *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "variants.py")),
     _HERE.parent / "engine/load.py",
     *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "control", "vllm", "contract.py", "model.py")),
     *(Path(flyball_operator.__path__[0]) / name for name in ("engines", "prometheus", "tuning")),
@@ -70,10 +70,10 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One run."""
 
-    policy: Policy
+    variant: Variant
     repetition: int
     gate: bool
     quick: bool
@@ -82,16 +82,18 @@ class Job:
     def key(self) -> str:
         """All that it depends on but for the ground and the sources."""
         gate, pace = ("gated" if self.gate else "open"), (" | quick" if self.quick else "")
-        return f"{gate} | {self.policy.name} | repetition {self.repetition}{pace}"
+        return f"{gate} | {self.variant.name} | repetition {self.repetition}{pace}"
 
 
-def jobs(*, gate: bool, quick: bool) -> list[Job]:
+def jobs(*, gate: bool, quick: bool) -> list[PlannedRun]:
     """All runs of a part, in their order."""
-    tried, found = policies(gate=gate, quick=quick), []
+    tried, found = variants(gate=gate, quick=quick), []
     for repetition in range(1, 1 + (1 if quick else REPETITIONS)):
         turn = (repetition - 1) // 2
         order = (*tried[turn:], *tried[:turn])
-        found += [Job(policy, repetition, gate, quick) for policy in (order if repetition % 2 else order[::-1])]
+        found += [
+            PlannedRun(variant, repetition, gate, quick) for variant in (order if repetition % 2 else order[::-1])
+        ]
     return found
 
 
@@ -105,10 +107,10 @@ def objectives_of(row: Mapping[str, Any]) -> Objectives:
     return Ground.of(row).calibration.objectives
 
 
-def measure(engines: Engines, options: Options, *, gate: bool) -> Figures:
-    """Goodput of each policy, and the tuner's over it. Raises InterruptedPart with what was finished."""
+def measure(engines: WarmEngines, options: Options, *, gate: bool) -> Figures:
+    """Goodput of each variant, and the tuner's over it. Raises InterruptedPart with what was finished."""
     rows, quick = Rows(options.out, SOURCES), options.quick
-    found: dict[Job, Played] = {}
+    found: dict[PlannedRun, LiveRun] = {}
     ground: Ground | None = None
     try:
         ground = _ground(engines, rows, quick=quick)
@@ -119,7 +121,7 @@ def measure(engines: Engines, options: Options, *, gate: bool) -> Figures:
     return _figures(ground, found)
 
 
-def _ground(engines: Engines, rows: Rows, *, quick: bool) -> Ground:
+def _ground(engines: WarmEngines, rows: Rows, *, quick: bool) -> Ground:
     """That of the folder, or that of an earlier part, or measured."""
     key = ground_key(quick=quick)
     if (row := rows.get(key)) is not None:
@@ -131,7 +133,7 @@ def _ground(engines: Engines, rows: Rows, *, quick: bool) -> Ground:
 
 
 @functools.cache
-def _measured(engines: Engines, quick: bool) -> Ground:
+def _measured(engines: WarmEngines, quick: bool) -> Ground:
     """Once for all parts."""
     with engines.apart():
         calibration = calibrate(engines)
@@ -147,10 +149,12 @@ def _measured(engines: Engines, quick: bool) -> Ground:
     return Ground(calibration, tuning, learnt)
 
 
-def _finish(on: Bed, ground: Ground, rows: Rows, wanted: Sequence[Job], found: dict[Job, Played]) -> None:
+def _finish(
+    on: Bed, ground: Ground, rows: Rows, wanted: Sequence[PlannedRun], found: dict[PlannedRun, LiveRun]
+) -> None:
     for job in wanted:
         if (row := rows.get(job.key)) is not None:
-            found[job] = Played.of(row)
+            found[job] = LiveRun.of(row)
     known, began, objectives = len(found), time.monotonic(), ground.calibration.objectives
     if known:
         say(f"{known} of {len(wanted)} runs taken up from before")
@@ -160,7 +164,7 @@ def _finish(on: Bed, ground: Ground, rows: Rows, wanted: Sequence[Job], found: d
         of = phases(quick=job.quick)
         load = arrivals(of, ground.calibration.busy, seed=job.repetition)
         played, _ = on.play(
-            job.policy, load, ground.calibration, seconds=length(of), gate=job.gate, tuning=ground.tuning
+            job.variant, load, ground.calibration, seconds=length(of), gate=job.gate, tuning=ground.tuning
         )
         found[job] = played
         rows.add(job.key, played.row())
@@ -169,33 +173,33 @@ def _finish(on: Bed, ground: Ground, rows: Rows, wanted: Sequence[Job], found: d
         say(f"{len(found)} of {len(wanted)}, {job.key}: goodput {good:.2f}/s; some {left:.0f} s to go")
 
 
-def _figures(ground: Ground, found: Mapping[Job, Played]) -> Figures:
-    """Of the repetitions in which every policy has had its turn."""
+def _figures(ground: Ground, found: Mapping[PlannedRun, LiveRun]) -> Figures:
+    """Of the repetitions in which every variant has had its turn."""
     objectives = ground.calibration.objectives
-    by_policy = _by_policy(found)
-    goodputs = {policy: [goodput(one, objectives) for one in runs] for policy, runs in by_policy.items()}
+    by_variant = _by_variant(found)
+    goodputs = {variant: [goodput(one, objectives) for one in runs] for variant, runs in by_variant.items()}
     told: Figures = {"the load and the tuner's model": ground.calibration.told | dict(ground.learnt)}
-    for policy, runs in by_policy.items():
-        told[policy.name] = figures(runs, objectives)
-        if (width := half_width(goodputs[policy])) is not None:
-            told[policy.name]["goodput" + WIDTH] = width
-        if not policy.governed and GOVERNED in goodputs:
-            told[policy.name] |= _over(goodputs[GOVERNED], goodputs[policy])
-    statics = [policy for policy in goodputs if not policy.governed]
+    for variant, runs in by_variant.items():
+        told[variant.name] = figures(runs, objectives)
+        if (width := half_width(goodputs[variant])) is not None:
+            told[variant.name]["goodput" + WIDTH] = width
+        if not variant.governed and GOVERNED in goodputs:
+            told[variant.name] |= _over(goodputs[GOVERNED], goodputs[variant])
+    statics = [variant for variant in goodputs if not variant.governed]
     if GOVERNED in goodputs and statics:
         best = max(statics, key=lambda one: statistics.fmean(goodputs[one]))
         told[f"the best that never moves: {best.name}"] = _over(goodputs[GOVERNED], goodputs[best])
     return told
 
 
-def _by_policy(found: Mapping[Job, Played]) -> dict[Policy, list[Played]]:
-    """By policy its repetitions, in their order; only those that all policies have."""
-    tried = list(dict.fromkeys(job.policy for job in found))
-    by_job = {(job.policy, job.repetition): played for job, played in found.items()}
+def _by_variant(found: Mapping[PlannedRun, LiveRun]) -> dict[Variant, list[LiveRun]]:
+    """By variant its repetitions, in their order; only those that all variants have."""
+    tried = list(dict.fromkeys(job.variant for job in found))
+    by_job = {(job.variant, job.repetition): played for job, played in found.items()}
     repetitions = sorted({job.repetition for job in found})
-    whole = [one for one in repetitions if all((policy, one) in by_job for policy in tried)]
-    tried.sort(key=lambda policy: not policy.governed)
-    return {policy: [by_job[policy, one] for one in whole] for policy in tried} if whole else {}
+    whole = [one for one in repetitions if all((variant, one) in by_job for variant in tried)]
+    tried.sort(key=lambda variant: not variant.governed)
+    return {variant: [by_job[variant, one] for one in whole] for variant in tried} if whole else {}
 
 
 def _over(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flyball_lab.benches.engine.engines import Engines
+from flyball_lab.benches.engine.engines import WarmEngines
 from flyball_lab.benches.live import compare
 from flyball_lab.benches.options import Options
 
 
-def measure(engines: Engines, options: Options) -> compare.Figures:
-    """Goodput of each policy, and the tuner's over it."""
+def measure(engines: WarmEngines, options: Options) -> compare.Figures:
+    """Goodput of each variant, and the tuner's over it."""
     return compare.measure(engines, options, gate=True)

@@ -1,6 +1,6 @@
 """From what clients saw of a run to its figures: goodput, and the share that kept each objective. Pure.
 
-The clients' clock counts. Whoever was refused, left waiting or cut off has kept nothing. `Played` is what is kept of a
+The clients' clock counts. Whoever was refused, left waiting or cut off has kept nothing. `LiveRun` is what is kept of a
 run, as JSON holds it.
 """
 
@@ -21,7 +21,7 @@ class Objectives:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClientRecord:
     """A request as its client saw it. `status`: HTTP's, 0 without an answer; `first`, `ended`: seconds, None: never."""
 
     at: float
@@ -68,7 +68,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Played:
+class LiveRun:
     """A run. `counted`: requests that kept all, and all, by the engine's own count; None where it does not count.
 
     `others`: processors' worth of work on the machine that was not ours. `held` and `decisions` are the tuner's: every
@@ -76,7 +76,7 @@ class Played:
     """
 
     seconds: float
-    seen: tuple[Seen, ...]
+    seen: tuple[ClientRecord, ...]
     counted: tuple[int, int] | None = None
     others: float = 0.0
     held: tuple[Held, ...] = ()
@@ -89,7 +89,7 @@ class Played:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """From JSON; raises KeyError or TypeError on what is none."""
-        seen, held = tuple(Seen(**one) for one in row["seen"]), tuple(Held(**one) for one in row["held"])
+        seen, held = tuple(ClientRecord(**one) for one in row["seen"]), tuple(Held(**one) for one in row["held"])
         counted = row["counted"]
         return cls(
             seconds=row["seconds"],
@@ -101,12 +101,12 @@ class Played:
         )
 
 
-def goodput(played: Played, objectives: Objectives) -> float:
+def goodput(played: LiveRun, objectives: Objectives) -> float:
     """Requests per second of the load that kept all objectives."""
     return sum(one.good(objectives) for one in played.seen) / played.seconds
 
 
-def figures(runs: Sequence[Played], objectives: Objectives) -> dict[str, float]:
+def figures(runs: Sequence[LiveRun], objectives: Objectives) -> dict[str, float]:
     """Means over repetitions. Shares are of all requests, but for those that are said to be of the ones let in."""
     every = [one for run in runs for one in run.seen]
     entered = [one for one in every if not one.refused]
@@ -136,6 +136,6 @@ def figures(runs: Sequence[Played], objectives: Objectives) -> dict[str, float]:
     return found
 
 
-def percent(of: Sequence[Seen], holds: Callable[[Seen], bool]) -> float:
+def percent(of: Sequence[ClientRecord], holds: Callable[[ClientRecord], bool]) -> float:
     """Percentage of which something holds; 0 of nothing."""
     return 100.0 * sum(map(holds, of)) / len(of) if of else 0.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flyball_engine.figures import format_duration
 from flyball_lab.benches.live.goodput import Held, Objectives
-from flyball_lab.benches.live.policies import SEQS, TOKENS
+from flyball_lab.benches.live.variants import SEQS, TOKENS
 from flyball_lab.harness.engine import SERVICE
 from flyball_lab.harness.tuners import World, inference_service
 from flyball_operator.api.quantities import parse_duration
@@ -44,7 +44,7 @@ def _objective(name: str, metric: str, seconds: float) -> dict[str, str]:
 
 
 @dataclass
-class Surroundings(World):
+class LoopbackWorld(World):
     """One service and one engine, on loopback; notes what the tuner holds live, and what it decided and why.
 
     `began`: what times are counted from, by the monotonic clock.

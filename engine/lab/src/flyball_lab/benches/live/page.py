@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_lab.benches.intervals import WIDTH
-from flyball_lab.benches.live.goodput import Objectives, Played
+from flyball_lab.benches.live.goodput import LiveRun, Objectives
 from flyball_lab.benches.live.load import length, phases, starts
-from flyball_lab.benches.live.policies import GOVERNED
+from flyball_lab.benches.live.variants import GOVERNED
 from flyball_lab.benches.table import Figures, Table
 from flyball_lab.pages.charts import Dot, Line, Point, Span, dots, key, timeline
 from flyball_lab.pages.render import render
@@ -24,11 +24,11 @@ _PARTS: Final = {"open": "All requests wait (overload: Queue)", "gated": "Late r
 
 
 @dataclass(frozen=True)
-class Part:
-    """Of a part its figures, and the runs of each policy."""
+class PartRuns:
+    """Of a part its figures, and the runs of each variant."""
 
     figures: Figures
-    runs: Mapping[str, Sequence[Played]]
+    runs: Mapping[str, Sequence[LiveRun]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class Section:
     decisions: list[tuple[str, ...]]
 
 
-def page(parts: Mapping[str, Part], objectives: Objectives | None, *, quick: bool, interrupted: bool = False) -> str:
+def page(
+    parts: Mapping[str, PartRuns], objectives: Objectives | None, *, quick: bool, interrupted: bool = False
+) -> str:
     """The whole page."""
     sections = [
         Section(
@@ -57,7 +59,7 @@ def page(parts: Mapping[str, Part], objectives: Objectives | None, *, quick: boo
     return render("live.html.jinja", sections=sections, objectives=objectives, interrupted=interrupted)
 
 
-def _charts(part: Part, objectives: Objectives | None, *, quick: bool) -> Iterator[str]:
+def _charts(part: PartRuns, objectives: Objectives | None, *, quick: bool) -> Iterator[str]:
     rows = [
         Dot(name, values["goodput"], values.get("goodput" + WIDTH), ours=name == GOVERNED.name)
         for name, values in part.figures.items()
@@ -94,7 +96,7 @@ def _line(name: str, index: int, points: Sequence[tuple[float, float]]) -> Line:
     return Line(name, index, [Point(at, value) for at, value in points])
 
 
-def _kept(part: Part, objectives: Objectives, end: float) -> list[Line]:
+def _kept(part: PartRuns, objectives: Objectives, end: float) -> list[Line]:
     lines = []
     for index, (name, runs) in enumerate(part.runs.items()):
         points = []
@@ -107,7 +109,7 @@ def _kept(part: Part, objectives: Objectives, end: float) -> list[Line]:
     return lines
 
 
-def _arrived(part: Part, end: float) -> list[Line]:
+def _arrived(part: PartRuns, end: float) -> list[Line]:
     runs = next(iter(part.runs.values()), ())
     bins = [number * BIN for number in range(int(end / BIN))]
     counts = [sum(low <= one.at < low + BIN for run in runs for one in run.seen) / BIN for low in bins]

@@ -23,7 +23,7 @@ from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.tick.operator import PODS, address_of, uid_of
 from flyball_lab.harness.ports import free_port
-from flyball_lab.harness.prometheus import Target, prometheus
+from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 
 #: Before these a model is learnt, and limits go down to what the load needs.
 WARM_TICKS: Final = 5
@@ -61,7 +61,7 @@ def _ticks(services: int, ticks: int) -> Iterator[Row]:
         port, scraped = free_port(), min(services, SCRAPED)
         _await_ready(stack.enter_context(_process("flyball_lab.benches.tick.fleet", str(port))))
         targets = [
-            Target(f"{address_of(pod)}:{port}", uid_of(pod // PODS), pod=f"chat-{pod // PODS}-{pod % PODS}")
+            ScrapeTarget(f"{address_of(pod)}:{port}", uid_of(pod // PODS), pod=f"chat-{pod // PODS}-{pod % PODS}")
             for pod in range(PODS * scraped)
         ]
         running = stack.enter_context(prometheus(Path(folder), targets, scrape=SCRAPE))

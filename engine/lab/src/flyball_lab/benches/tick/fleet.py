@@ -33,7 +33,7 @@ from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import TokenVerifier
 from flyball_lab.harness.engines import PlantEngine
-from flyball_lab.harness.plant import H100, Counts, Request
+from flyball_lab.harness.plant import H100, PlantCounters, PlantRequest
 from flyball_operator.tuning.observe.signals import CellKey, Sums
 
 #: Phases of the load: as many different expositions are made each second, however many pods there are.
@@ -70,7 +70,7 @@ class _Phase:
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(self.service, self.engine.counts, self.engine.gate))
         self.engine.set_objectives(OBJECTIVES)
-        self.engine.plant.running = [Request(0.0, PROMPT, OUTPUT, computed=PROMPT, made=OUTPUT // 2)] * RUNNING
+        self.engine.plant.running = [PlantRequest(0.0, PROMPT, OUTPUT, computed=PROMPT, made=OUTPUT // 2)] * RUNNING
 
     def at(self, seconds: float) -> _Phase:
         """Itself, as it is in that second."""
@@ -89,7 +89,7 @@ class _Phase:
         plant.cells = {key: _sums(key, done) for key in _CELLS}
         bad = requests // 200
         met = {objective.id: [requests - bad, bad] for objective in OBJECTIVES}
-        plant.counts = Counts(
+        plant.counts = PlantCounters(
             finished=requests,
             ended=requests,
             prompt=requests * PROMPT,

@@ -122,7 +122,7 @@ def _between(uid: str, owner: int, controller: str) -> dict[str, Any]:
 
 
 @dataclass
-class Surroundings:
+class InMemoryCluster:
     """The API server, who leads, and what was said, in memory."""
 
     cache: Cache
@@ -168,7 +168,7 @@ class Metered:
     reader: PrometheusReader
     client: Counting
     prometheus: int
-    around: Surroundings
+    around: InMemoryCluster
     before: dict[str, float] = field(default_factory=dict)
     row: dict[str, float] = field(default_factory=dict)
 
@@ -228,7 +228,7 @@ async def _work(asked: argparse.Namespace) -> None:
     objects = {uid_of(number): service(number) for number in range(asked.services)}
     cache.replace_services(objects.values(), 1)
     know_pods(cache, PODS * asked.services)
-    around = Surroundings(cache, objects)
+    around = InMemoryCluster(cache, objects)
     client = Counting(asked.url, timeout=READ_SECONDS)
     with closing(PrometheusReader(client, timeout=READ_SECONDS)) as reader:
         async with aiohttp.ClientSession() as session:

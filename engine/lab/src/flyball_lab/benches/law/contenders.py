@@ -9,7 +9,7 @@ from typing import Final
 
 from flyball_engine.contract import Limits, QueueLimits, Setpoint
 from flyball_lab.baselines.aimd import Aimd
-from flyball_lab.baselines.baseline import Baseline, Bounds
+from flyball_lab.baselines.baseline import Baseline, SearchBounds
 from flyball_lab.baselines.binary_search import BinarySearch
 from flyball_lab.baselines.gate_at_arrival import GateAtArrival
 from flyball_lab.baselines.gradient import Gradient2
@@ -23,7 +23,7 @@ from flyball_lab.benches.law.setpoints import GATE_MARGIN
 from flyball_lab.simulator.core import Core
 from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.requests import Fate, Request
-from flyball_lab.simulator.virtual import Event, retune, run
+from flyball_lab.simulator.virtual import TimedAct, retune, run
 from flyball_operator.tuning.spec import Span
 
 #: Seconds after the last arrival in which answers may still come in time.
@@ -46,7 +46,7 @@ TICKS: Final = (1.0, 5.0, 15.0)
 #: vLLM's own limit of prompt tokens in its queue, by hand: four full steps of vLLM's default.
 QUEUED_TOKENS: Final = 8192
 #: Those that observe windows, by name: how each starts. The seed is the run's.
-BASELINES: Final[Mapping[str, Callable[[Bounds, int], Baseline]]] = {
+BASELINES: Final[Mapping[str, Callable[[SearchBounds, int], Baseline]]] = {
     "AIMD": lambda bounds, _: Aimd.start(bounds),
     "binary search": lambda bounds, _: BinarySearch.start(bounds),
     "Gradient2": lambda bounds, _: Gradient2.start(bounds),
@@ -62,7 +62,7 @@ LEARNT_EVERY: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class Contender:
     """Fixed limits, or the law at a tick of so many seconds, or a baseline, whose C is `tokens` where it moves S alone.
 
     `constant`: of the law the model alone. `budget`: share of a token's objective that each step may take behind a
@@ -92,37 +92,41 @@ class Policy:
         return self.in_grid and self.budget is None and self.gate_margin == GATE_MARGIN
 
 
-def the_law(tick: float) -> Policy:
+def the_law(tick: float) -> Contender:
     """Deciding so often."""
-    return Policy(name=f"the law, every {tick:g} s", tick=tick)
+    return Contender(name=f"the law, every {tick:g} s", tick=tick)
 
 
-def policies(
+def contenders(
     seqs: Sequence[int] = SEQS, tokens: Sequence[int] = TOKENS, ticks: Sequence[float] = TICKS
-) -> tuple[Policy, ...]:
+) -> tuple[Contender, ...]:
     """The law at every tick, the baselines, and a grid of fixed limits."""
     return (
         *map(the_law, ticks),
-        *(Policy(name=name, baseline=name) for name in BASELINES),
-        *(Policy(name=f"{name}, C {step}", baseline=name, tokens=step) for name in OF_SEQS for step in STEPS_BY_HAND),
+        *(Contender(name=name, baseline=name) for name in BASELINES),
+        *(
+            Contender(name=f"{name}, C {step}", baseline=name, tokens=step)
+            for name in OF_SEQS
+            for step in STEPS_BY_HAND
+        ),
         # Both start as vLLM does on a GPU.
-        Policy(name=PPAS, limits=(256, 8192), pressed=True),
-        Policy(name="queue limit", limits=(256, 2048), queued_tokens=QUEUED_TOKENS),
-        *(Policy(name=f"{most}/{step}", limits=(most, step)) for most in seqs for step in tokens),
+        Contender(name=PPAS, limits=(256, 8192), pressed=True),
+        Contender(name="queue limit", limits=(256, 2048), queued_tokens=QUEUED_TOKENS),
+        *(Contender(name=f"{most}/{step}", limits=(most, step)) for most in seqs for step in tokens),
     )
 
 
-def gated_policies(
+def gated_contenders(
     budgets: Sequence[float] = BUDGETS,
     seqs: Sequence[int] = BUDGETED_SEQS,
     margins: Sequence[float] = GATE_MARGINS,
-) -> tuple[Policy, ...]:
+) -> tuple[Contender, ...]:
     """What else there is behind a gate: a constant setpoint, and limits with budgets and margins of their own."""
     most = max(TOKENS)
     return (
-        Policy(name=CONSTANT, tick=LEARNT_EVERY, constant=True),
+        Contender(name=CONSTANT, tick=LEARNT_EVERY, constant=True),
         *(
-            Policy(
+            Contender(
                 name=f"{each}/{most}, steps × {budget:g}, gate × {margin:g}",
                 limits=(each, most),
                 budget=budget,
@@ -136,7 +140,7 @@ def gated_policies(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunFigures:
     """Requests per second that kept every objective, their share of those let in, and the most changes in any minute.
 
     `first`: the share of those let in whose first token came in time; `tokens`: of those that got one, the share whose
@@ -161,24 +165,24 @@ class Outcome:
     raised: int = 0
 
 
-def play(case: Case, policy: Policy, seed: int, *, gate: bool) -> Outcome:
+def play(case: Case, contender: Contender, seed: int, *, gate: bool) -> RunFigures:
     """One run."""
     until, requests = case.seconds + AFTERWARDS, case.requests(seed)
     core = case.core(seed)
-    if gate and policy.tick is None:
+    if gate and contender.tick is None:
         stand_at_arrival(core)
     changes: Sequence[float] = ()
-    if policy.limits is not None:
-        run(core, requests, until=until, events=[*_fixed(case, policy, core, gate=gate), *case.events()])
-    elif policy.tick is not None:
+    if contender.limits is not None:
+        run(core, requests, until=until, events=[*_fixed(case, contender, core, gate=gate), *case.events()])
+    elif contender.tick is not None:
         pods = case.pods if isinstance(case, Scenario) else 1
-        closed_loop = (Constant if policy.constant else ClosedLoop)(
-            case.tuning, tick=policy.tick, gated=gate, cores=pods
+        closed_loop = (Constant if contender.constant else ClosedLoop)(
+            case.tuning, tick=contender.tick, gated=gate, cores=pods
         )
         run(core, requests, until=until, events=[*case.events(), *closed_loop.events(until)])
         changes = closed_loop.changes
-    elif policy.baseline is not None:
-        baseline = _baseline(case, policy.baseline, seed, tokens=policy.tokens)
+    elif contender.baseline is not None:
+        baseline = _baseline(case, contender.baseline, seed, tokens=contender.tokens)
         opponent = Opponent(baseline, requests, told=lambda one: case.setpoint(one, gate=gate))
         run(core, requests, until=until, events=[*case.events(), *opponent.events(until)])
         changes = opponent.changes
@@ -191,12 +195,12 @@ def stand_at_arrival(core: Core) -> None:
         one.stand_behind(GateAtArrival)
 
 
-def outcome(case: Case, requests: Sequence[Request], changes: Sequence[float]) -> Outcome:
+def outcome(case: Case, requests: Sequence[Request], changes: Sequence[float]) -> RunFigures:
     """What came of a run."""
     good = sum(map(case.good, requests))
     let_in = [request for request in requests if request.fate is not Fate.SHED]
     answered = [request for request in let_in if request.first_token is not None]
-    return Outcome(
+    return RunFigures(
         goodput=good / case.seconds,
         kept=good / max(1, len(let_in)),
         changes=most_within(changes, MINUTE),
@@ -223,24 +227,24 @@ def _share(requests: Sequence[Request], kept: Callable[[Request], bool]) -> floa
 def _baseline(case: Case, name: str, seed: int, *, tokens: int | None) -> Baseline:
     envelope = case.tuning.envelope
     steps = envelope.tokens if tokens is None else Span(envelope.tokens.least, tokens)
-    return BASELINES[name](Bounds(envelope.seqs, steps, case.token), seed)
+    return BASELINES[name](SearchBounds(envelope.seqs, steps, case.token), seed)
 
 
 def _spans(case: Case) -> tuple[Span, Span]:
     return case.tuning.envelope.seqs, case.tuning.envelope.tokens
 
 
-def _fixed(case: Case, policy: Policy, core: Core, *, gate: bool) -> list[Event]:
-    """Limits that hold from the start, and what else the policy has put into the engine."""
-    assert policy.limits is not None
+def _fixed(case: Case, contender: Contender, core: Core, *, gate: bool) -> list[TimedAct]:
+    """Limits that hold from the start, and what else the contender has put into the engine."""
+    assert contender.limits is not None
     # No engine has more than it was started with.
-    seqs, tokens = (min(limit, span.most) for limit, span in zip(policy.limits, _spans(case), strict=True))
+    seqs, tokens = (min(limit, span.most) for limit, span in zip(contender.limits, _spans(case), strict=True))
     limits = Limits(max_num_active_seqs=seqs, max_num_scheduled_tokens=tokens)
-    setpoint: Setpoint = case.setpoint(limits, gate=gate, budget=policy.budget, margin=policy.gate_margin)
-    if policy.queued_tokens is not None:
-        queue = QueueLimits(max_num_queued_tokens=policy.queued_tokens)
+    setpoint: Setpoint = case.setpoint(limits, gate=gate, budget=contender.budget, margin=contender.gate_margin)
+    if contender.queued_tokens is not None:
+        queue = QueueLimits(max_num_queued_tokens=contender.queued_tokens)
         setpoint = setpoint.model_copy(update={"queue": queue})
-    if policy.pressed:
+    if contender.pressed:
         for one in cores_of(core):
             pressed(one)
     return [retune(0.0, setpoint)]

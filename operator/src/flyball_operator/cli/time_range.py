@@ -11,7 +11,7 @@ from typing import Final
 from flyball_engine.figures import figure, format_duration
 from flyball_operator.api.quantities import DURATION_HINT, parse_duration
 
-#: As long as the span is, without `--from`.
+#: As long as the range is, without `--from`.
 USUAL_SECONDS: Final = 3600.0
 #: What the operator's tick may be, in seconds, and what it is unless it is set: `app.settings`.
 LEAST_STEP: Final = 0.5
@@ -23,12 +23,12 @@ _RFC_3339: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}
 _TIME_HINT: Final = "a time such as 2026-11-22T08:00:00Z, or a duration before now such as 2h or 30m"
 
 
-class SpanError(ValueError):
+class TimeRangeError(ValueError):
     """What was typed names no times; the message names the option."""
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeRange:
     """Times from `start` to `end`, both included where they fall on a step; milliseconds of Unix time."""
 
     start: int
@@ -43,22 +43,22 @@ class Span:
         return (self.end - self.start) // self.step + 1
 
 
-def span(start: str | None, end: str | None, step: str | None, now: float) -> Span:
-    """The span that the options name; `now` in Unix seconds, of which whole ones count. Raises `SpanError`."""
+def time_range(start: str | None, end: str | None, step: str | None, now: float) -> TimeRange:
+    """The times that the options name; `now` in Unix seconds, of which whole ones count. Raises `TimeRangeError`."""
     now = float(int(now))
     until = now if end is None else _time("--to", end, now)
     since = until - USUAL_SECONDS if start is None else _time("--from", start, now)
     seconds = USUAL_STEP if step is None else _step(step)
     if until > now:
-        raise SpanError(f"--to: {rfc3339(until)} is not past yet")
+        raise TimeRangeError(f"--to: {rfc3339(until)} is not past yet")
     if since >= until:
-        raise SpanError(f"--from: {rfc3339(since)} is not before --to, {rfc3339(until)}")
-    found = Span(*(round(1000 * value) for value in (since, until, seconds)))
+        raise TimeRangeError(f"--from: {rfc3339(since)} is not before --to, {rfc3339(until)}")
+    found = TimeRange(*(round(1000 * value) for value in (since, until, seconds)))
     if len(found) > MOST_TICKS:
         needed = max(1.0, -(-(until - since) // (MOST_TICKS - 1)))
         remedy = f"a --step of {needed:g}s or more" if needed <= LARGEST_STEP else "a shorter span"
         wide = f"{figure((until - since) / 3600)} hours every {format_duration(seconds)} are {len(found):,} ticks"
-        raise SpanError(f"--from, --to and --step: {wide}, accepted: at most {MOST_TICKS:,}, so {remedy}")
+        raise TimeRangeError(f"--from, --to and --step: {wide}, accepted: at most {MOST_TICKS:,}, so {remedy}")
     return found
 
 
@@ -75,13 +75,13 @@ def _time(option: str, text: str, now: float) -> float:
         try:
             return now - float(parse_duration(text.strip()))
         except ValueError as error:
-            raise SpanError(f"{option}: {text!r:.60} is not {_TIME_HINT}") from error
+            raise TimeRangeError(f"{option}: {text!r:.60} is not {_TIME_HINT}") from error
     if not match[2]:
-        raise SpanError(f"{option}: {text!r} names no time zone; accepted: {text}Z, or an offset such as +02:00")
+        raise TimeRangeError(f"{option}: {text!r} names no time zone; accepted: {text}Z, or an offset such as +02:00")
     try:
         return datetime.fromisoformat(text.strip().upper()).timestamp()
     except (ValueError, OverflowError) as error:
-        raise SpanError(f"{option}: {text!r:.60} is no time ({error}); accepted: {_TIME_HINT}") from error
+        raise TimeRangeError(f"{option}: {text!r:.60} is no time ({error}); accepted: {_TIME_HINT}") from error
 
 
 def _step(text: str) -> float:
@@ -89,7 +89,7 @@ def _step(text: str) -> float:
     try:
         seconds = float(parse_duration(text.strip()))
     except ValueError as error:
-        raise SpanError(f"--step: {text!r:.60} is not {DURATION_HINT}; accepted: {accepted}") from error
+        raise TimeRangeError(f"--step: {text!r:.60} is not {DURATION_HINT}; accepted: {accepted}") from error
     if not LEAST_STEP <= seconds <= LARGEST_STEP:
-        raise SpanError(f"--step: {text} is out of range; accepted: {accepted}")
+        raise TimeRangeError(f"--step: {text} is out of range; accepted: {accepted}")
     return seconds

@@ -12,7 +12,7 @@ SEQS, TOKENS = 256, 8192
 
 
 @dataclass(frozen=True)
-class Policy:
+class Variant:
     """The tuner, without limits; or limits that never move. `stock`: of an engine without the plugin."""
 
     name: str
@@ -25,20 +25,20 @@ class Policy:
         return self.limits is None
 
 
-def _static(seqs: int, tokens: int) -> Policy:
-    return Policy(f"{seqs}/{tokens}", Limits(max_num_active_seqs=seqs, max_num_scheduled_tokens=tokens))
+def _static(seqs: int, tokens: int) -> Variant:
+    return Variant(f"{seqs}/{tokens}", Limits(max_num_active_seqs=seqs, max_num_scheduled_tokens=tokens))
 
 
-GOVERNED: Final = Policy("governed")
+GOVERNED: Final = Variant("governed")
 #: vLLM's defaults: 256/8192 where the device is large, 256/2048 elsewhere.
 DEFAULTS: Final = (_static(SEQS, TOKENS), _static(SEQS, 2048))
 #: Limits by hand, from few and small to many and large.
 BY_HAND: Final = (_static(48, 256), _static(48, 2048), _static(SEQS, 256))
 #: vLLM as it is, with the ceilings as its limits: what the plugin's 256/8192 is to equal.
-STOCK: Final = Policy("stock vLLM 256/8192", DEFAULTS[0].limits, stock=True)
+STOCK: Final = Variant("stock vLLM 256/8192", DEFAULTS[0].limits, stock=True)
 
 
-def policies(*, gate: bool, quick: bool) -> tuple[Policy, ...]:
+def variants(*, gate: bool, quick: bool) -> tuple[Variant, ...]:
     """Those of a part. With a gate, one default and one by hand: a run of all shall take no more than an hour."""
     if gate:
         return (GOVERNED, DEFAULTS[0], BY_HAND[0])
