@@ -169,7 +169,7 @@ def test_the_declared_commands_are_there(distribution: str) -> None:
 
 def python(*arguments: str, stdout: int | IO[bytes]) -> subprocess.CompletedProcess[bytes]:
     """Run it with its output buffered, as it is where nobody asks otherwise."""
-    sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine"))
+    sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine", "engine/lab"))
     variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": ""}
     return subprocess.run(
         [sys.executable, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, check=False

@@ -58,3 +58,5 @@ def test_scenarios_made_from_a_seed_are_the_same_ones_each_time_and_all_have_req
     assert made != random_scenarios(12, seed=2)
     assert len({case.name for case in made}) == 12
     assert all(case.requests(1) for case in made)
+    fleet = next(case for case in made if case.pods > 1)
+    assert play(fleet, the_law(5.0), 1, gate=True).goodput > 0

@@ -46,5 +46,5 @@ def _scenario(random: Random, name: str) -> Scenario:
         burst=random.choice((1, 1, 1, 6)),
         pods=pods,
         slow_pod=random.choice((1.0, 1.4)) if pods > 1 else 1.0,
-        slow=random.choice((1.0, 1.0, 1.0, 1.4)),
+        slow=random.choice((1.0, 1.0, 1.0, 1.4)) if pods == 1 else 1.0,
     )
