@@ -88,7 +88,7 @@ SCRIPTS: Final = [
     ("images engine", 1, "unknown image 'engine'; there are: operator plugin engine-cpu"),
     ("test --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
     ("test engine --vllm", 2, "no vLLM 'none' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
-    ("test units", 2, "unknown level 'units'; accepted: pure, engine, cluster, long"),
+    ("test units", 2, "unknown level 'units'; accepted: pure, contract, engine, cluster, long"),
     ("fuzz --steps many", 2, "--steps is 'many'; accepted: a whole number"),
     ("fuzz --vllm 0.27", 2, "no vLLM '0.27' to test with; accepted: 0.26, 0.29, 0.32, 0.33, newest"),
     ("fuzz --forever", 2, "unknown option '--forever'"),
