@@ -38,7 +38,9 @@ def spans(draw: st.DrawFn, largest: int) -> Span:
 
 
 objectives = st.lists(
-    st.builds(LatencyObjective, st.sampled_from(["a", "b", "c"]), st.sampled_from(Metric), seconds, st.floats(0, 0.5)),
+    st.builds(
+        LatencyObjective, st.sampled_from(["a", "b", "c"]), st.sampled_from(Metric), seconds, st.floats(1e-9, 0.5)
+    ),
     max_size=4,
     unique_by=lambda objective: objective.id,
 ).map(tuple)

@@ -163,7 +163,7 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert story.service.status.tuning.applied_pods == "3/3"
     newest = story.service.status.tuning.decisions[0]
-    assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 120 s"
+    assert newest.trigger == f"the watchdog of {first} tripped: what it alone was given is undone, held for 300 s"
     assert story.events.count("CanaryFailed") == 1
     await seconds(story, tuner, TUNABLES.rollback_hold - 40)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}

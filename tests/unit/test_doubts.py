@@ -11,7 +11,7 @@ from flyball_operator.tuning.estimate import doubts
 from flyball_operator.tuning.estimate.step_time import Doubt, Fit
 
 MODEL = StepModel(t0=0.01, h=0.0, c1=1e-4, c2=1e-4, beta=0.0, g=0.0, kappa=1)
-FIT = Fit(model=MODEL, error=0.1, condition=1.0, steps=34, reach=64, doubt=Doubt.ALIKE)
+FIT = Fit(model=MODEL, error=0.1, steps=34, reach=64, doubt=Doubt.ALIKE)
 
 
 def test_steps_that_are_alike_are_said_to_be_so() -> None:

@@ -69,7 +69,7 @@ def test_nothing_moves_during_a_hold_and_what_is_not_observed_is_said_first() ->
 def test_pods_that_are_stuck_go_back_to_what_worked_and_stay_there() -> None:
     after, back = Rollback(proven=Proven(policy=OTHER)).apply(a_tick(pods=STUCK), proposed())
     assert (back.policy.limits, back.urgent) == (OTHER.limits, True)
-    assert after.held_until == 100.0 + TUNABLES.fall_back_hold
+    assert after.held_until == 100.0 + TUNABLES.rollback_hold
     expect_held(after, a_tick(after.held_until - 1.0, pods=STUCK), HoldReason.ROLLED_BACK)
 
 

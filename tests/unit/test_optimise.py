@@ -136,7 +136,7 @@ def test_a_token_objective_that_leaves_prompts_no_room_bounds_no_step() -> None:
 
 def test_scatter_does_not_narrow_a_budget_until_its_objective_is_given_up() -> None:
     tight = inputs(TTFT, replace(TPOT, seconds=0.01))
-    narrowed = choose(replace(tight, margins=replace(margins(), token=TUNABLES.least_token_margin)))
+    narrowed = choose(replace(tight, margins=replace(margins(), token=0.7)))
     assert narrowed.given_up == ()
     assert narrowed.budget == choose(replace(tight, margins=margins())).budget
 

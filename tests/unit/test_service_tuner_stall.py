@@ -49,7 +49,7 @@ async def test_what_worked_before_comes_back_and_is_held() -> None:
     assert harness.engines.limits() == worked
     assert "stand still on pod-1 with places free: what worked before" in reasons(harness)[0]
     harness.engines.stuck = set()
-    await seconds(harness, tuner, TUNABLES.fall_back_hold - 120, slower)
+    await seconds(harness, tuner, TUNABLES.rollback_hold - 120, slower)
     assert harness.engines.limits() == worked
     assert harness.condition(TUNED) == ("True", "Applied")
     assert harness.events.count("AdmissionStuck") == 1
@@ -69,7 +69,7 @@ async def test_where_that_is_what_stands_still_the_gate_opens_and_limits_are_tho
     assert (harness.engines.limits(), harness.held().shed, harness.held().step) == ((128, 2048), None, None)
     assert "start values" in reasons(harness)[0]
     changes = len(reasons(harness))
-    await seconds(harness, tuner, 3 * TUNABLES.fall_back_hold)
+    await seconds(harness, tuner, 3 * TUNABLES.rollback_hold)
     assert len(reasons(harness)) == changes, "there is nothing else to fall back to"
 
 

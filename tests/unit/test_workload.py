@@ -146,3 +146,11 @@ def test_an_uneven_load_is_that_of_the_fullest_core() -> None:
 def test_what_chance_makes_uneven_is_not_believed() -> None:
     assert seen_of(uneven=1.6, arrivals=0.1)[0].fullest == 1.0, "of three requests each by chance one core has five"
     assert seen_of(uneven=1.6, arrivals=12.0, cores=1)[0].fullest == 1.0
+
+
+def test_decodes_without_a_step_say_nothing_of_the_workload() -> None:
+    odd = window(15, replace(decodes(), steps=0.0), finished=40.0)
+    assert isinstance(odd.load, RequestLoad)
+    assert isinstance(odd.steps, StepWindow)
+    seen = WorkloadEstimator().after(odd.load, odd.steps, at=odd.at, seconds=odd.window_seconds)
+    assert seen.workload(odd.load, cores=1) is None

@@ -101,7 +101,7 @@ class ControlOutput:
 class ControlInput:
     """All that limits are chosen from.
 
-    `budget`: the present one. `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline`).
+    `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline_parallel`).
     """
 
     model: StepModel
@@ -109,7 +109,6 @@ class ControlInput:
     objectives: tuple[LatencyObjective, ...]
     margins: Margins
     envelope: Envelope
-    budget: float | None = None
     stages: int = 1
 
     def step(self, decodes: float, prefill: float) -> float:

@@ -95,7 +95,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
         return state
     model, workload, before = state.step_time.model, _workload(state, load, signals), state.balance
     if model is not None and workload is not None:
-        found = capacity.carried(_inputs(state, model, workload, spec))
+        found = capacity.carried(_inputs(model, workload, spec))
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
@@ -123,7 +123,7 @@ def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick)
     if model is None or workload is None:
         first = state.workload.first_workload(load, cores=signals.cores)
         return _learning_policy(state, workload or first, tick, window=signals.window_seconds)
-    inputs = _inputs(state, model, workload, spec)
+    inputs = _inputs(model, workload, spec)
     output = in_steps(choose(inputs), spec.stages)
     limits = replace_limits(state.limits, seqs=output.seqs, tokens=output.tokens)
     policy = wanted_policy(limits, output, model, inputs.margins, spec)
@@ -142,7 +142,7 @@ def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, 
     learns = Proposal(policy=state.policy, hold=HoldReason.LEARNING, trigger=_learning(state))
     if not (spec.sheds or spec.orders) or workload is None or fit is None or not fit.usable_for_admission:
         return learns
-    inputs = _inputs(state, fit.model, workload, spec)
+    inputs = _inputs(fit.model, workload, spec)
     asked, _ = inputs.mean_budget
     if state.policy.budget is not None and asked is not None:
         explored = _explored(state, asked / spec.stages, tick, window=window)
@@ -169,21 +169,20 @@ def _explored(state: TuningState, asked: float, tick: Tick, *, window: float) ->
     step = state.policy.step
     if step is None or not tick.spec.live or 0.0 <= tick.at - state.changed_at < window:
         return None
-    if asked < (1.0 - TUNABLES.moved) * step.seconds:
+    if asked < (1.0 - TUNABLES.hysteresis) * step.seconds:
         seconds = max(asked, step.seconds / 2)
     else:
-        seconds = asked if step.seconds < (1.0 - TUNABLES.moved) * asked else step.seconds / 2
+        seconds = asked if step.seconds < (1.0 - TUNABLES.hysteresis) * asked else step.seconds / 2
     return replace(state.policy, step=step.model_copy(update={"seconds": rounded(seconds)}))
 
 
-def _inputs(state: TuningState, model: StepModel, workload: Workload, spec: TuningSpec) -> ControlInput:
+def _inputs(model: StepModel, workload: Workload, spec: TuningSpec) -> ControlInput:
     inputs = ControlInput(
         model,
         workload,
         spec.objectives,
         scattered(margins(), spec.objectives, workload),
         spec.envelope,
-        budget=state.policy.budget,
     )
     return in_rounds(inputs, spec.stages)
 

@@ -3,7 +3,7 @@
 A time per output token is a mean over an answer. If a share of the steps only decode, and are short, the others may
 take longer than that mean; then a long prompt takes fewer steps, and what each step costs besides its tokens is paid
 less often. That is worth something where one prompt takes much of the first-token objective. So there the budget is
-the largest B at which the predicted time per token is kept,
+a larger B at which the predicted time per token is kept,
 
     T = 1 / (φ/B + (1 − φ)/d)
 
@@ -37,24 +37,19 @@ def step_budget(inputs: ControlInput, seqs: int) -> float | None:
         for objective in inputs.objectives
         if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := inputs.token_budget(objective)) is not None
     ]
-    for times in TUNABLES.longer:
-        seconds = min(times * mean, *gaps, math.inf)
-        present = inputs.budget is not None and inputs.budget >= 0.9 * seconds
-        ahead = TUNABLES.ahead_kept if present else TUNABLES.ahead
-        if seconds > mean and _kept(inputs, seqs, seconds, mean, ahead=ahead, burst=first):
-            return seconds
-    return mean
+    seconds = min(TUNABLES.long_step * mean, *gaps, math.inf)
+    return seconds if seconds > mean and _kept(inputs, seqs, seconds, mean, burst=first) else mean
 
 
-def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, ahead: float, burst: float) -> bool:
-    """Whether the mean is kept with steps of so many seconds, by a load `ahead` of that of now and in a `burst`."""
+def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, burst: float) -> bool:
+    """Whether the mean is kept with steps of so many seconds, by the present load and in a `burst`."""
     workload = inputs.workload
-    decodes = min(float(seqs), ahead * inputs.decodes(seqs))
+    decodes = inputs.decodes(seqs)
     chunk = min(inputs.chunk(decodes, seconds), workload.large)
     if chunk < 1.0:
         return False
     full, idle = inputs.step(decodes, chunk), inputs.step(decodes, 0.0)
-    busy = ahead * workload.arrivals * workload.uncached / chunk * full
+    busy = workload.arrivals * workload.uncached / chunk * full
     if busy >= 1.0 or idle >= mean:
         return full <= mean
     token = 1.0 / (busy / full + (1.0 - busy) / idle)

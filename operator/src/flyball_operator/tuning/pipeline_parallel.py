@@ -27,7 +27,6 @@ def in_rounds(inputs: ControlInput, stages: int) -> ControlInput:
         model=model,
         workload=replace(inputs.workload, decodes=stages * inputs.workload.decodes),
         envelope=Envelope(inputs.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
-        budget=None if inputs.budget is None else stages * inputs.budget,
         stages=stages,
     )
 

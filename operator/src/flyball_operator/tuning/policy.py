@@ -256,12 +256,12 @@ def says_the_same(present: Policy, wanted: Policy) -> bool:
         return False
     if step is None or new_step is None:
         return step is new_step
-    alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.moved
+    alike = difference(step.model.step_model(), new_step.model.step_model()) <= TUNABLES.hysteresis
     return alike and _near(step.seconds, new_step.seconds)
 
 
 def _near(present: float, wanted: float) -> bool:
-    return abs(wanted - present) <= TUNABLES.moved * present
+    return abs(wanted - present) <= TUNABLES.hysteresis * present
 
 
 def difference(one: StepModel, other: StepModel) -> float:

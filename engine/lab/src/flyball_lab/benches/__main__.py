@@ -1,4 +1,4 @@
-"""`python -m bench`."""
+"""`python -m flyball_lab.benches`."""
 
 import sys
 

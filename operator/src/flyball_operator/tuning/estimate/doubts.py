@@ -11,7 +11,6 @@ _MESSAGES: Final[Mapping[Doubt, str]] = {
     Doubt.FEW_STEPS: "too few engine steps were seen, or none that processed a prompt",
     Doubt.ALIKE: "all engine steps seen are of like size, as in an overload, and say nothing of others",
     Doubt.LARGE_ERROR: "it explains the times of the engine steps badly",
-    Doubt.ILL_CONDITIONED: "the engine steps seen are too alike to tell its coefficients apart",
 }
 
 

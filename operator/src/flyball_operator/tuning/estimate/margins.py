@@ -36,6 +36,6 @@ def scattered(margins: Margins, objectives: tuple[LatencyObjective, ...], worklo
     token = margins.token
     for objective in objectives:
         if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
-            deviations = _NORMAL.inv_cdf(1.0 - min(0.5, max(TUNABLES.least_allowed, objective.allowed)))
+            deviations = -_NORMAL.inv_cdf(min(0.5, objective.allowed))
             token = min(token, 1.0 / (1.0 + deviations * scatter))
-    return replace(margins, token=max(TUNABLES.least_token_margin, token))
+    return replace(margins, token=token)

@@ -3,7 +3,7 @@
 Each window gives one row of exact means per cell (bucket × kind); the newest few rows of every cell are kept, so that
 what a light load does not show is remembered from when it was seen. The fit is non-negative least squares on relative
 errors, with a ridge towards a prior that comes from the first observations (never from a table of devices). κ is chosen
-among powers of two, where the cells end. A fit that explains badly or is ill-conditioned is reported and not used:
+among powers of two, where the cells end. A fit that explains badly is reported and not used:
 unconstrained recursive estimates drive the limits to their floor, where nothing is left to learn from.
 
 A change of the plant (throttling, a noisy neighbour) is found by CUSUM on relative residuals; rows from before it are
@@ -45,8 +45,6 @@ class Doubt(StrEnum):
     """Enough steps, all of like size: an overloaded engine makes full ones alone."""
     LARGE_ERROR = "LargeError"
     """The model explains half of what it learnt from worse than `largest_error`, or has tokens for nothing."""
-    ILL_CONDITIONED = "IllConditioned"
-    """The steps seen are too alike to tell the coefficients apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,6 @@ class Fit:
 
     model: StepModel
     error: float
-    condition: float
     steps: int
     reach: int
     doubt: Doubt | None
@@ -83,9 +80,7 @@ class Fit:
     @property
     def usable_for_admission(self) -> bool:
         """Whether it may foretell steps like those it was learnt from, be it no model of others."""
-        return self.trusted or (
-            self.doubt in (Doubt.ALIKE, Doubt.ILL_CONDITIONED) and self.error <= TUNABLES.largest_error_alike
-        )
+        return self.trusted or self.doubt is Doubt.ALIKE
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ def _since(rows: Mapping[CellKey, tuple[CellMeans, ...]], since: float) -> dict[
 
 def resume(model: StepModel, *, error: float, steps: int, reach: int) -> StepTimeEstimator:
     """An estimator that starts from a model an earlier one identified and trusted; it is used until data speak."""
-    fit = Fit(model=model, error=error, condition=1.0, steps=steps, reach=reach, doubt=None)
+    fit = Fit(model=model, error=error, steps=steps, reach=reach, doubt=None)
     return StepTimeEstimator(prior=model, proven=True, fit=fit, steps=steps)
 
 
@@ -263,12 +258,11 @@ def _fit(rows: Sequence[CellMeans], prior: StepModel, step_time: StepTimeEstimat
     kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
     pull, table = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull, _Table(rows)
     fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=step_time.proven)}
-    best = min(fits, key=lambda kappa: fits[kappa][1] * (1.0 - TUNABLES.kappa_gain if kappa == kept else 1.0))
+    best = min(fits, key=lambda kappa: fits[kappa][1])
     model = _model(fits[best][0], best)
     fit = Fit(
         model=model,
         error=float(np.median(np.abs(table.predicted(model) / table.seconds - 1.0))),
-        condition=_condition(table, best),
         steps=int(sum(row.steps for row in rows)),
         reach=int(max(row.tokens for row in rows)),
         doubt=None,
@@ -305,20 +299,6 @@ def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Ma
     return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
 
 
-def _condition(table: _Table, kappa: int) -> float:
-    """Condition number of the data alone, each column scaled to length one, columns never seen left out.
-
-    Where every step has a prompt, what such a step takes besides is in the fixed part, and no column of its own. Nor is
-    what decodes read: it goes with their number as long as contexts are alike, and the prior parts the two.
-    """
-    relative = table.relative(kappa)[:, :-1]
-    if table.mixed.all():
-        relative = np.delete(relative, 1, axis=1)
-    norms = np.linalg.norm(relative, axis=0)
-    seen = relative[:, norms > 0] / norms[norms > 0]
-    return float(np.linalg.cond(seen)) if len(seen) >= seen.shape[1] else math.inf
-
-
 def _doubt(fit: Fit, rows: Sequence[CellMeans], *, proven: bool) -> Doubt | None:
     if fit.error > TUNABLES.largest_error or not fit.model.charges:
         return Doubt.LARGE_ERROR
@@ -329,9 +309,7 @@ def _doubt(fit: Fit, rows: Sequence[CellMeans], *, proven: bool) -> Doubt | None
         return Doubt.FEW_STEPS
     if len(sizes) < TUNABLES.least_cells:
         return Doubt.ALIKE
-    if fit.steps < TUNABLES.least_steps:
-        return Doubt.FEW_STEPS
-    return Doubt.ILL_CONDITIONED if fit.condition > TUNABLES.largest_condition else None
+    return Doubt.FEW_STEPS if fit.steps < TUNABLES.least_steps else None
 
 
 def _watch(step_time: StepTimeEstimator, fresh: Sequence[CellMeans], at: float) -> StepTimeEstimator:

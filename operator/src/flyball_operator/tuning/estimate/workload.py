@@ -84,7 +84,7 @@ class WorkloadEstimator:
         Objectives are of all requests, those in the fullest core too.
         """
         recent, steps, requests = self.recent, self.recent.steps, self.recent.requests
-        if requests <= 0.0 or steps.decodes <= 0.0 or cores < 1:
+        if requests <= 0.0 or steps.decodes <= 0.0 or steps.steps <= 0.0 or cores < 1:
             return None
         uncached, output = max(1.0, (recent.prompt - recent.cached) / requests), max(1.0, recent.output / requests)
         drafted = _drafted(recent.alone)

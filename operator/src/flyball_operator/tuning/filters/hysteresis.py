@@ -30,11 +30,11 @@ def restrained(current: Limits, wanted: Limits, envelope: Envelope) -> Limits:
     """The wanted limits, each as it is now where the change is within its hysteresis."""
     seqs, tokens = limits_given(current, envelope)
     new_seqs, new_tokens = limits_given(wanted, envelope)
-    seqs = seqs if _near(new_seqs, seqs, TUNABLES.seqs_hysteresis) else new_seqs
-    tokens = tokens if _near(new_tokens, tokens, TUNABLES.tokens_hysteresis) else new_tokens
+    seqs = seqs if _near(new_seqs, seqs) else new_seqs
+    tokens = tokens if _near(new_tokens, tokens) else new_tokens
     restrained = replace_limits(current, seqs=seqs, tokens=tokens)
     return current if limits_given(current, envelope) == (seqs, tokens) else restrained
 
 
-def _near(new: float, old: float, share: float) -> bool:
-    return abs(new - old) <= share * old
+def _near(new: float, old: float) -> bool:
+    return abs(new - old) <= TUNABLES.hysteresis * old

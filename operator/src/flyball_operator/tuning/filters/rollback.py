@@ -44,7 +44,7 @@ class Rollback:
             message = "holding after a change was undone"
             return after, Proposal(policy=tick.current, hold=HoldReason.ROLLED_BACK, trigger=message)
         if tick.pods is not None and tick.pods.stuck is not None and tick.spec.live:
-            until = tick.at + TUNABLES.fall_back_hold
+            until = tick.at + TUNABLES.rollback_hold
             return replace(after, held_until=until), _way_back(tick, tick.pods.stuck, after.proven.policy)
         return after, proposal
 
@@ -60,6 +60,6 @@ def _way_back(tick: Tick, stuck: str, proven: Policy | None) -> Proposal:
     start = Policy(limits=spec.envelope.upper())
     target = proven if proven is not None and tick.current not in (proven, start) else start
     what = "start values" if target == start else "what worked before"
-    message = f"requests stand still on {stuck} with places free: {what}, held for {TUNABLES.fall_back_hold:.0f} s"
+    message = f"requests stand still on {stuck} with places free: {what}, held for {TUNABLES.rollback_hold:.0f} s"
     policy = target.within(sheds=spec.sheds, orders=spec.orders)
     return Proposal(policy=policy, hold=HoldReason.ROLLED_BACK, trigger=message, urgent=True)

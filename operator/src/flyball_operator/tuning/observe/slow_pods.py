@@ -43,7 +43,7 @@ def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: flo
     usual, least = median_low(biases.values() or [1.0]), TUNABLES.slower if len(biases) > 2 else TUNABLES.slower_of_two
     for name, bias in biases.items():
         lag, factor = before.get(name), bias / usual
-        if factor < (least * TUNABLES.no_longer_slower if lag is not None and lag.confirmed else least):
+        if factor < (least * (1.0 - TUNABLES.alike) if lag is not None and lag.confirmed else least):
             continue
         lag = lag or SlowPod(now, factor)
         shown = lag.factor if lag.confirmed and abs(factor - lag.factor) <= TUNABLES.slow_shown_within else factor

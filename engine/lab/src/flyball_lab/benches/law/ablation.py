@@ -42,25 +42,20 @@ QUICK: Final = (
 RANDOM: Final = 30
 #: Values that switch a rule off, where there is one.
 OFF: Final[Mapping[str, Any]] = {
-    "ahead": 0.0,
-    "ahead_kept": 0.0,
     "changes_apart": 0.0,
     "cusum_alarm": math.inf,
     "first_token_margin": 1.0,
     "gap_share": 1.0,
-    "guess_pull": 1e-6,
     "huber": math.inf,
-    "kappa_gain": 0.0,
+    "hysteresis": 0.0,
     "kept_per_window": 0.0,
     "largest_error": math.inf,
     "least_first_share": 0.0,
     "least_noise": 1e-9,
-    "longer": (),
-    "moved": 0.0,
+    "long_step": 1.0,
+    "guess_pull": 1e-6,
     "proven_pull": 1e-6,
-    "seqs_hysteresis": 0.0,
     "token_margin": 1.0,
-    "tokens_hysteresis": 0.0,
 }
 #: Shares, of which more than the whole means nothing: they are moved half-way to it instead.
 SHARES: Final = (
@@ -68,7 +63,6 @@ SHARES: Final = (
     "gap_share",
     "kept_per_window",
     "least_first_share",
-    "least_token_margin",
     "long_prompt",
     "short_answer",
     "token_margin",
@@ -84,11 +78,11 @@ INERT: Final[Mapping[str, str]] = {
         "it is about policies that fail: tests/unit/test_canary.py",
     ),
     **dict.fromkeys(
-        ("stuck_seconds", "kv_free", "proven_seconds", "fall_back_hold"),
+        ("stuck_seconds", "kv_free", "proven_seconds"),
         "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
     ),
     **dict.fromkeys(
-        ("slower", "slower_of_two", "no_longer_slower", "slow_for_seconds", "slow_shown_within"),
+        ("slower", "slower_of_two", "slow_for_seconds", "slow_shown_within"),
         "it is about what status says of pods: tests/unit/test_slow_pods.py",
     ),
     "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",

@@ -7,5 +7,5 @@ from flyball_lab.benches.options import Options
 
 
 def measure(options: Options) -> Figures:
-    """As `law.compare`."""
+    """As `comparison.compare`."""
     return compare(options, gate=False)

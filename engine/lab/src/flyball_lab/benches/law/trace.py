@@ -13,7 +13,7 @@ from flyball_lab.benches.options import OBJECTIVES, SHARE, Options
 
 
 def measure(options: Options) -> Figures:
-    """As `law.compare`, by whether there is a gate. Raises TraceError."""
+    """As `comparison.compare`, by whether there is a gate. Raises TraceError."""
     assert options.trace is not None
     case = recorded(options.trace, options.preset, rate=options.rate, minutes=options.minutes)
     print(f"trace: {_told(case, given=options.rate is not None)}", flush=True)
