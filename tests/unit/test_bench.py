@@ -351,7 +351,7 @@ class TestTheOptions:
         (line,) = said.err.splitlines()
         assert "report.html is not written" in line
         assert missing in line
-        assert "pip install 'flyball-lab'" in line
+        assert "pip install 'flyball-lab[pages]'" in line
         assert f"written: {tmp_path / 'report.json'}" in said.out
         assert not (tmp_path / "report.html").exists()
 

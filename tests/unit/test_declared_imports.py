@@ -89,9 +89,10 @@ def _extra(project: dict[str, Any], extra: str) -> list[str]:
 PARTS = (
     Part("flyball-operator"),
     Part("flyball-engine"),
-    Part("flyball-lab", rooms=("", "benchmark", "openai", "pages", "quantiles", "repository", "simulator", "sizing")),
+    Part("flyball-lab", rooms=("", "openai", "quantiles", "repository", "simulator", "sizing")),
+    Part("flyball-lab", extras=("pages",), rooms=("benchmark", "pages")),
     Part("flyball-lab", extras=("padded",), rooms=("padded",)),
-    Part("flyball-lab", extras=("benches",), rooms=("baselines", "benches", "demo", "harness", "tools")),
+    Part("flyball-lab", extras=("benches", "pages"), rooms=("baselines", "benches", "demo", "harness", "tools")),
 )
 
 #: Imports each of the modules, where a module that is refused cannot be found. Prints the first failure.
@@ -214,7 +215,7 @@ def test_what_is_imported_is_declared_where_it_is_imported(part: Part) -> None:
 
 @pytest.mark.parametrize(
     ("part", "without"),
-    list(zip(PARTS, ("pydantic-settings", "cachetools", "flyball-engine", "torch", "rich"), strict=True)),
+    list(zip(PARTS, ("pydantic-settings", "cachetools", "flyball-engine", "matplotlib", "torch", "rich"), strict=True)),
     ids=str,
 )
 def test_a_declaration_that_is_missing_is_found(part: Part, without: str) -> None:

@@ -8,7 +8,13 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from flyball_operator.app.telemetry import json_formatter
+import pytest
+from kopf import OperatorSettings
+from kopf._cogs.structs.bodies import Body
+from kopf._core.actions.loggers import ObjectLogger
+
+from flyball_operator.app.settings import LogFormat, LogLevel
+from flyball_operator.app.telemetry import configure_logging, json_formatter
 
 
 def line(**fields: Any) -> dict[str, Any]:
@@ -40,3 +46,20 @@ def test_an_exception_is_written_with_its_traceback() -> None:
     assert found["message"] == "failed"
     assert found["exception"].startswith("Traceback")
     assert found["exception"].endswith("ValueError: no such pod")
+
+
+def test_what_kopf_says_of_an_object_is_one_line_with_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    body: Any = {"kind": "InferenceService", "metadata": {"name": "chat", "namespace": "team", "uid": "u"}}
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        configure_logging(LogLevel.INFO, LogFormat.JSON)
+        ObjectLogger(body=Body(body), settings=OperatorSettings()).error("Handler %r failed", "seen")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    (written,) = capsys.readouterr().err.splitlines()
+    found = json.loads(written)
+    assert (found["level"], found["message"]) == ("ERROR", "Handler 'seen' failed")
+    assert found["k8s_ref"]["name"] == "chat"
+    assert "settings" not in found

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 from flyball_operator.app.settings import LogFormat, LogLevel
@@ -63,13 +66,23 @@ class TelemetryServer:
         await self._runner.cleanup()
 
 
+#: What kopf gives its records for itself.
+_OF_KOPF: Final = ("settings", "k8s_skip")
+
+
 def json_formatter() -> logging.Formatter:
     """One JSON object per line: time (UTC, RFC 3339), level, logger, message, and the exception where there is one."""
     return JsonFormatter(
         ("time", "levelname", "name", "message"),
         timestamp="time",
         rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+        reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF],
+        json_default=_as_text,
     )
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def configure_logging(level: LogLevel, form: LogFormat) -> None:

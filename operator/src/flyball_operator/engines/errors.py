@@ -10,6 +10,8 @@ EnginesError
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flyball_engine.contract import Generation, Refusal
 
 
@@ -18,27 +20,39 @@ class EnginesError(Exception):
 
 
 class EngineError(EnginesError):
-    """One engine did not do what it was asked."""
+    """One engine did not do what it was asked. `outcome`: as the metric of pushes names it."""
+
+    outcome: ClassVar[str]
 
 
 class UnreachableError(EngineError):
     """The control port could not be reached, or was silent."""
 
+    outcome = "Unreachable"
+
 
 class BadAnswerError(EngineError):
     """What answered does not speak the contract."""
+
+    outcome = "BadAnswer"
 
 
 class UnknownError(EngineError):
     """Whether the setpoint was applied is not known."""
 
+    outcome = "Unknown"
+
 
 class NotLeadingError(EngineError):
     """The lease was no longer surely ours when the write was due."""
 
+    outcome = "NotLeading"
+
 
 class SetpointRefusedError(EngineError):
     """The engine refused. `applied` is what it holds, where it says."""
+
+    outcome = "Refused"
 
     def __init__(self, refusal: Refusal, message: str, applied: Generation | None) -> None:
         super().__init__(f"{refusal.value}: {message}")

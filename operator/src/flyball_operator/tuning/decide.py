@@ -153,7 +153,8 @@ def _learning_policy(state: TuningState, workload: Workload | None, tick: Tick, 
         reach = spec.stages * fit.reach
         decodes = min(inputs.workload.decodes, (reach - 1.0) / workload.drafted)
         output = replace(output, budget=inputs.step(decodes, reach - decodes * workload.drafted) / 2)
-    # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon.
+    # What holds steps to a time is the budget from now on: of other sizes, too, so that there is a model soon. C may
+    # stay where its bound is near.
     seqs = state.limits.max_num_active_seqs or spec.envelope.seqs.most
     limits = replace_limits(state.limits, seqs=seqs, tokens=spec.envelope.tokens.most)
     policy = wanted_policy(limits, in_steps(output, spec.stages), fit.model, inputs.margins, spec)

@@ -93,4 +93,4 @@ class ServiceContext:
     def push_failed(self, error: EngineError) -> None:
         """Count a push that failed."""
         _log.warning("%s/%s: push failed: %s", *self.labels, error)
-        self.metrics.push_failed(*self.labels, type(error).__name__.removesuffix("Error"))
+        self.metrics.push_failed(*self.labels, error.outcome)

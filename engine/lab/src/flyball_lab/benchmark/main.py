@@ -223,7 +223,7 @@ def _page(document: Report) -> str | None:
     except ModuleNotFoundError as missing:
         print(
             f"flyball-bench: {PAGE} is not written: this Python has no {missing.name}; "
-            "pip install 'flyball-lab' brings it",
+            "pip install 'flyball-lab[pages]' brings it",
             file=sys.stderr,
         )
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +34,7 @@ class Chart:
 
     def _point(self, line: Line, one: Measurement) -> charts.Point | None:
         clients, value = one.point.concurrency, self.value(one)
-        if not value:
+        if not value or not math.isfinite(value):
             return None
         at_knee = knee_mark(line, one) == "knee"
         text = f"{line.name}, {clients} clients: {figure(value)} {self.unit}{' (knee)' if at_knee else ''}"

@@ -126,7 +126,7 @@ class ClosedLoop:
     def _start(self, core: Core) -> None:
         """The pods are there, and nothing was scraped yet: engines get the first policy."""
         engines = SimulatedEngines(cores_of(core), sent=self._sent, on_setpoint=self._told_anew)
-        self._service.begin(engines)
+        self._service.begin(engines, core.now)
         self._now = core.now
         self._service.tick(core.now, _UNSCRAPED, Attainment())
 
@@ -208,9 +208,10 @@ class _Service:
         assert self._tuner is not None, "the run has begun"
         return self._tuner.state
 
-    def begin(self, engines: SimulatedEngines) -> None:
+    def begin(self, engines: SimulatedEngines, now: float) -> None:
         """The pods are there."""
         self._engines = engines
+        self._loop.now = now
         self._harness.engines = cast("Engines", engines)
 
         async def made() -> ServiceTuner:

@@ -29,7 +29,12 @@ _SOURCES: Final = (
     *(_TUNING / name for name in ("control_input.py", "estimate/margins.py", "spec.py", "tunables.py")),
 )
 #: And what one of the law's, besides.
-_OF_THE_LAW: Final = (_HERE / "closed_loop.py", _HERE / "disturbances.py", _LAB / "harness", _TUNING)
+_OF_THE_LAW: Final = (
+    *(_HERE / name for name in ("closed_loop.py", "disturbances.py")),
+    _LAB / "harness",
+    *(_ENGINE / name for name in ("control", "figures.py")),
+    Path(flyball_operator.__path__[0]),
+)
 
 
 class Kept:
