@@ -326,7 +326,7 @@ class Tuning(Model):
     decides which are late. Shed: a request whose first token cannot come in time any more is refused with
     `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
-    steps are learnt, nor in the modes Disabled and Recommend. Default: Queue."""
+    steps are learnt, nor in mode Disabled; Recommend leaves what Auto set last. Default: Queue."""
     refusal_status: Literal[503, 429] = 503
     """HTTP status of a request that is refused, of use with overload Shed. 503: service meshes retry it on another pod,
     and may eject a pod that answers several of them. 429: they do neither, and it tells clients to slow down. What
