@@ -66,16 +66,16 @@ class Reconciler:
         events: EventPoster,
         metrics: Metrics,
         now: Callable[[], datetime],
-        out: Callable[[str], str | None] = lambda _: None,
+        why_unwatched: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`out`: why a namespace is not watched, None if it is, empty while that is not known."""
+        """`why_unwatched`: why a namespace is not watched, None if it is, empty while that is not known."""
         self._api = api
         self._reader = reader
         self._leadership = leadership
         self._events = events
         self._metrics = metrics
         self._now = now
-        self._out = out
+        self._why_unwatched = why_unwatched
         # A process that starts does not know when the status was written last, and must not write because it started.
         self._started = now()
         self._status_written: LRUCache[str, datetime] = LRUCache(_REMEMBERED)
@@ -114,7 +114,7 @@ class Reconciler:
                 queue.add(key, again)
 
     async def _look_at(self, key: Key) -> float | None:
-        why = self._out(key.namespace)
+        why = self._why_unwatched(key.namespace)
         if why is None:
             return await self.reconcile(key)
         if why:

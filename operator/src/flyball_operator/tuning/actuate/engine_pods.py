@@ -242,8 +242,8 @@ class EnginePods:
     def overtaken(self, live: Setpoint) -> bool:
         """Whether an engine holds numbers that order above these and can be, or another body under them.
 
-        A new number mends that. Whoever has another body under that, too, which nobody was told before, is given no
-        more of them.
+        A new number mends that. An engine that reports another body under the new number, too, gets no further
+        numbers: nobody was told that one before, so the engine lies.
         """
         reach = self.reach()
         above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())

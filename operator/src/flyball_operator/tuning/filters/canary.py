@@ -15,9 +15,10 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 @dataclass(frozen=True, kw_only=True)
 class Showing:
-    """What the pod shows: it is Ready, every core runs under the policy, has requests, has made so many steps in all.
+    """What the pod shows of the policy on trial.
 
-    `tripped`: a watchdog threw the policy out.
+    `confirmed`: every core runs under it. `tripped`: a watchdog threw it out. `busy`: there are requests. `steps`: made
+    by all cores since their start.
     """
 
     ready: bool

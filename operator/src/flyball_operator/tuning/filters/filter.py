@@ -57,7 +57,7 @@ class Tick:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A policy that is to follow the current one. `hold` says why it does not move, where it is the current one.
+    """A policy that is to follow the current one. `hold`: the reason that is given if it is the current one.
 
     `trigger` is one sentence for people. `output` is what the law wanted, None where it was not asked. Filters let pass
     what is `urgent`: an edited spec, and a way back.
