@@ -105,7 +105,7 @@ async def following() -> AsyncIterator[Story]:
     """A namespace that is followed."""
     scene = Story()
     await asyncio.sleep(1)
-    assert (scene.known, scene.informer.out, scene.stream.runs) == (1, None, 1)
+    assert (scene.known, scene.informer.why_unwatched, scene.stream.runs) == (1, None, 1)
     yield scene
     scene.running.cancel()
     await asyncio.gather(scene.running, return_exceptions=True)
@@ -117,7 +117,7 @@ async def test_a_refused_watch_puts_the_namespace_out_and_is_tried_again() -> No
         scene.server.error = ForbiddenError("no")
         scene.stream.ends.set_exception(ForbiddenError("no"))
         await asyncio.sleep(1)
-        assert (scene.known, scene.informer.out) == (0, "no")
+        assert (scene.known, scene.informer.why_unwatched) == (0, "no")
         assert list(scene.all.missing) == ["no"]
         asked = len(scene.server.asked_at)
         await asyncio.sleep(3600)
@@ -127,7 +127,7 @@ async def test_a_refused_watch_puts_the_namespace_out_and_is_tried_again() -> No
         assert scene.all.standing_still(RESYNC) == ()
         scene.server.error = None
         await asyncio.sleep(1.2 * LONGEST_RETRY_SECONDS)
-        assert (scene.known, scene.informer.out, scene.stream.runs) == (1, None, 2)
+        assert (scene.known, scene.informer.why_unwatched, scene.stream.runs) == (1, None, 2)
         assert not scene.all.missing
 
 
@@ -136,7 +136,7 @@ async def test_a_refused_list_puts_it_out_though_its_streams_go_on() -> None:
     async with following() as scene:
         scene.server.error = NotFoundError("gone")
         await asyncio.sleep(1.2 * RESYNC)
-        assert (scene.known, scene.informer.out) == (0, "namespace team does not exist")
+        assert (scene.known, scene.informer.why_unwatched) == (0, "namespace team does not exist")
 
 
 @pytest.mark.parametrize("error", [UnavailableError("later"), UnauthorizedError("who?")])
@@ -146,7 +146,7 @@ async def test_a_server_that_cannot_answer_leaves_it_as_it_is(error: ClusterErro
         scene.server.error = error
         scene.stream.ends.set_exception(error)
         await asyncio.sleep(600)
-        assert (scene.known, scene.informer.out) == (1, None)
+        assert (scene.known, scene.informer.why_unwatched) == (1, None)
         assert scene.all.standing_still(RESYNC) == ()
         scene.server.error = None
         await asyncio.sleep(1.2 * LONGEST_RETRY_SECONDS)

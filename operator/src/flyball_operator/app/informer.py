@@ -45,7 +45,7 @@ class Informer:
         self.namespace = namespace
         self.resyncer = Resyncer(api, namespace, shared)
         #: Why it is not watched, None if it is.
-        self.out: str | None = f"{titled(namespace)} has not been listed yet"
+        self.why_unwatched: str | None = f"{titled(namespace)} has not been listed yet"
         #: Whether the API server said so, so that its services are to be told.
         self.refused = False
         self._tried = asyncio.Event()
@@ -89,7 +89,7 @@ class Informer:
     async def refresh(self) -> bool:
         """List it anew, as a new leader does. True unless it could not be listed; what was known is then forgotten."""
         await self._tried.wait()
-        if self.out is not None:
+        if self.why_unwatched is not None:
             if self.refused:
                 async with self._gate:
                     await self._tell()
@@ -115,19 +115,19 @@ class Informer:
         except ClusterError as error:
             if refuses(error):
                 await self._leave(str(error))
-            elif self.out is not None:
-                self.out = f"the API server cannot be asked: {error}"
+            elif self.why_unwatched is not None:
+                self.why_unwatched = f"the API server cannot be asked: {error}"
             return False
-        if self.out is not None:
-            self.out, self.refused = None, False
+        if self.why_unwatched is not None:
+            self.why_unwatched, self.refused = None, False
             log.info("%s is watched", titled(self.namespace))
             self.resyncer.look_at_all(at_once=True)
         return True
 
     async def _leave(self, reason: str) -> None:
-        if reason != self.out:
+        if reason != self.why_unwatched:
             log.warning("%s is not watched: %s", titled(self.namespace), reason)
-        self.out, self.refused = reason, True
+        self.why_unwatched, self.refused = reason, True
         self.resyncer.forget()
         await self._tell()
 
@@ -172,20 +172,20 @@ class Informers:
     def __iter__(self) -> Iterator[Informer]:
         return iter(self._all.values())
 
-    def out(self, namespace: str) -> str | None:
+    def why_unwatched(self, namespace: str) -> str | None:
         """Why a namespace is out, None if it is not; empty while the API server has not said whether it is."""
         informer = self._all.get(namespace) or self._all[None]
-        return informer.out if informer.out is None or informer.refused else ""
+        return informer.why_unwatched if informer.why_unwatched is None or informer.refused else ""
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Why none of them is watched; empty if one is."""
-        reasons = [informer.out for informer in self if informer.out is not None]
+        reasons = [informer.why_unwatched for informer in self if informer.why_unwatched is not None]
         return tuple(reasons) if len(reasons) == len(self._all) else ()
 
     def age(self) -> float:
         """Seconds since the namespace that was listed longest ago was listed, of those that are watched."""
-        return max((informer.resyncer.age() for informer in self if informer.out is None), default=0.0)
+        return max((informer.resyncer.age() for informer in self if informer.why_unwatched is None), default=0.0)
 
     def standing_still(self, resync_seconds: float) -> tuple[str, ...]:
         """What shows no sign of life, in any namespace."""

@@ -141,7 +141,7 @@ class Operator:
             events=self._events(reconciler_api),
             metrics=self.metrics,
             now=utc_now,
-            out=self.informers.out,
+            why_unwatched=self.informers.why_unwatched,
         )
         self.services = CachedServices(self.cache)
         self.tuner_events = self._events(tuner_api)
@@ -359,7 +359,7 @@ def main() -> int:
 
 
 def _watched(informer: Informer) -> float:
-    return float(informer.out is None)
+    return float(informer.why_unwatched is None)
 
 
 def _deepest(error: BaseException) -> BaseException:
