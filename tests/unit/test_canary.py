@@ -172,6 +172,21 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
 
 
 @in_virtual_time
+async def test_a_new_leader_holds_as_long_and_tries_the_next_change_in_one_pod_again() -> None:
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
+    story.engines.trip(first)
+    await seconds(story, tuner, 20)
+    story.epoch += 1
+    successor = story.tuner()
+    await seconds(story, successor, TUNABLES.rollback_hold - 60)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    await until_one_has_it(story, successor)
+    assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
+
+
+@in_virtual_time
 async def test_while_what_failed_cannot_be_taken_back_in_status_it_stays_where_it_is() -> None:
     story = harness()
     tuner = story.tuner()

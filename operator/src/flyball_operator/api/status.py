@@ -228,6 +228,8 @@ class TuningStatus(Model):
     """What came of the on-time order. Absent: prompts are served in vLLM's own order, or nothing was counted."""
     recommended: SetpointStatus | None = None
     """What the law would set, in mode Recommend or while tuning is paused."""
+    held_until: Time | None = None
+    """The law changes nothing before: a change was undone. Absent: it may change the limits."""
     slow_pods: Annotated[tuple[SlowPodStatus, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Pods that have been clearly slower than their siblings for minutes; each corrects for it by itself."""
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()

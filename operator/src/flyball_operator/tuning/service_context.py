@@ -37,6 +37,9 @@ class ServiceContext:
         self.spec = tuning_spec(service.spec, service.metadata.annotations)
         resumed = status_codec.resumed(service.status.tuning, self.spec, prior)
         self.state: TuningState = replace(resumed, advised=service.status.desired_replicas)
+        held_until = status_codec.held_until(service.status.tuning, dependencies.wall())
+        if held_until is not None:
+            self.state = self.state.held(self.state.policy, until=held_until)
         self.setpoint: Setpoint | None = None
         self.generations = Generations(service, dependencies)
 

@@ -46,7 +46,9 @@ class ServiceTuner:
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
-        verified = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
+        tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
+        # What one pod failed under shall not go to all at once because the leader changed.
+        verified = tuned and tuning.held_until is None
         canary = CanaryRollout(self._engine_pods, clock, verified=verified)
         slow_pods = SlowPodReport(self._engine_pods, clock, tuning)
         self._reporter = StatusReporter(context, self._signals, self._engine_pods, canary, slow_pods, events)

@@ -47,6 +47,11 @@ class TuningState:
         """When the law changed the policy by itself last, in Unix seconds."""
         return max(one.changed_at for one in self.filters if isinstance(one, Pace))
 
+    @property
+    def held_until(self) -> float:
+        """When the law may move the policy again after a change was undone, in Unix seconds."""
+        return max(one.held_until for one in self.filters if isinstance(one, Rollback))
+
     def held(self, policy: Policy, *, until: float) -> TuningState:
         """The state with a policy that nothing moves before `until`, in Unix seconds."""
         filters = (replace(one, held_until=until) if isinstance(one, Rollback) else one for one in self.filters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from flyball_operator.api.v1alpha1 import DecisionStatus, Mode
@@ -35,7 +35,7 @@ class DecisionHistory:
         elif decision.hold is not None:
             trigger = f"mode {mode.value} takes up the law's limits"
         entry = DecisionStatus(
-            time=datetime.fromtimestamp(decision.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            time=status_codec.time_status(decision.at),
             trigger=trigger,
             before=status_codec.change_status(before),
             after=status_codec.change_status(after),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from flyball_engine.contract import LARGEST_COEFFICIENT, Limits, ModelSpec, OnTime, Shed, StepBudget
@@ -27,10 +28,27 @@ from flyball_operator.tuning.observe.signals import Signals, StepWindow
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, model_spec
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.tunables import TUNABLES
 
 _COEFFICIENTS: Final = ("t0", "h", "c1", "c2", "beta", "g", "d")
 _SLOW_PODS: Final = 8
 _LIMITS: Final = {"max_num_active_seqs", "max_num_scheduled_tokens", "long_prefill_token_threshold"}
+
+
+def time_status(at: float) -> str:
+    """Unix seconds as status has them (RFC 3339)."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def held_until(tuning: TuningStatus, now: float) -> float | None:
+    """When the hold that status tells of ends, in Unix seconds; None without one. None lasts longer than any can."""
+    if tuning.held_until is None:
+        return None
+    try:
+        until = datetime.fromisoformat(tuning.held_until).timestamp()
+    except ValueError:
+        return None
+    return min(until, now + TUNABLES.rollback_hold) if until > now else None
 
 
 def setpoint_status(policy: Policy) -> SetpointStatus:

@@ -147,7 +147,7 @@ class StatusReporter:
 
     def _tuning(self) -> TuningStatus:
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
-        mode, state = context.spec.mode, context.state
+        mode, state, now = context.spec.mode, context.state, context.dependencies.wall()
         shadow = mode is Mode.RECOMMEND or (mode is Mode.AUTO and not context.spec.live)
         return TuningStatus(
             mode=mode,
@@ -160,6 +160,7 @@ class StatusReporter:
             capacity=self._capacity.capacity,
             order=self._order if live is not None and live.on_time is not None else None,
             recommended=status_codec.setpoint_status(state.policy) if shadow else None,
+            held_until=status_codec.time_status(state.held_until) if state.held_until > now else None,
             slow_pods=status_codec.slow_pods_status(self._slow_pods.slow_pods),
             decisions=self.history.decisions,
         )
