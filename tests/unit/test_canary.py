@@ -41,7 +41,7 @@ def working(number: int) -> Showing:
 
 
 def test_a_window_of_steps_under_it_is_enough() -> None:
-    windows = int(TUNABLES.canary_window / 5)
+    windows = int(TUNABLES.window_seconds / 5)
     assert outcome(*(working(n) for n in range(windows))) is None
     assert outcome(*(working(n) for n in range(windows + 1))) == ""
 
@@ -59,7 +59,7 @@ def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: Showing, why: str) -> N
 
 
 def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
-    patience = int(TUNABLES.canary_patience / 5)
+    patience = int(TUNABLES.trial_seconds / 5)
     silent, still = Showing(ready=True), Showing(ready=True, confirmed=True, busy=True, steps=100)
     for showing, why in ((silent, "did not confirm it"), (still, "made no step under it")):
         assert outcome(*[showing] * patience) is None
@@ -68,7 +68,7 @@ def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
 
 def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
     idle = Showing(ready=True, confirmed=True, steps=100)
-    assert outcome(*[idle] * (int(TUNABLES.canary_patience / 5) + 1)) == ""
+    assert outcome(*[idle] * (int(TUNABLES.trial_seconds / 5) + 1)) == ""
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
     assert f"in {first} alone" in story.message(TUNED)
     assert story.service.status.tuning.applied_pods == "1/3"
-    await seconds(story, tuner, TUNABLES.canary_window + 10)
+    await seconds(story, tuner, TUNABLES.window_seconds + 10)
     assert START not in {story.engines.limits(uid) for uid in story.engines.held}
     assert story.service.status.tuning.applied_pods == "3/3"
     await seconds(story, tuner, 60, slower=2.0)
@@ -144,7 +144,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     canary_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
     await engine_pods.push(tried)
-    for _ in range(int(TUNABLES.canary_window / 5) + 2):
+    for _ in range(int(TUNABLES.window_seconds / 5) + 2):
         canary_rollout.check(tried, trusted=True)
         await asyncio.sleep(5)
         await engine_pods.survey()
@@ -237,7 +237,7 @@ async def test_a_pod_that_makes_no_step_under_it_keeps_it_from_the_others() -> N
     story = harness(works=False)
     tuner = story.tuner()
     await until_one_has_it(story, tuner)
-    await seconds(story, tuner, TUNABLES.canary_patience + 20)
+    await seconds(story, tuner, TUNABLES.trial_seconds + 20)
     assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
     assert "made no step under it" in story.service.status.tuning.decisions[0].trigger
 

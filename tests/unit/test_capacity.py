@@ -108,7 +108,7 @@ def test_a_looser_objective_never_lets_less_be_carried(
 # The load against it.
 
 
-def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = TUNABLES.weighed_seconds) -> Balance:
+def balance(*loads: float, rate: float = 5.0, pods: int = 2, seconds: float = TUNABLES.window_seconds) -> Balance:
     """What is known after so many windows of arrivals."""
     found, now = None, 1000.0
     for arrivals in loads:
@@ -129,7 +129,7 @@ def then(
 ) -> Balance:
     """One window later."""
     found = Carried(rate=rate, binding="tpot") if rate else Carried(rate=0.0, reachable=(("ttft", 0.3214),))
-    at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.weighed_seconds
+    at = now if now is not None else (before.at if before is not None else 0.0) + TUNABLES.window_seconds
     return weighed(before, found, arrivals=arrivals, cores=pods, pods=pods, spec=SPEC, now=at, unseen=unseen)
 
 
@@ -171,8 +171,8 @@ def test_an_overload_does_not_end_at_its_edge() -> None:
 def test_fewer_are_advised_only_after_minutes_with_room() -> None:
     calm = balance(*[4.0] * 5, pods=3)
     assert calm.advised == 3
-    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.weighed_seconds - 6, 4.0, pods=3).advised == 3
-    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.weighed_seconds + 1, 4.0, pods=3).advised == 1
+    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.window_seconds - 6, 4.0, pods=3).advised == 3
+    assert windows(calm, TUNABLES.fewer_seconds / TUNABLES.window_seconds + 1, 4.0, pods=3).advised == 1
     tight = windows(balance(*[9.5] * 5, pods=3), 100, 9.5, pods=3)
     assert tight.advised == 3, "two would carry it, but with too little to spare"
 
@@ -194,7 +194,7 @@ def test_what_the_busiest_of_those_minutes_needed_is_still_advised() -> None:
 
 def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
     calm = balance(*[4.0] * 10)
-    minute = TUNABLES.memory_seconds / TUNABLES.weighed_seconds
+    minute = TUNABLES.memory_seconds / TUNABLES.window_seconds
     chance = windows(calm, minute, 4.0, rate=0.0)
     assert verdict(chance).reason == Reason.SUFFICIENT
     lasting = windows(calm, minute + 1, 4.0, rate=0.0)
@@ -211,7 +211,7 @@ def test_a_window_of_long_prompts_is_no_verdict_on_the_objectives() -> None:
 def test_while_some_pods_are_not_scraped_no_fewer_are_advised_and_that_is_said() -> None:
     whole = windows(balance(*[18.0] * 10, pods=4), 12, 18.0, pods=4)
     assert whole.advised == 4
-    half, minutes = whole, int(2 * TUNABLES.fewer_seconds / TUNABLES.weighed_seconds)
+    half, minutes = whole, int(2 * TUNABLES.fewer_seconds / TUNABLES.window_seconds)
     for _ in range(minutes):
         half = then(half, 9.0, pods=2, unseen=2)
     assert half.advised == 4

@@ -84,7 +84,7 @@ def test_a_shadow_never_goes_back() -> None:
 
 def test_a_policy_is_proven_when_requests_have_ended_under_it_for_long_enough() -> None:
     one = Rollback()
-    for at in (100.0, 100.0 + TUNABLES.proven_seconds / 2, 100.0 + TUNABLES.proven_seconds):
+    for at in (100.0, 100.0 + TUNABLES.trial_seconds / 2, 100.0 + TUNABLES.trial_seconds):
         assert one.proven.policy is None
         one, _ = one.apply(a_tick(at), proposed())
     assert one.proven.policy == CURRENT

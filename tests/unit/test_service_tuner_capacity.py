@@ -212,7 +212,7 @@ def test_autoscalers_read_both_figures_while_they_are_known() -> None:
             cores=2,
             pods=2,
             spec=spec,
-            now=TUNABLES.weighed_seconds * min(number, 3),
+            now=TUNABLES.window_seconds * min(number, 3),
         )
     metrics.capacity(
         "team", "chat", weighed(known, Carried(rate=5.0), arrivals=14.0, cores=2, pods=2, spec=spec, now=60.0)

@@ -16,7 +16,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 def named(*biases: float) -> dict[str, float]:
     """The pods that are named after these biases, of a, b, c and so on, lasted."""
     lags: dict[str, SlowPod] = {}
-    for moment in range(int(TUNABLES.slow_for_seconds / 5) + 1):
+    for moment in range(int(TUNABLES.compared_seconds / 5) + 1):
         lags = watched(lags, dict(zip("abcdefgh", biases, strict=False)), 5.0 * moment)
     return factors(lags)
 

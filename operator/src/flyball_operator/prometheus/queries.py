@@ -115,7 +115,7 @@ def load(window: int, targets: str = _TARGETS) -> str:
 
 def _uneven(*gauges: str) -> str:
     """What the fullest core has over the mean core, in the mean of some time; NaN where nobody has any."""
-    requests = " + ".join(f"avg_over_time({gauge}[{TUNABLES.uneven_seconds}s])" for gauge in gauges)
+    requests = " + ".join(f"avg_over_time({gauge}[{TUNABLES.compared_seconds}s])" for gauge in gauges)
     return f"{_aggregate('max', requests)} / {_aggregate('avg', requests)}"
 
 

@@ -128,7 +128,7 @@ def _reachable(inputs: ControlInput, idle: dict[str, float]) -> tuple[tuple[str,
 
 def due(before: Balance | None, spec: TuningSpec, now: float) -> bool:
     """Whether the load is to be weighed again."""
-    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < TUNABLES.weighed_seconds - 0.5
+    return before is None or before.asked != asked(spec) or not 0.0 <= now - before.at < TUNABLES.window_seconds - 0.5
 
 
 def weighed(  # noqa: PLR0913 - figures of one window, all by name

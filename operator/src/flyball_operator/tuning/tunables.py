@@ -35,8 +35,6 @@ class Tunables:
     kv_unit: float = 2.5e-3  # [of the seconds per token]
     #: Relative residuals beyond this count linearly (Huber): a stalled step must not bend the model.
     huber: float = 0.15  # [relative]
-    #: What is kept, in seconds, once no model explains all that is remembered: four windows.
-    contradicted_seconds: float = 60.0  # [s]
     #: CUSUM on residuals in standard deviations: drift allowed, and sum that raises the alarm.
     cusum_drift: float = 0.5  # [standard deviations]
     cusum_alarm: float = 5.0  # [standard deviations]
@@ -80,9 +78,6 @@ class Tunables:
     #: Mean waits that are added to the predicted one, as headroom: few wait longer than four times the mean (e⁻⁴, where
     #: waits are exponential).
     tail: float = 3.0  # [times the mean wait]
-    #: The load is weighed once per window of signals, and remembered over this time constant: lengths scatter.
-    weighed_seconds: float = 15.0  # [s]
-    memory_seconds: float = 60.0  # [s]
     #: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, a
     #: slow pod is one until so far below its factor, and fewer replicas must carry the load with so much to spare.
     alike: float = 0.1  # [relative]
@@ -101,28 +96,25 @@ class Tunables:
     rollback_hold: float = 300.0  # [s]
     #: Seconds between two changes that the law makes by itself: six in any minute at most.
     changes_apart: float = 10.0  # [s]
-    #: What the pod has to show, it has to show for a window of signals.
-    canary_window: float = 15.0  # [s]
-    #: The pod has so long to confirm, and to make a step. A pod without requests passes after it.
-    canary_patience: float = 60.0  # [s]
+    #: A policy is on trial for so long. The first pod has it to confirm the policy and to make a step; without requests
+    #: it passes then. A policy that lives so long without a stall, and lets requests finish, shows that engines work.
+    trial_seconds: float = 60.0  # [s]
     #: Longer than the engine's watchdog takes, which has a minute where a connector moves KV caches between engines.
     stuck_seconds: float = 75.0  # [s]
     #: A batch that runs may leave a long prompt too little memory, and then it rightly waits.
     kv_free: float = 0.5  # [share of the cache]
-    #: Under a policy that lives so long without a stall, and lets requests finish, engines are known to work.
-    proven_seconds: float = 60.0  # [s]
-    # What is seen (`observe/`)
+    # What is seen (`observe/`, `prometheus/queries.py`)
 
-    #: A pod stands out by this factor over the median, of an even number the lower one; of two nobody knows which one
-    #: is usual, so that it takes more.
+    #: The load is weighed, and a pod on trial is judged, by a window of signals: three scrapes at Prometheus' usual 5 s.
+    window_seconds: float = 15.0  # [s]
+    #: What counts of the past where it must be short: the rows of a model that explains no more, and the load that
+    #: capacity is weighed with, whose lengths scatter. Four windows.
+    memory_seconds: float = 60.0  # [s]
+    #: A pod stands out by this factor over the median, of an even number the lower one. Of two nobody knows which one is
+    #: usual, so that it takes the square.
     slower: float = 1.3  # [times the median]
-    slower_of_two: float = 1.6  # [times the other]
-    #: A pod is slow only if it stands out for so long: a stall, or a burst of long prompts, passes.
-    slow_for_seconds: float = 180.0  # [s]
-    #: The factor that is shown stays while it is right within this.
-    slow_shown_within: float = 0.2  # [relative]
-    #: Over so long it is seen how unevenly cores are loaded: in a window of signals chance makes more of a difference.
-    uneven_seconds: int = 120  # [s]
+    #: Cores and pods are compared over so long: a stall, a burst of long prompts, or chance in one window passes.
+    compared_seconds: int = 120  # [s]
     #: Samples older than this are not acted on: three scrapes at Prometheus' usual 5 s.
     stale_seconds: float = 20.0  # [s]
 

@@ -164,7 +164,7 @@ def _fitted(step_time: StepTimeEstimator) -> StepTimeEstimator:
 
 def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
     """No model explains all that is remembered, so it comes from different times: only the latest is kept."""
-    latest = _since(step_time.rows, step_time.until - TUNABLES.contradicted_seconds)
+    latest = _since(step_time.rows, step_time.until - TUNABLES.memory_seconds)
     return replace(step_time, rows=latest, prior=None, proven=False, fit=None, forgotten=step_time.forgotten + 1)
 
 

@@ -132,7 +132,7 @@ def _fullest(load: RequestLoad, cores: int) -> float:
 
     Of k cores that are alike the fullest gets √(2 ln k / n) more than the mean, to which n requests come.
     """
-    came = load.arrivals * TUNABLES.uneven_seconds
+    came = load.arrivals * TUNABLES.compared_seconds
     if cores < 2 or came <= 0.0:
         return 1.0
     return max(1.0, min(float(cores), load.uneven) - math.sqrt(2.0 * math.log(cores) * cores / came))

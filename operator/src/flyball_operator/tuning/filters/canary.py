@@ -62,14 +62,14 @@ class Canary:
         if not showing.confirmed:
             return CanaryResult(f"{self.name} lost it")
         lasted, moved = now - self.confirmed_at, showing.steps > self.steps
-        if lasted < (TUNABLES.canary_window if moved else TUNABLES.canary_patience):
+        if lasted < (TUNABLES.window_seconds if moved else TUNABLES.trial_seconds):
             return self
         return CanaryResult(f"{self.name} made no step under it" if showing.busy and not moved else "")
 
     def _confirming(self, showing: Showing, now: float) -> Canary | CanaryResult:
         if showing.confirmed:
             return replace(self, confirmed_at=now, steps=showing.steps)
-        return CanaryResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.canary_patience else self
+        return CanaryResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.trial_seconds else self
 
 
 def is_due(*, live: bool, trusted: bool, verified: bool, pods: int) -> bool:

@@ -24,7 +24,7 @@ class Proven:
             return replace(self, live=live, since=now)
         if not isinstance(observation, Signals) or isinstance(observation.load, Unobserved):
             return self
-        works = moving and observation.load.finished >= 1 and now - self.since >= TUNABLES.proven_seconds
+        works = moving and observation.load.finished >= 1 and now - self.since >= TUNABLES.trial_seconds
         return replace(self, policy=live) if works else self
 
 

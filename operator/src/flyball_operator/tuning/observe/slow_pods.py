@@ -34,20 +34,22 @@ class SlowPod:
 
 def begun(known: Iterable[tuple[str, float]], now: float) -> dict[str, SlowPod]:
     """At the start of a leader: the pods that status names, and their factors."""
-    return {name: SlowPod(now - TUNABLES.slow_for_seconds, factor, confirmed=True) for name, factor in known}
+    return {name: SlowPod(now - TUNABLES.compared_seconds, factor, confirmed=True) for name, factor in known}
 
 
 def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: float) -> dict[str, SlowPod]:
     """The pods that stand out, by name; `biases`: what steps take over what the model says, of each pod that tells."""
     found: dict[str, SlowPod] = {}
-    usual, least = median_low(biases.values() or [1.0]), TUNABLES.slower if len(biases) > 2 else TUNABLES.slower_of_two
+    usual = median_low(biases.values() or [1.0])
+    least = TUNABLES.slower if len(biases) > 2 else TUNABLES.slower**2
     for name, bias in biases.items():
         lag, factor = before.get(name), bias / usual
         if factor < (least * (1.0 - TUNABLES.alike) if lag is not None and lag.confirmed else least):
             continue
         lag = lag or SlowPod(now, factor)
-        shown = lag.factor if lag.confirmed and abs(factor - lag.factor) <= TUNABLES.slow_shown_within else factor
-        found[name] = replace(lag, factor=shown, confirmed=now - lag.since >= TUNABLES.slow_for_seconds)
+        alike = abs(factor / lag.factor - 1.0) <= TUNABLES.alike
+        shown = lag.factor if lag.confirmed and alike else factor
+        found[name] = replace(lag, factor=shown, confirmed=now - lag.since >= TUNABLES.compared_seconds)
     return found
 
 

@@ -70,21 +70,18 @@ SHARES: Final = (
 #: Constants that no goodput hangs on: what status says, and filters against faults that no scenario has.
 INERT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        ("tail", "weighed_seconds", "memory_seconds", "alike", "fewer_seconds", "most_growth"),
+        ("tail", "window_seconds", "alike", "fewer_seconds", "most_growth"),
         "it is about what status says of capacity: tests/perturb/test_capacity.py",
     ),
     **dict.fromkeys(
-        ("rollback_hold", "canary_window", "canary_patience"),
+        ("rollback_hold", "trial_seconds"),
         "it is about policies that fail: tests/unit/test_canary.py",
     ),
     **dict.fromkeys(
-        ("stuck_seconds", "kv_free", "proven_seconds"),
+        ("stuck_seconds", "kv_free"),
         "it is about engines that stand still: tests/unit/test_service_tuner_stall.py",
     ),
-    **dict.fromkeys(
-        ("slower", "slower_of_two", "slow_for_seconds", "slow_shown_within"),
-        "it is about what status says of pods: tests/unit/test_slow_pods.py",
-    ),
+    "slower": "it is about what status says of pods: tests/unit/test_slow_pods.py",
     "stale_seconds": "it is about a Prometheus that stands still: tests/unit/test_service_tuner.py",
 }
 

@@ -102,7 +102,7 @@ class ClosedLoop:
         self._service = _Service(manifest(tuning, model))
         self._policy: Policy | None = None
         self._now = 0.0
-        self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.uneven_seconds / self._scrape_seconds))
+        self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.compared_seconds / self._scrape_seconds))
         self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     @property
