@@ -15,9 +15,8 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from flyball_operator.app.kopf_glue import WATCHED_KINDS, WatchHandlers
+from flyball_operator.app.kopf_glue import WATCHED_KINDS, Watch, WatchHandlers
 from flyball_operator.app.main import ExitCode
-from flyball_operator.app.watch import Watch
 from flyball_operator.kube.api import load_configuration
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.reader import Key

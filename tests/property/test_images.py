@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flyball_operator.api.images import IS_IMAGE, IS_SHORT
+from flyball_operator.api.rules import IS_IMAGE, IS_SHORT
 
 _hosts = st.sampled_from(
     ["", "docker.io/", "localhost/", "localhost:5000/", "Registry-1.Example.Com/", "r:5000/", "[fd00::1]/", "[::1]:80/"]

@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.contract import Env
-from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
-from flyball_engine.control.server import bind, serve
+from flyball_engine.control.server import bind, build_app, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_lab.harness.engine import SERVICE, ControlClient, SetpointSigner

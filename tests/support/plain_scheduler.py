@@ -17,7 +17,7 @@ from typing import Any
 
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import QueueLimits, Setpoint
-from flyball_engine.control.engine import Reports
+from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm.refusal import set_class
 from flyball_engine.vllm.step_hooks import StepHooks

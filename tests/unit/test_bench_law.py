@@ -16,7 +16,7 @@ from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.presets import PRESETS
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import TimedAct, build, retune, run
-from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.control_input import margins
 from flyball_operator.tuning.observe.signals import RequestLoad
 from flyball_operator.tuning.spec import LatencyObjective
 

@@ -12,8 +12,7 @@ from flyball_engine.contract import StepKind
 from flyball_lab.harness.tuning import GAP, TPOT, TTFT, limits, outcome, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.filters.filter import Filter, HoldReason
-from flyball_operator.tuning.filters.pace import Pace
+from flyball_operator.tuning.filters.filters import FILTERS, Filter, HoldReason, Pace
 from flyball_operator.tuning.observe.signals import (
     Missing,
     ObjectiveCounts,
@@ -25,7 +24,7 @@ from flyball_operator.tuning.observe.signals import (
 )
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import Envelope, Span, TuningSpec
-from flyball_operator.tuning.state import FILTERS, Decision, TuningState, start
+from flyball_operator.tuning.state import Decision, TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
 
 AUTO = tuning(TTFT, TPOT, GAP)

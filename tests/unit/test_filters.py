@@ -6,12 +6,19 @@ from dataclasses import replace
 
 from flyball_lab.harness.tuning import TPOT, TTFT, limits, signals, tuning
 from flyball_operator.api.v1alpha1 import Mode
-from flyball_operator.tuning.filters.filter import Filter, HoldReason, PodsObserved, Proposal, Tick
-from flyball_operator.tuning.filters.hysteresis import Hysteresis
-from flyball_operator.tuning.filters.pace import Pace
-from flyball_operator.tuning.filters.rollback import Proven, Rollback
+from flyball_operator.tuning.filters.filters import (
+    FILTERS,
+    Filter,
+    HoldReason,
+    Hysteresis,
+    Pace,
+    PodsObserved,
+    Proposal,
+    Proven,
+    Rollback,
+    Tick,
+)
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.state import FILTERS
 from flyball_operator.tuning.tunables import TUNABLES
 
 AUTO = tuning(TTFT, TPOT)

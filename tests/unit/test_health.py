@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
+from flyball_operator.app.kopf_glue import Watch
 from flyball_operator.app.main import Operator
 from flyball_operator.app.settings import Settings
-from flyball_operator.app.watch import Watch
 from flyball_operator.tuning.tuner import Tuner
 
 RESYNC = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_lab.harness.tuning import ENVELOPE, limits
-from flyball_operator.tuning.filters.hysteresis import restrained
+from flyball_operator.tuning.filters.filters import restrained
 from flyball_operator.tuning.policy import clipped
 
 

@@ -16,8 +16,7 @@ from kubernetes.aio import client
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.app.informer import LONGEST_RETRY_SECONDS, Informer, Informers
-from flyball_operator.app.kopf_glue import WatchHandlers
-from flyball_operator.app.watch import Watch
+from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.errors import (

@@ -9,8 +9,7 @@ import pytest
 from flyball_lab.benches.law.plays import known_model
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs
 from flyball_lab.simulator.presets import PRESETS
-from flyball_operator.tuning.control_input import ControlInput
-from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.control_input import ControlInput, margins
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES

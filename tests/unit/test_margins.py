@@ -8,8 +8,8 @@ import pytest
 
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, outcome, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import Overload
+from flyball_operator.tuning.control_input import margins, scattered
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import margins, scattered
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.state import start
 

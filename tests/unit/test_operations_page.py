@@ -15,7 +15,7 @@ from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.causes import CauseReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
-from flyball_operator.tuning.filters.filter import HoldReason
+from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.report.conditions import Reason
 

@@ -9,8 +9,7 @@ import pytest
 
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
-from flyball_operator.tuning.control_input import Margins
-from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.control_input import Margins, margins
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES

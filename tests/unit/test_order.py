@@ -9,8 +9,8 @@ import pytest
 from flyball_engine.contract import OnTime, Shed
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload, TuningStatus
+from flyball_operator.tuning.control_input import margins
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET
 from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status

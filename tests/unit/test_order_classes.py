@@ -12,8 +12,8 @@ from flyball_lab.harness.service_tuners import shown as seen
 from flyball_lab.harness.tuning import E2E, TPOT, TTFT, signals, tuning
 from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
+from flyball_operator.tuning.control_input import margins
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import asked_deadlines
 from flyball_operator.tuning.report.conditions import shown

@@ -10,11 +10,10 @@ from flyball_engine.contract import Metric, StepKind
 from flyball_lab.harness.plant import CPU
 from flyball_lab.harness.tuning import ENVELOPE, GAP, TPOT, TTFT, inputs, signals, tuning
 from flyball_operator.api.v1alpha1 import Overload
-from flyball_operator.tuning.control_input import ControlInput, ControlOutput
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput, in_rounds, in_steps
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
 from flyball_operator.tuning.report.status_codec import came_of_it
 from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.state import TuningState, start

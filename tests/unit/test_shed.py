@@ -11,12 +11,10 @@ from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import CPU
 from flyball_lab.harness.tuning import E2E, TPOT, TTFT, inputs, limits, signals, step_window, tuning
 from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
-from flyball_operator.tuning.control_input import ControlOutput, Margins
+from flyball_operator.tuning.control_input import ControlOutput, Margins, margins
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.estimate.margins import margins
 from flyball_operator.tuning.estimate.step_time import Doubt, Fit, StepTimeEstimator
-from flyball_operator.tuning.filters.filter import HoldReason, Proposal, Tick
-from flyball_operator.tuning.filters.hysteresis import Hysteresis
+from flyball_operator.tuning.filters.filters import HoldReason, Hysteresis, Proposal, Tick
 from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, wanted_policy

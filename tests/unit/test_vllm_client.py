@@ -11,11 +11,11 @@ import pytest
 
 from flyball_engine.batching.gate import AdmissionReason, Arrival, Gate
 from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Setpoint, ShedKnob
-from flyball_engine.control.engine import UnansweredError
+from flyball_engine.control.service import UnansweredError
 from flyball_engine.control.state_file import find_state_files
 from flyball_engine.vllm.client import VllmEngine
-from flyball_engine.vllm.core_methods import flyball_apply, flyball_read
 from flyball_engine.vllm.queue_limiter import QueueLimiter
+from flyball_engine.vllm.scheduler import flyball_apply, flyball_read
 from flyball_lab.harness.engine import setpoint
 from support.gates import a_policy
 from support.plain_scheduler import GovernedCore

@@ -8,8 +8,7 @@ import pytest
 
 from flyball_engine.contract import StepKind
 from flyball_lab.harness.tuning import TPOT, signals
-from flyball_operator.tuning.control_input import Workload
-from flyball_operator.tuning.estimate.margins import margins, scattered
+from flyball_operator.tuning.control_input import Workload, margins, scattered
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
 from flyball_operator.tuning.observe.signals import CellKey, RequestLoad, Signals, StepWindow, Sums
 

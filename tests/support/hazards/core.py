@@ -16,7 +16,7 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
-from flyball_engine.vllm import core_methods
+from flyball_engine.vllm.scheduler import flyball_apply
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.model_runner import output_of, request_of
 from flyball_lab.harness.story import Story
@@ -122,7 +122,7 @@ class Core:
     def retune(self, *, batching: dict[str, Any] | None = None, **limits: int) -> None:
         """As the API server does it: by a call between two steps."""
         text = self.setpoint(limits=limits, batching=batching or {})
-        core_methods.flyball_apply(SimpleNamespace(scheduler=self.scheduler), text)
+        flyball_apply(SimpleNamespace(scheduler=self.scheduler), text)
 
     def force(self, setpoint: Setpoint) -> None:
         """A setpoint that no acceptance has seen."""

@@ -17,7 +17,7 @@ import mmap
 from pathlib import Path
 from typing import Final
 
-from flyball_engine.control.shared_file import shared_file
+from flyball_engine.control.state_file import shared_file
 
 _MAGIC: Final = int.from_bytes(b"FLYBLCK1", "little")
 _MAGIC_WORD, _BLOCK_TOKENS, _CELLS, _ROOT_LENGTH = range(4)

@@ -18,8 +18,7 @@ from flyball_engine.batching.batch_metrics import BATCH_SIZES
 from flyball_engine.batching.gate import REFUSALS
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_engine.control.api_servers import Admissions
-from flyball_engine.control.engine import TunableEngine
-from flyball_engine.control.service import ControlService
+from flyball_engine.control.service import ControlService, TunableEngine
 from flyball_engine.control.state_file import CoreReport
 
 _EXPIRED: Final = "expired"

@@ -1,5 +1,7 @@
 """The control port's work, free of HTTP: accept a setpoint, have the cores apply it, read back.
 
+`TunableEngine` is what it needs of an engine, so that every kind of engine can stand behind the same port.
+
 Writes go one at a time: each is compared with the one before it, and a core answers between two of its steps.
 """
 
@@ -8,18 +10,72 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from flyball_engine import __version__
-from flyball_engine.contract import Generation, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import AnyKnob, Generation, QueueLimits, ReadBack, Refusal, Setpoint
 from flyball_engine.control.acceptance import SetpointRefused, check_not_overtaken, judge
-from flyball_engine.control.engine import EngineCallError, Reports, TunableEngine
 from flyball_engine.control.fields import fields_at
+from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import TokenVerifier, check_digest
+
+
+class EngineCallError(Exception):
+    """The engine could not be asked; whether a call landed is unknown."""
+
+
+class UnansweredError(EngineCallError):
+    """A core did not answer in time, or refused while shutting down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """What the cores say of themselves; `unknown` are those that could not be observed."""
+
+    cores: tuple[CoreReport, ...]
+    unknown: tuple[int, ...] = ()
+
+
+class TunableEngine(Protocol):
+    """An engine of one or more cores whose limits can be moved live."""
+
+    @property
+    def version(self) -> str:
+        """Name and version of the engine software, for people."""
+
+    @property
+    def governed(self) -> bool:
+        """Whether setpoints take effect at all."""
+
+    @property
+    def unsupported(self) -> Mapping[AnyKnob, str]:
+        """The knobs that cannot be moved, and why."""
+
+    @property
+    def ungated(self) -> str | None:
+        """Why requests cannot be refused by a deadline; None if they can."""
+
+    @property
+    def queue(self) -> QueueLimits | None:
+        """The limits of the queue in force, besides the cores'; None if the engine has none."""
+
+    def healthy(self) -> bool:
+        """Whether the engine still serves."""
+
+    def reports(self) -> Reports:
+        """The cores' last published states; never waits for a core."""
+
+    async def apply(self, setpoint: Setpoint) -> None:
+        """Have every core apply the setpoint, between two steps; returns when all did. Raises UnansweredError."""
+
+    async def touch(self) -> None:
+        """Have every core look at its clock: an idle one notices an expiry only so. Raises UnansweredError."""
+
 
 #: How long a write waits for every core. A core answers when its step ends; on a CPU that may take seconds.
 APPLY_TIMEOUT_SECONDS: Final = 30.0

@@ -15,10 +15,12 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import time
 import zlib
 from array import array
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -41,8 +43,23 @@ from flyball_engine.contract import (
     SchedulingPolicy,
     StrategyType,
 )
-from flyball_engine.control.shared_file import shared_file
 from flyball_engine.knobs import knob_named
+
+
+@contextmanager
+def shared_file(path: Path, size: int) -> Iterator[mmap.mmap]:
+    """A new file of `size` bytes, all zero, to be filled within; then it stands at `path`, replacing an older one.
+
+    So no reader meets a file without its header, and whoever has mapped the older one keeps that. Raises OSError.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb+") as file:
+        # No holes: a write into one where memory is short would end the process by a signal.
+        os.posix_fallocate(file.fileno(), 0, size)
+        made = mmap.mmap(file.fileno(), size)
+    yield made
+    partial.replace(path)
+
 
 _MAGIC: Final = int.from_bytes(b"FLYBALL5", "little")
 _HEADER: Final = 5  # 8-byte words: magic, writes so far, the bodies' checksums, length of the text

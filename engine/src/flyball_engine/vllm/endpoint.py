@@ -21,9 +21,8 @@ from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.api_servers import ApiServers, Follower
-from flyball_engine.control.app import build_app
 from flyball_engine.control.metrics import EngineCollector
-from flyball_engine.control.server import bind, control_port, serve
+from flyball_engine.control.server import bind, build_app, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin

@@ -12,10 +12,9 @@ import functools
 import logging
 from typing import Any, Final
 
-from flyball_engine.vllm import core_methods
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import STEP
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.scheduler import flyball_apply, flyball_read, governed_class
 from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.state_dir import ensure_state_dir
 
@@ -83,5 +82,5 @@ def _wrap_scheduler() -> None:
 def _extend_core() -> None:
     from vllm.v1.engine.core import EngineCore  # noqa: PLC0415 – as above
 
-    EngineCore.flyball_apply = core_methods.flyball_apply
-    EngineCore.flyball_read = core_methods.flyball_read
+    EngineCore.flyball_apply = flyball_apply
+    EngineCore.flyball_read = flyball_read

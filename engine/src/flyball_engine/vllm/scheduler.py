@@ -1,7 +1,10 @@
-"""The governed scheduler: whatever scheduler vLLM chose, with our hooks before and after each step.
+"""The governed scheduler, with our hooks before and after each step, and what the engine core is asked between steps.
 
 A subclass is made of the class vLLM returns, so sync and async scheduling stay what they were. The methods only frame
 those of the base class: what a step does is vLLM's.
+
+The API server calls `flyball_apply` and `flyball_read` by name, as utility calls: they run on the core's own thread
+between two steps. Arguments and results are plain types, since vLLM carries them as msgpack.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from flyball_engine.contract import Setpoint
 from flyball_engine.vllm.state_dir import ensure_state_dir
 from flyball_engine.vllm.step_hooks import StepHooks
 
@@ -78,3 +82,33 @@ def _attach(scheduler: Any) -> StepHooks | None:
         return None
     _log.info("Flyball: governing the %s of engine core %d", type(scheduler).__name__, hooks.engine)
     return hooks
+
+
+def flyball_apply(core: Any, setpoint: str) -> dict[str, int | None]:
+    """Apply a setpoint, given as JSON; answers with the generation that is applied now. Raises without hooks."""
+    hooks = _hooks(core)
+    hooks.apply(Setpoint.model_validate_json(setpoint))
+    return _echo(hooks)
+
+
+def flyball_read(core: Any) -> dict[str, int | None]:
+    """Look at the clock and publish; answers with the generation that is applied now. Raises without hooks."""
+    hooks = _hooks(core)
+    hooks.touch()
+    return _echo(hooks)
+
+
+def _hooks(core: Any) -> StepHooks:
+    hooks: StepHooks | None = getattr(core.scheduler, "flyball", None)
+    if hooks is None:
+        raise RuntimeError("this engine core runs without Flyball's scheduler")
+    return hooks
+
+
+def _echo(hooks: StepHooks) -> dict[str, int | None]:
+    applied = hooks.applied
+    return {
+        "engine": hooks.engine,
+        "epoch": applied.epoch if applied else None,
+        "generation": applied.generation if applied else None,
+    }

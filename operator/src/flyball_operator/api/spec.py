@@ -12,10 +12,11 @@ from pydantic import Field
 
 from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_LABEL, MOST_CLASSES, MOST_KEPT, Metric
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
-from flyball_operator.api.images import IS_IMAGE, IS_SHORT
 from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
 from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
 from flyball_operator.api.rules import (
+    IS_IMAGE,
+    IS_SHORT,
     LABEL,
     QUALIFIED,
     SEGMENT,

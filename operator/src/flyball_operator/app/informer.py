@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn
 
 from flyball_operator.app import startup
-from flyball_operator.app.kopf_glue import WatchHandlers
-from flyball_operator.app.watch import Watch
+from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.reader import Key

@@ -30,9 +30,9 @@ from flyball_operator.api import names
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import PARALLEL, Informer, Informers
+from flyball_operator.app.kopf_glue import Watch
 from flyball_operator.app.settings import ALL_NAMESPACES, Settings
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
-from flyball_operator.app.watch import Watch
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
@@ -43,8 +43,7 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.status import TunerStatus
-from flyball_operator.prometheus.client import PrometheusClient
-from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusClient, PrometheusReader
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.queue import KeyQueue

@@ -12,8 +12,7 @@ from flyball_operator.cli.replayed import Ran
 from flyball_operator.cli.services import parsed
 from flyball_operator.cli.time_range import MOST_TICKS, TimeRange, rfc3339
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.client import PrometheusClient, PrometheusError, Source
-from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.prometheus.reader import PrometheusClient, PrometheusError, PrometheusReader, Source
 from flyball_operator.prometheus.recorded import Header, RecordedSource, RecordError, RecordingSource
 from flyball_operator.tuning.observe.signals import Observation
 

@@ -14,7 +14,7 @@ from typing import Final
 from flyball_operator.api.v1alpha1 import DecisionStatus, InferenceService, Mode
 from flyball_operator.cli.time_range import rfc3339
 from flyball_operator.tuning.decide import decide
-from flyball_operator.tuning.filters.filter import HoldReason
+from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import (
     CellKey,
     ObjectiveCounts,

@@ -3,7 +3,8 @@
 The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
 since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
 the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
-the audit log tells reconciler, tuner and election apart, and the replicas.
+the audit log tells reconciler, tuner and election apart, and the replicas. `carry_out` decides nothing:
+every precondition is in the intent.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from flyball_operator import __version__
-from flyball_operator.kube.errors import ClusterError, NotLeadingError, UnavailableError, from_response
-from flyball_operator.kube.resources import Resource
+from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError, UnavailableError, from_response
+from flyball_operator.kube.resources import OWNED, Resource
+from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent
 from flyball_operator.reconcile.plan.objects import Object
 
 READ_SECONDS: Final = 10.0
@@ -270,3 +272,30 @@ async def connected(
         yield api
     finally:
         await api.close()
+
+
+async def carry_out(api: KubeApi, namespace: str, intent: Intent) -> None:
+    """Make the one call of this intent.
+
+    Raises `AlreadyExistsError` and `ConflictError` where the cluster has moved on since the plan (make a new one),
+    `InvalidObjectError` where the API server finds the object wrong, and the rest of the tree.
+    """
+    resource = OWNED[intent.kind]
+    match intent:
+        case Create(body=body):
+            await api.create(resource, namespace, body)
+        case Apply(body=body):
+            await api.apply(resource, body)
+        case Claim(name=name, patch=patch):
+            await api.json_patch(resource, namespace, name, patch)
+        case Delete(name=name, uid=uid):
+            try:
+                await api.delete(resource, namespace, name, uid=uid)
+            except NotFoundError:
+                return
+
+
+def describe(intent: Intent) -> str:
+    """The intent in a few words, for the log."""
+    name = intent.body["metadata"]["name"] if isinstance(intent, Create | Apply) else intent.name
+    return f"{type(intent).__name__.lower()} {intent.kind.value} {name}"

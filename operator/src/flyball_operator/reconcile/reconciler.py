@@ -16,8 +16,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.apply import carry_out, describe
+from flyball_operator.kube.api import KubeApi, carry_out, describe
 from flyball_operator.kube.errors import (
     AlreadyExistsError,
     ClusterError,

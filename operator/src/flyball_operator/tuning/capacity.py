@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput
-from flyball_operator.tuning.long_steps import step_budget
-from flyball_operator.tuning.optimise import choose
+from flyball_operator.tuning.optimise import choose, step_budget
 from flyball_operator.tuning.predict import largest, predict, steady, use
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES

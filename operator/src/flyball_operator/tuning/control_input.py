@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Final
 
 from flyball_engine.contract import DEFAULT_CLASS, Metric
 from flyball_engine.model import StepModel
-from flyball_operator.tuning.spec import Envelope, LatencyObjective
+from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """Share of a threshold the law aims at, see `margins`."""
+    """Share of a threshold that the law aims at: the rest is for what the prediction does not say.
+
+    Margins are constants. Counts of violations come too late to steer by. Where some answers cannot meet an objective
+    whatever is done, such counts would lower the margin without end.
+    """
 
     token: float
     first_token: float
@@ -101,7 +107,7 @@ class ControlOutput:
 class ControlInput:
     """All that limits are chosen from.
 
-    `stages`: steps of a round, whose prompts are apart, where steps are rounds (`pipeline_parallel`).
+    `stages`: steps of a round, whose prompts are apart, where steps are rounds (`in_rounds`).
     """
 
     model: StepModel
@@ -170,3 +176,57 @@ class ControlInput:
         if objective.metric is Metric.INTER_TOKEN_LATENCY:
             return objective.seconds * self.margins.token * TUNABLES.gap_share
         return None
+
+
+_NORMAL: Final = NormalDist()
+
+
+def margins() -> Margins:
+    """The shares of the objectives that are aimed at."""
+    return Margins(token=TUNABLES.token_margin, first_token=TUNABLES.first_token_margin)
+
+
+def scattered(margins: Margins, objectives: tuple[LatencyObjective, ...], workload: Workload) -> Margins:
+    """The margins, narrowed for speculation: so that all but the allowed share of answers keep their token time.
+
+    A request's time per token is a mean over its steps, so that of few steps it scatters nearly as each of them does.
+    The tokens that a step makes are between one and all drafts; their mean bounds their variance (Bhatia and Davis,
+    2000).
+    """
+    drafts = max(0.0, (workload.made - 1.0) * (workload.drafted - workload.made)) / workload.made**2
+    scatter = math.sqrt(drafts / max(1.0, workload.output / workload.made))
+    token = margins.token
+    for objective in objectives:
+        if objective.metric is Metric.TIME_PER_OUTPUT_TOKEN:
+            deviations = -_NORMAL.inv_cdf(min(0.5, objective.allowed))
+            token = min(token, 1.0 / (1.0 + deviations * scatter))
+    return replace(margins, token=token)
+
+
+def in_rounds(inputs: ControlInput, stages: int) -> ControlInput:
+    """The same inputs, told of rounds of so many steps: with pipeline parallelism the law thinks in rounds.
+
+    With d stages there are d steps in flight, each with other requests, a d-th part of those that run. A request's next
+    token is made once its step has passed all stages, while d steps end. Such a round is a step of an engine without
+    stages, whose fixed costs are d times as large: T'(tok, n) = d·T(tok / d, n / d). So what the law says of steps
+    holds of rounds. Time, decodes and tokens of a round are d times those of a step. `max_num_active_seqs` counts
+    requests in all steps in flight, so it is the same.
+    """
+    if stages == 1:
+        return inputs
+    tokens, model = inputs.envelope.tokens, inputs.model
+    # A token, a decode and attention cost the same. What each step costs comes as often as there are steps.
+    model = replace(model, t0=stages * model.t0, h=stages * model.h, kappa=stages * model.kappa)
+    return replace(
+        inputs,
+        model=model,
+        workload=replace(inputs.workload, decodes=stages * inputs.workload.decodes),
+        envelope=Envelope(inputs.envelope.seqs, Span(stages * tokens.least, stages * tokens.most)),
+        stages=stages,
+    )
+
+
+def in_steps(output: ControlOutput, stages: int) -> ControlOutput:
+    """What was chosen of rounds of so many steps, told of the steps that an engine is held to."""
+    budget = None if output.budget is None else output.budget / stages
+    return replace(output, tokens=output.tokens // stages, budget=budget)

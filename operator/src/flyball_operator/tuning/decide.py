@@ -12,11 +12,17 @@ from dataclasses import replace
 from flyball_engine.figures import figure
 from flyball_engine.model import StepModel
 from flyball_operator.tuning import capacity
-from flyball_operator.tuning.control_input import ControlInput, ControlOutput, Workload
-from flyball_operator.tuning.estimate import doubts
-from flyball_operator.tuning.estimate.margins import margins, scattered
-from flyball_operator.tuning.estimate.step_time import learn
-from flyball_operator.tuning.filters.filter import Filter, HoldReason, PodsObserved, Proposal, Tick
+from flyball_operator.tuning.control_input import (
+    ControlInput,
+    ControlOutput,
+    Workload,
+    in_rounds,
+    in_steps,
+    margins,
+    scattered,
+)
+from flyball_operator.tuning.estimate.step_time import doubt_message, learn
+from flyball_operator.tuning.filters.filters import Filter, HoldReason, PodsObserved, Proposal, Tick
 from flyball_operator.tuning.first_policy import edited_first
 from flyball_operator.tuning.observe.signals import (
     Observation,
@@ -27,7 +33,6 @@ from flyball_operator.tuning.observe.signals import (
     blind_spot,
 )
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.pipeline_parallel import in_rounds, in_steps
 from flyball_operator.tuning.policy import Policy, replace_limits, rounded, wanted_policy, within_spec
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
@@ -196,7 +201,7 @@ def _learning(state: TuningState) -> str:
     fit = state.step_time.fit
     if fit is None or not state.workload.lengths or state.workload.recent.steps.decodes <= 0.0:
         return "learning the step-time model: too little traffic so far"
-    return f"learning the step-time model: {doubts.message(fit)} ({fit.steps:,} steps so far)"
+    return f"learning the step-time model: {doubt_message(fit)} ({fit.steps:,} steps so far)"
 
 
 def explain(output: ControlOutput, workload: Workload, policy: Policy, spec: TuningSpec) -> str:

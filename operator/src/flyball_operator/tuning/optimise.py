@@ -5,7 +5,8 @@ orders its prompts by what can still be on time, or refuses what cannot. The law
 
 - `max_num_active_seqs` (S): the largest batch whose decodes keep the token objectives beside a least chunk of a prompt.
   KV memory does not bound it: the engine itself admits what fits.
-- The step budget: what a step may take so that the predicted mean time per token is kept. Gaps are single steps.
+- The step budget: what a step may take so that the predicted mean time per token is kept. Gaps are single steps. With
+  long prompts a step may take longer than the mean, where not every step carries a prompt (`step_budget`).
 - `max_num_scheduled_tokens` (C): the largest step that this budget allows beside the mean batch, as an outer bound.
 - The deadline: the first-token objective, or what an end-to-end objective leaves.
 
@@ -19,9 +20,7 @@ from dataclasses import replace
 
 from flyball_engine.contract import Metric
 from flyball_operator.api.v1alpha1 import DEADLINES
-from flyball_operator.tuning.control_input import ControlInput, ControlOutput
-from flyball_operator.tuning.estimate.margins import margins
-from flyball_operator.tuning.long_steps import step_budget
+from flyball_operator.tuning.control_input import ControlInput, ControlOutput, margins
 from flyball_operator.tuning.predict import largest, predict, sustained
 from flyball_operator.tuning.spec import LatencyObjective, of_class
 from flyball_operator.tuning.tunables import TUNABLES
@@ -104,3 +103,51 @@ def _deadlines(inputs: ControlInput, token: float) -> dict[str, float]:
     asking = [objective for objective in inputs.objectives if objective.metric in DEADLINES]
     names = dict.fromkeys(objective.of_class for objective in asking)
     return {name: min(map(left, of_class(asking, name))) for name in names}
+
+
+def step_budget(inputs: ControlInput, seqs: int) -> float | None:
+    """Seconds that a step may take beside a batch of up to `seqs`; None if no objective says.
+
+    A time per output token is a mean over an answer. If a share of the steps only decode, and are short, the others may
+    take longer than that mean. Then a long prompt takes fewer steps, and each step's own cost is paid less often. That
+    is worth something where one prompt takes much of the first-token objective. So there the budget is a larger B at
+    which the predicted time per token is kept,
+
+        T = 1 / (φ/B + (1 − φ)/d)
+
+    with d the time of a step that only decodes, and φ the share of time in steps of B seconds. At full load φ is 1, and
+    B the mean itself. A burst is no mean: a short answer must bear all of the prompts that the gate lets in at once.
+    Gaps are single steps, and bound B itself.
+    """
+    mean, _ = inputs.mean_budget
+    if mean is None:
+        return None
+    first = min((o.seconds for o in inputs.objectives if o.metric in DEADLINES), default=math.inf)
+    first *= inputs.margins.first_token
+    chunk = inputs.chunk(inputs.decodes(seqs), mean)
+    if chunk < 1.0 or inputs.workload.uncached * mean < TUNABLES.long_prompt * first * chunk:
+        return mean
+    gaps = [
+        budget
+        for objective in inputs.objectives
+        if objective.metric is Metric.INTER_TOKEN_LATENCY and (budget := inputs.token_budget(objective)) is not None
+    ]
+    seconds = min(TUNABLES.long_step * mean, *gaps, math.inf)
+    return seconds if seconds > mean and _kept(inputs, seqs, seconds, mean, burst=first) else mean
+
+
+def _kept(inputs: ControlInput, seqs: int, seconds: float, mean: float, *, burst: float) -> bool:
+    """Whether the mean is kept with steps of so many seconds, by the present load and in a `burst`."""
+    workload = inputs.workload
+    decodes = inputs.decodes(seqs)
+    chunk = min(inputs.chunk(decodes, seconds), workload.large)
+    if chunk < 1.0:
+        return False
+    full, idle = inputs.step(decodes, chunk), inputs.step(decodes, 0.0)
+    busy = workload.arrivals * workload.uncached / chunk * full
+    if busy >= 1.0 or idle >= mean:
+        return full <= mean
+    token = 1.0 / (busy / full + (1.0 - busy) / idle)
+    # Tokens of the shortest answer that may be held up by a burst: the rest of it makes up for it.
+    bears = burst * (1.0 - idle / full) / (mean - idle)
+    return token <= mean and bears <= TUNABLES.short_answer * workload.output / workload.made

@@ -15,7 +15,7 @@ from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.setpoint_rollout import SetpointRollout
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.filters.filter import PodsObserved
+from flyball_operator.tuning.filters.filters import PodsObserved
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod

@@ -1,25 +1,18 @@
-"""What one service's tuning remembers from tick to tick, its filters in order, and what one tick decided. Pure."""
+"""What one service's tuning remembers from tick to tick, and what one tick decided. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
-from flyball_operator.tuning.filters.filter import Filter, HoldReason
-from flyball_operator.tuning.filters.hysteresis import Hysteresis
-from flyball_operator.tuning.filters.pace import Pace
-from flyball_operator.tuning.filters.rollback import Rollback
+from flyball_operator.tuning.filters.filters import FILTERS, Filter, HoldReason, Pace, Rollback
 from flyball_operator.tuning.first_policy import first_policy
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.spec import TuningSpec
-
-#: What a proposed policy passes, in this order, as they are before a first tick.
-FILTERS: Final[tuple[Filter, ...]] = (Rollback(), Hysteresis(), Pace())
 
 
 @dataclass(frozen=True, kw_only=True)

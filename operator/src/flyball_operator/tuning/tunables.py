@@ -48,14 +48,14 @@ class Tunables:
     #: itself; and more are none either.
     least_drafted: float = 1.2  # [tokens]
     most_drafted: float = 33.0  # [tokens]
-    # Margins (`estimate/margins.py`, `control_input.py`)
+    # Margins (`control_input.py`)
 
     #: Shares of the objectives that are aimed at. Order and gate keep what comes of the queue near the prediction.
     token_margin: float = 0.92  # [share of the objective]
     first_token_margin: float = 0.85  # [share of the objective]
     #: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
     gap_share: float = 0.85  # [share of the objective]
-    # The law (`optimise.py`, `long_steps.py`, `first_policy.py`)
+    # The law (`optimise.py`, `first_policy.py`)
 
     #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
     least_chunk: float = 16.0  # [tokens]
@@ -105,13 +105,14 @@ class Tunables:
     kv_free: float = 0.5  # [share of the cache]
     # What is seen (`observe/`, `prometheus/queries.py`)
 
-    #: The load is weighed, and a pod on trial is judged, by a window of signals: three scrapes at Prometheus' usual 5 s.
+    #: The load is weighed, and a pod on trial is judged, by a window of signals: three scrapes at the
+    #: usual 5 s.
     window_seconds: float = 15.0  # [s]
     #: What counts of the past where it must be short: the rows of a model that explains no more, and the load that
     #: capacity is weighed with, whose lengths scatter. Four windows.
     memory_seconds: float = 60.0  # [s]
-    #: A pod stands out by this factor over the median, of an even number the lower one. Of two nobody knows which one is
-    #: usual, so that it takes the square.
+    #: A pod stands out by this factor over the median, of an even number the lower one. Of two nobody knows which one
+    #: is usual, so that it takes the square.
     slower: float = 1.3  # [times the median]
     #: Cores and pods are compared over so long: a stall, a burst of long prompts, or chance in one window passes.
     compared_seconds: int = 120  # [s]

@@ -32,11 +32,9 @@ from flyball_engine.contract import (
     Setpoint,
     StepSums,
 )
-from flyball_engine.control.app import build_app
-from flyball_engine.control.engine import Reports, UnansweredError
 from flyball_engine.control.metrics import EngineCollector
-from flyball_engine.control.server import bind, serve
-from flyball_engine.control.service import ControlService
+from flyball_engine.control.server import bind, build_app, serve
+from flyball_engine.control.service import ControlService, Reports, UnansweredError
 from flyball_engine.control.state_file import CoreReport
 from flyball_engine.control.tokens import TokenVerifier
 from flyball_lab.harness.plant import CPU, EnginePlant, PlantPhase, PlantRequest, arrivals

@@ -8,8 +8,7 @@ from flyball_engine.contract import Limits, Metric, StepKind
 from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import CPU
 from flyball_operator.api.v1alpha1 import Mode, Order, Overload
-from flyball_operator.tuning.control_input import ControlInput, Workload
-from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.control_input import ControlInput, Workload, margins
 from flyball_operator.tuning.observe.signals import CellKey, ObjectiveCounts, RequestLoad, Signals, StepWindow, Sums
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 

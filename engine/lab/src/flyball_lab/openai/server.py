@@ -16,11 +16,9 @@ from starlette.types import ASGIApp
 
 from flyball_engine.batching.gate import Gate
 from flyball_engine.contract import Env, Setpoint
-from flyball_engine.control.app import build_app
-from flyball_engine.control.engine import TunableEngine
 from flyball_engine.control.metrics import EngineCollector, RequestCounts
-from flyball_engine.control.server import bind, control_port, serve
-from flyball_engine.control.service import ControlService
+from flyball_engine.control.server import bind, build_app, control_port, serve
+from flyball_engine.control.service import ControlService, TunableEngine
 from flyball_engine.control.tokens import verifier_of
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
 from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
 from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
 from flyball_engine.contract import AnyKnob, Batching, SchedulingPolicy, Setpoint, StrategyType
-from flyball_engine.control.engine import Reports
+from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_engine.knobs import Dynamic
 from flyball_lab.openai.app import Headers, NotServedError, overloaded

@@ -15,7 +15,7 @@ from typing import Final
 from flyball_engine.batching.gate import Admitted, Gate
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
-from flyball_engine.control.engine import Reports
+from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_lab.openai.load import EngineLoad
 from flyball_lab.simulator.core import FIXED

@@ -11,8 +11,7 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
-from flyball_operator.reconcile.plan.labels import owned, selector
-from flyball_operator.reconcile.plan.objects import Kind, Object
+from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
 from flyball_operator.reconcile.plan.pod import startup_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.labels import owned, selector
-from flyball_operator.reconcile.plan.objects import Kind, Object
+from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
 
 
 def render(meta: ObjectMeta) -> Object:

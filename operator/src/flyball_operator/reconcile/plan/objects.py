@@ -1,4 +1,4 @@
-"""Kubernetes objects as plain JSON, and the few questions that planning asks of them.
+"""Kubernetes objects as plain JSON: what planning asks of them, and names, labels and owners of what a service owns.
 
 Plain dictionaries, not typed models: what is planned is exactly what is sent, and a field that this version of a client
 library does not know is neither lost nor invented. Pure.
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from flyball_operator.api import names
 from flyball_operator.api.quantities import quantity
+from flyball_operator.api.v1alpha1 import ObjectMeta
 
 Object = dict[str, Any]
 
@@ -164,3 +165,56 @@ def spelt(path: Path) -> str:
     for step in path:
         text += f"[{step.value}]" if isinstance(step, Item) else f".{step}" if step.isidentifier() else f"[{step}]"
     return text.removeprefix(".")
+
+
+#: Value of `app.kubernetes.io/name` on all owned objects.
+APPLICATION = "flyball-engine"
+
+
+def selector(meta: ObjectMeta) -> dict[str, str]:
+    """Labels that select the pods of this service, and none of an earlier service of its name."""
+    return {names.LABEL_SERVICE: meta.name, names.LABEL_SERVICE_UID: meta.uid}
+
+
+def selector_text(meta: ObjectMeta) -> str:
+    """The selector as `status.selector` spells it."""
+    return ",".join(f"{key}={value}" for key, value in selector(meta).items())
+
+
+def labels(meta: ObjectMeta) -> dict[str, str]:
+    """Labels of every owned object."""
+    return {
+        names.LABEL_NAME: APPLICATION,
+        names.LABEL_INSTANCE: meta.name,
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        **selector(meta),
+    }
+
+
+def owner(meta: ObjectMeta) -> dict[str, Any]:
+    """Owner reference to the service: garbage collection follows it, and ownership is decided by its UID."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        # Without the finalizers subresource's right, this must be false (OwnerReferencesPermissionEnforcement).
+        "blockOwnerDeletion": False,
+    }
+
+
+def owned(kind: Kind, meta: ObjectMeta, *, name: str | None = None, **fields: Any) -> Object:
+    """An owned object of this kind with our labels and owner reference; its name is the service's unless given."""
+    return {
+        "apiVersion": API_VERSIONS[kind],
+        "kind": kind.value,
+        "metadata": {
+            "name": name or meta.name,
+            "namespace": meta.namespace,
+            "labels": labels(meta),
+            "annotations": {},
+            "ownerReferences": [owner(meta)],
+        },
+        **fields,
+    }

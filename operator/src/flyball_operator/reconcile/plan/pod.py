@@ -15,8 +15,7 @@ from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, Env, la
 from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, ModelSource
-from flyball_operator.reconcile.plan.labels import labels
-from flyball_operator.reconcile.plan.objects import Object, digest
+from flyball_operator.reconcile.plan.objects import Object, digest, labels
 from flyball_operator.reconcile.plan.snapshot import Config
 
 #: An unprivileged user that no image knows; distroless images use the same number.

@@ -20,8 +20,7 @@ from flyball_operator.reconcile.plan import revision, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.intents import Event
-from flyball_operator.reconcile.plan.labels import selector_text
-from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, timestamp, uid
+from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, selector_text, timestamp, uid
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 

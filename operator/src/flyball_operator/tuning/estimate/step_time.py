@@ -340,3 +340,17 @@ def _watch(step_time: StepTimeEstimator, fresh: Sequence[CellMeans], at: float) 
 def _scaled(model: StepModel, ratio: float) -> StepModel:
     bounded = min(10.0, max(0.1, ratio))
     return _model(_vector(model) * bounded, model.kappa)
+
+
+_DOUBT_MESSAGES: Final[Mapping[Doubt, str]] = {
+    Doubt.FEW_STEPS: "too few engine steps were seen, or none that processed a prompt",
+    Doubt.ALIKE: "all engine steps seen are of like size, as in an overload, and say nothing of others",
+    Doubt.LARGE_ERROR: "it explains the times of the engine steps badly",
+}
+
+
+def doubt_message(fit: Fit | None) -> str:
+    """What speaks against a model, in words that stay the same from tick to tick."""
+    if fit is None or fit.doubt is None:
+        return "too few requests have ended"
+    return _DOUBT_MESSAGES[fit.doubt]

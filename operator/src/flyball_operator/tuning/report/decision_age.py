@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from flyball_operator.tuning.estimate import doubts
-from flyball_operator.tuning.filters.filter import HoldReason
+from flyball_operator.tuning.estimate.step_time import doubt_message
+from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved, blind_spot
 from flyball_operator.tuning.state import Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
@@ -75,4 +75,4 @@ def _cause(decision: Decision, state: TuningState, observation: Observation) -> 
     if decision.hold is HoldReason.NOT_OBSERVED:
         blind = blind_spot(observation, TUNABLES.stale_seconds)
         return f"{blind.reason.value}: {blind.detail}" if blind is not None else "nothing is observed"
-    return f"the step-time model is not trusted: {doubts.message(state.step_time.fit)}"
+    return f"the step-time model is not trusted: {doubt_message(state.step_time.fit)}"

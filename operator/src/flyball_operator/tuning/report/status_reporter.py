@@ -8,7 +8,7 @@ from flyball_engine.contract import Limits
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, TuningStatus
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.estimate import doubts
+from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, Signals, blind_spot
 from flyball_operator.tuning.policy import Policy
@@ -110,7 +110,7 @@ class StatusReporter:
             helpless=self.liveness.helpless if spec.live else None,
             unordered=pods.unordered() if spec.orders else None,
             unclassed=pods.unclassed() if spec.classes is not None else None,
-            learning=f"start values until the step-time model is trusted: {doubts.message(state.step_time.fit)}",
+            learning=f"start values until the step-time model is trusted: {doubt_message(state.step_time.fit)}",
         )
         _, _, met = conditions.objectives_status(spec.objectives, self._signals.outcomes, window=_WINDOW)
         lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"

@@ -26,7 +26,7 @@ _SOURCES: Final = (
     _HERE.parent / "options.py",
     *(_LAB / name for name in ("baselines", "simulator")),
     *(_ENGINE / name for name in ("batching", "classes.py", "contract.py", "knobs.py", "model.py")),
-    *(_TUNING / name for name in ("control_input.py", "estimate/margins.py", "spec.py", "tunables.py")),
+    *(_TUNING / name for name in ("control_input.py", "spec.py", "tunables.py")),
 )
 #: And what one of the law's, besides.
 _OF_THE_LAW: Final = (

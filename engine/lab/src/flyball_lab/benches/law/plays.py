@@ -16,7 +16,7 @@ from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import TimedAct, build, retune, run
 from flyball_lab.simulator.workload import ArrivalPhase, workload
-from flyball_operator.tuning.estimate.margins import margins
+from flyball_operator.tuning.control_input import margins
 
 #: The share of the token objective that a step may take: the law's own margin.
 STEP_MARGIN: Final = margins().token
