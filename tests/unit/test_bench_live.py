@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gzip
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +29,10 @@ from flyball_lab.benches.live.variants import GOVERNED, STOCK, Variant
 from flyball_lab.benches.main import run as command
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
+from flyball_lab.harness.engine import SERVICE
+from flyball_lab.harness.recordings import RecordingReader
+from flyball_lab.harness.tuners import ScriptedReader
+from flyball_lab.harness.tuning import signals
 from flyball_operator.api.v1alpha1 import DecisionStatus, Overload, SetpointStatus, StepModelStatus, TuningStatus
 
 OBJECTIVES = Objectives(ttft=2.0, tpot=0.05)
@@ -259,6 +266,26 @@ class TestTheTunersSurroundings:
         assert "a queue" in told
         assert "token 40ms" in told
         assert world.trusted_at == world.held[1].at
+
+    def test_what_the_tuner_sees_is_kept_to_be_replayed(self, tmp_path: Path) -> None:
+        world = LoopbackWorld()
+        world.serve(service(OBJECTIVES, sheds=True, tuning=TuningStatus()))
+        identity = ("team", SERVICE)
+        reader = RecordingReader(ScriptedReader(signals(time.time())), identity)
+
+        async def ticks(number: int) -> None:
+            for _ in range(number):
+                await reader.read({identity: 1})
+                await reader.attainment()
+
+        asyncio.run(ticks(3))
+        world.steps = reader.steps
+        recording = world.recording("live-gated")
+        recording.write(tmp_path)
+        outcome = (tmp_path / "live-gated.jsonl").read_text().splitlines()
+        assert len(outcome) == 3
+        assert outcome == recording.replayed()
+        assert '"overload"' in gzip.decompress((tmp_path / "live-gated.inputs.jsonl.gz").read_bytes()).decode()
 
 
 def decision(trigger: str, *, observed: str = "") -> DecisionStatus:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from flyball_engine.contract import StepKind
@@ -22,7 +24,9 @@ from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.virtual_time import now, run
 from flyball_lab.repository import ROOT
 from flyball_operator.kube.errors import ClusterError
+from flyball_operator.prometheus.answers import Identity
 from flyball_operator.tuning.observe.signals import (
+    Attainment,
     CellKey,
     Missing,
     ObjectiveCounts,
@@ -34,8 +38,11 @@ from flyball_operator.tuning.observe.signals import (
     Sums,
     Unobserved,
 )
+from flyball_operator.tuning.tuner import SignalReader
 
 FOLDER: Final = ROOT / "tests/recordings"
+#: How the names of those begin that were recorded on a real engine.
+LIVE: Final = "live-"
 #: Digits of a recorded figure: what Prometheus shows has hardly more that mean something.
 _DIGITS: Final = 7
 
@@ -56,17 +63,17 @@ class Recording:
             first, *steps = map(json.loads, file)
         return cls(name, first["service"], first["pods"], steps)
 
-    def write(self) -> None:
+    def write(self, folder: Path = FOLDER) -> None:
         """Write the inputs, and what comes of them now."""
         lines = [{"service": self.service, "pods": self.pods}, *self.steps]
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         # Without a time, so that the same recording is the same file.
-        (FOLDER / f"{self.name}.inputs.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-        self.write_outcome()
+        (folder / f"{self.name}.inputs.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        self.write_outcome(folder)
 
-    def write_outcome(self) -> None:
+    def write_outcome(self, folder: Path = FOLDER) -> None:
         """Write what comes of the inputs now."""
-        (FOLDER / f"{self.name}.jsonl").write_text("".join(f"{line}\n" for line in self.replayed()))
+        (folder / f"{self.name}.jsonl").write_text("".join(f"{line}\n" for line in self.replayed()))
 
     def outcome(self) -> list[str]:
         """What came of it when it was recorded, a line for each tick."""
@@ -75,6 +82,29 @@ class Recording:
     def replayed(self) -> list[str]:
         """What comes of it now."""
         return run(_replay(self))
+
+
+class RecordingReader:
+    """Signals of another reader, each tick of which is kept for one service (implements `SignalReader`)."""
+
+    def __init__(self, reader: SignalReader, identity: Identity) -> None:
+        self._reader, self._identity = reader, identity
+        self._seen: Observation | None = None
+        self.steps: list[Object] = []
+
+    async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
+        """What the other reader sees."""
+        found = await self._reader.read(pods)
+        self._seen = found.get(self._identity)
+        return found
+
+    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+        """What the other reader sees; the last question of a tick."""
+        found = await self._reader.attainment()
+        if self._seen is not None:
+            counts = found if isinstance(found, Unobserved) else found.get(self._identity, Attainment()).outcomes
+            self.steps.append(tick(self._seen, counts, time.time()))
+        return found
 
 
 def names() -> list[str]:

@@ -16,7 +16,7 @@ from flyball_lab.benches.law.closed_loop import ClosedLoop, manifest
 from flyball_lab.benches.law.disturbances import Absurd, absurd, noisy
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case, Scenario
 from flyball_lab.harness.manifests import Object
-from flyball_lab.harness.recordings import FOLDER, Recording, tick
+from flyball_lab.harness.recordings import FOLDER, LIVE, Recording, tick
 from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE
 from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.simulator.core import Core
@@ -306,7 +306,8 @@ def main(only: Sequence[str]) -> None:
             print(f"  {name}", file=sys.stderr, flush=True)
             record(name).write()
     for path in FOLDER.glob("*.jsonl*"):
-        if path.name.split(".")[0] not in sources:
+        # Those of a real engine come of `hack/bench live --out`.
+        if path.name.split(".")[0] not in sources and not path.name.startswith(LIVE):
             path.unlink()
 
 

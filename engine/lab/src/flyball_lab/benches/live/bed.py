@@ -30,6 +30,7 @@ from flyball_lab.benches.live.load import PlannedRequest
 from flyball_lab.benches.live.variants import Variant
 from flyball_lab.harness.engine import SERVICE
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
+from flyball_lab.harness.recordings import RecordingReader
 from flyball_lab.harness.tuners import thinking
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.v1alpha1 import TuningStatus
@@ -117,7 +118,9 @@ class Bed:
                 while not _idle((await reader.read({IDENTITY: 1}))[IDENTITY]):  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(1.0)
             world.began = time.monotonic()
-            async with thinking(world, reader, tick=TICK):
+            recorded = RecordingReader(reader, IDENTITY)
+            world.steps = recorded.steps
+            async with thinking(world, recorded, tick=TICK):
                 return await arrive(url, asks, patience=patience)
 
     def _hold(self, variant: Variant, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> None:

@@ -29,6 +29,7 @@ from flyball_lab.benches.live.load import arrivals, length, phases
 from flyball_lab.benches.live.variants import GOVERNED, Variant, variants
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
+from flyball_lab.harness.recordings import LIVE
 from flyball_operator.api.v1alpha1 import TuningStatus
 
 Figures = dict[str, dict[str, float]]
@@ -115,7 +116,7 @@ def measure(engines: WarmEngines, options: Options, *, gate: bool) -> Figures:
     try:
         ground = _ground(engines, rows, quick=quick)
         with bed(engines) as on:
-            _finish(on, ground, rows, jobs(gate=gate, quick=quick), found)
+            _finish(on, ground, rows, jobs(gate=gate, quick=quick), found, options.out)
     except KeyboardInterrupt:
         raise InterruptedPart(_figures(ground, found) if ground is not None else {}) from None
     return _figures(ground, found)
@@ -150,7 +151,12 @@ def _measured(engines: WarmEngines, quick: bool) -> Ground:
 
 
 def _finish(
-    on: Bed, ground: Ground, rows: Rows, wanted: Sequence[PlannedRun], found: dict[PlannedRun, LiveRun]
+    on: Bed,
+    ground: Ground,
+    rows: Rows,
+    wanted: Sequence[PlannedRun],
+    found: dict[PlannedRun, LiveRun],
+    folder: Path | None,
 ) -> None:
     for job in wanted:
         if (row := rows.get(job.key)) is not None:
@@ -163,11 +169,13 @@ def _finish(
             continue
         of = phases(quick=job.quick)
         load = arrivals(of, ground.calibration.busy, seed=job.repetition)
-        played, _ = on.play(
+        played, world = on.play(
             job.variant, load, ground.calibration, seconds=length(of), gate=job.gate, tuning=ground.tuning
         )
         found[job] = played
         rows.add(job.key, played.row())
+        if world is not None and folder is not None and job.repetition == 1:
+            world.recording(f"{LIVE}{'gated' if job.gate else 'open'}").write(folder)
         left = (time.monotonic() - began) / (len(found) - known) * (len(wanted) - len(found))
         good = goodput(played, objectives)
         say(f"{len(found)} of {len(wanted)}, {job.key}: goodput {good:.2f}/s; some {left:.0f} s to go")

@@ -14,7 +14,10 @@ from flyball_engine.figures import format_duration
 from flyball_lab.benches.live.goodput import Held, Objectives
 from flyball_lab.benches.live.variants import SEQS, TOKENS
 from flyball_lab.harness.engine import SERVICE
+from flyball_lab.harness.manifests import Object
+from flyball_lab.harness.recordings import Recording
 from flyball_lab.harness.tuners import World, inference_service
+from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, SetpointStatus, TuningStatus
 from flyball_operator.tuning.ports import EnginePod
@@ -47,18 +50,30 @@ def _objective(name: str, metric: str, seconds: float) -> dict[str, str]:
 class LoopbackWorld(World):
     """One service and one engine, on loopback; notes what the tuner holds live, and what it decided and why.
 
-    `began`: what times are counted from, by the monotonic clock.
+    `began`: what times are counted from, by the monotonic clock. `steps`: what the tuner saw at each tick.
     """
 
     began: float = field(default_factory=time.monotonic)
     held: list[Held] = field(default_factory=list)
     trusted_at: float | None = None
+    steps: list[Object] = field(default_factory=list)
     _decided: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def decisions(self) -> tuple[str, ...]:
         """All of them, the oldest first."""
         return tuple(self._decided.values())
+
+    def recording(self, name: str) -> Recording:
+        """What the tuner was asked for and saw, to be replayed from a start without a model."""
+        (served,) = self.services.values()
+        manifest = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": served.metadata.name, "generation": 1},
+            "spec": served.spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        }
+        return Recording(name, manifest, [NAME], self.steps)
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         """The engine."""
