@@ -249,7 +249,12 @@ class _Service:
 
 
 def manifest(tuning: TuningSpec, model: StepTimeEstimator | None = None) -> Object:
-    """An InferenceService whose tuner may use and must hold this; `model`: what its status says was learnt."""
+    """An InferenceService whose tuner may use and must hold this; `model`: what its status says was learnt.
+
+    Raises ValueError for classes of requests, which no load of the closed loop has.
+    """
+    if tuning.classes is not None:
+        raise ValueError("the closed loop has no classes of requests")
     seqs, tokens = tuning.envelope.seqs, tuning.envelope.tokens
     made: Object = {
         "apiVersion": names.API_VERSION,
