@@ -1,13 +1,16 @@
-"""Writes what is generated: the CRD, the chart's copy, pages of docs/. Run by hack/gen and hack/check.
+"""Writes what is generated: the CRD, the chart's copy, pages of docs/, and the tables of figures in pages.
 
-An argument names another root to write under, so that what is committed can be compared with it.
+Run by hack/gen and hack/check. An argument names another root to write under, so that what is committed can be
+compared with it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from flyball_lab.pages import figures
 from flyball_lab.repository import ROOT
 from flyball_lab.tools import reference, versions
 from flyball_operator.api import names
@@ -40,8 +43,8 @@ def versions_page() -> str:
 
 
 def main(root: Path) -> None:
-    """Write the files under `root`."""
-    files = {
+    """Write the files under `root`; raises FiguresError where a table or a page is wrong."""
+    files: dict[str, Callable[[], str]] = {
         f"crds/{names.CRD_NAME}.yaml": crd,
         f"charts/flyball/templates/crd-{names.PLURAL}.yaml": chart_crd,
         "docs/versions.md": versions_page,
@@ -49,10 +52,14 @@ def main(root: Path) -> None:
         "docs/reference/cli.md": reference.cli_page,
         "docs/reference/tunables.md": reference.tunables_page,
     }
-    for path, text in files.items():
+    pages = {str(path): text for path, text in figures.rendered_pages(ROOT).items()}
+    for path, text in ({path: text() for path, text in files.items()} | pages).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text(), encoding="utf-8")
+        (root / path).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    try:
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    except figures.FiguresError as error:
+        sys.exit(f"figures: {error}")
