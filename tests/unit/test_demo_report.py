@@ -327,6 +327,14 @@ def crowded() -> report.Results:
     )
 
 
+def test_the_readme_has_a_row_for_each_run() -> None:
+    lines = report.figure_table(crowded()).markdown().splitlines()
+    assert lines[0].startswith("|phase|tuning|first-token ")
+    assert lines[2].startswith("|light chat|Disabled|")
+    assert lines[2].endswith("|1221/1222|0|")
+    assert len(lines) == 2 + len(crowded().runs)
+
+
 class Seen(Watcher):
     """A watcher that has read this, and reads no more."""
 

@@ -183,6 +183,7 @@ BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("law --ablate gravity", ("no constant 'gravity'", "'all', ", "'huber'")),
     ("law --ablate huber --part open", ("--ablate goes with no other part",)),
     ("law --ablate tail", ("no goodput hangs on tail", "tests/perturb/test_capacity.py")),
+    ("law --ablate huber --figures", ("--figures keeps whole tables", "--scenario")),
     ("law --out /proc/nowhere", ("cannot keep results in /proc/nowhere",)),
     ("live --part calm", ("no part calm", "accepted: open, gated")),
     ("live --rate 2", ("--rate is no option of live, but of: law",)),

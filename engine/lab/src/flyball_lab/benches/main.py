@@ -18,8 +18,11 @@ from typing import Any, Final
 
 from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import WarmEngines, Where, both, cpu_vllm
+from flyball_lab.benches.figures import command_line, keep, of_today, tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import OBJECTIVES, PRESET, Options
+from flyball_lab.pages.figures import Measured
+from flyball_lab.repository import ROOT
 
 Figures = dict[str, dict[str, float]]
 #: What parts are given.
@@ -84,13 +87,19 @@ MEANT_FOR: Final[dict[str, tuple[str, ...]]] = {
     "ticks": ("tick",),
     "python": ("gpu",),
 }
+#: Options that make figures what they are.
+SHAPES_RUN: Final = (
+    *("part", "quick", "seeds", "ablate", "trace", "rate", "minutes", "preset", "model"),
+    *("services", "ticks"),
+)
 #: How its engines differ: vLLM's default of requests at once, and nobody looks on.
 ENGINES: Final[dict[str, dict[str, Any]]] = {"live": {"slots": 256, "timed": False}}
 
 
 def run() -> int:
     """Run the benchmark that the arguments name."""
-    asked = _arguments()
+    parser = _parser()
+    asked = _arguments(parser)
     simulated, real, bare = SIMULATED[asked.name], REAL[asked.name], BARE[asked.name]
     parts = asked.part or _all_parts(asked, [*simulated, *real, *bare])
     if unknown := [part for part in parts if part not in simulated | real | bare]:
@@ -103,6 +112,7 @@ def run() -> int:
         return 2
     # A SIGTERM ends it as Ctrl-C does: with what was measured, and with no engine left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    gpu: str | None = None
     said: dict[str, Any] = {"bench": asked.name, "figures": {}} | ({"quick": True} if asked.quick else {})
     if asked.name == "law":
         said["seeds"] = list(_options(asked).played)
@@ -111,7 +121,8 @@ def run() -> int:
         if wanted := [part for part in parts if part in real | bare]:
             where = Where(sys.executable, asked.model) if asked.name == "gpu" else cpu_vllm()
             said |= {"device": where.device, "vllm": where.vllm, "model": str(where.model or "small model")}
-            if asked.name == "gpu" and where.gpu is None:
+            gpu = where.gpu if asked.name == "gpu" else None
+            if asked.name == "gpu" and gpu is None:
                 print("no GPU: the same parts on the CPU", flush=True)
             if on_engines := [part for part in wanted if part in real]:
                 with both(where, **ENGINES.get(asked.name, {})) as engines:
@@ -119,8 +130,31 @@ def run() -> int:
             _run(said, [part for part in wanted if part in bare], bare, where)
             # The engines and the clients are two of it; more is other work on the machine.
             said["load average"] = os.getloadavg()
-        return _end(said, asked, 1 if "failed" in said else 0)
+        code = _end(said, asked, 1 if "failed" in said else 0)
+        if asked.figures:
+            given_options = {option: getattr(asked, option) for option in SHAPES_RUN}
+            command = command_line(f"hack/bench {asked.name}", given_options, parser.get_default)
+            _keep(said, simulated | real | bare, of_today(command, gpu=gpu, note=_note(said)))
+        return code
     return _end(said | {"interrupted": True}, asked, 130)
+
+
+def _keep(said: dict[str, Any], modules: dict[str, str], measured: Measured) -> None:
+    """Write the tables of all parts that did not fail."""
+    for part, figures in said["figures"].items():
+        module = importlib.import_module(f"{BENCHES}.{modules[part]}")
+        for name, made in tables(said["bench"], part, module, figures):
+            path = keep(name, made, measured)
+            # Not on stdout, which ends with the line of JSON.
+            print(f"figures: {path.relative_to(ROOT)}; hack/gen writes the page", file=sys.stderr, flush=True)
+
+
+def _note(said: dict[str, Any]) -> str | None:
+    """What else a reader of the figures must know."""
+    seeds = said.get("seeds", [])
+    if seeds:
+        return "Seed 1" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    return f"vLLM {said['vllm']}, {Path(said['model']).name}" if "vllm" in said else None
 
 
 def _all_parts(asked: argparse.Namespace, parts: list[str]) -> list[str]:
@@ -160,7 +194,7 @@ def _end(said: dict[str, Any], asked: argparse.Namespace, code: int) -> int:
     return code
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hack/bench", description=__doc__)
     parser.add_argument(
         "name",
@@ -212,10 +246,21 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ticks", type=_count, default=20, help="tick: how many are measured; 20")
     parser.add_argument("--python", help="gpu: the Python that has vLLM 0.26 or newer; without it, python3")
+    parser.add_argument(
+        "--figures",
+        action="store_true",
+        help="keep the tables of each part that ends in docs/figures, from where hack/gen takes them to the pages",
+    )
+    return parser
+
+
+def _arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     asked = parser.parse_args()
     for option, names in MEANT_FOR.items():
         if asked.name not in names and getattr(asked, option) != parser.get_default(option):
             parser.error(f"--{option} is no option of {asked.name}, but of: {', '.join(names)}")
+    if asked.figures and (asked.scenario or set(asked.ablate) - {"all"}):
+        parser.error("--figures keeps whole tables: leave out --scenario, and constants after --ablate but all")
     return asked
 
 

@@ -20,6 +20,7 @@ import yaml
 from rich.console import Console
 
 from flyball_engine.contract import Limits
+from flyball_lab.benches.figures import keep, of_today
 from flyball_lab.demo import report
 from flyball_lab.demo.calibration import Calibration
 from flyball_lab.demo.errors import DemoError
@@ -29,6 +30,7 @@ from flyball_lab.demo.measure import MeasuredRequest, measure, requests_of
 from flyball_lab.demo.phases import NORMAL, QUICK, DemoRun, Length, calibration, schedule, warm_up
 from flyball_lab.demo.view import Now, View, attained, limits_text, objective_key, setpoint
 from flyball_lab.demo.watch import DemoSnapshot, Watcher
+from flyball_lab.repository import ROOT
 from flyball_operator.api.names import CRD_NAME
 from flyball_operator.api.v1alpha1 import InferenceService, Mode, Objective
 
@@ -52,6 +54,7 @@ class Settings:
     folder: Path
     length: Length
     anyway: bool
+    figures: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +291,10 @@ async def main(settings: Settings, console: Console) -> None:
     results.save(path)
     report.show(results, console)
     console.print(f"All figures: {path}\n")
+    if settings.figures:
+        command = "hack/demo --quick" if settings.length is QUICK else "hack/demo"
+        kept = keep("demo", report.figure_table(results), of_today(command, note=report.carried_line(results.carried)))
+        console.print(f"The README's table: {kept.relative_to(ROOT)}; hack/gen writes it\n")
 
 
 def current_task() -> asyncio.Task[Any]:
@@ -306,6 +313,7 @@ def parse(arguments: list[str]) -> Settings:
     parser.add_argument("--load-cpu", default="800m")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--anyway", action="store_true")
+    parser.add_argument("--figures", action="store_true")
     options = parser.parse_args(arguments)
     return Settings(
         engine_image=options.engine_image,
@@ -313,6 +321,7 @@ def parse(arguments: list[str]) -> Settings:
         load_cpu=options.load_cpu,
         length=QUICK if options.quick else NORMAL,
         anyway=options.anyway,
+        figures=options.figures,
     )
 
 

@@ -15,6 +15,7 @@ from flyball_engine.figures import figure
 from flyball_lab.benchmark.requests import Percentiles
 from flyball_lab.demo.measure import Measured
 from flyball_lab.demo.view import limits_text, percent
+from flyball_lab.pages.figures import Column, FigureTable, table
 from flyball_operator.api.v1alpha1 import (
     DecisionStatus,
     Mode,
@@ -121,6 +122,35 @@ def requests_table(results: Results) -> Table:
             f"{run.measured.tokens_per_second:.0f}",
         ),
     )
+
+
+def figure_table(results: Results) -> FigureTable:
+    """What the README shows: percentages of requests let in that met each objective, and what became of all sent."""
+    asked = [f"{one.name} {one.threshold}, {one.target} %" for one in results.objectives]
+    shares = [*asked, "all, of let in", "all, of sent"]
+    columns = [
+        *(Column(title=title) for title in ("phase", "tuning")),
+        *(Column(title=title, decimals=1) for title in shares),
+        Column(title="met all/s", decimals=2),
+        Column(title="tokens/s", decimals=0),
+        Column(title="refused"),
+        Column(title="failed", decimals=0),
+    ]
+    rows = [
+        [
+            run.phase,
+            run.mode.value,
+            *(run.measured.met[one.name] for one in results.objectives),
+            run.measured.good_let_in,
+            run.measured.good,
+            run.measured.goodput,
+            run.measured.tokens_per_second,
+            f"{run.measured.refused}/{run.measured.requests}",
+            run.measured.failed + run.measured.truncated,
+        ]
+        for run in results.runs
+    ]
+    return table(columns, rows)
 
 
 def latencies_table(results: Results) -> Table:

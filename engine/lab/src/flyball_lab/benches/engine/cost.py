@@ -15,9 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import WarmEngines, processes_of, say
 from flyball_lab.benches.engine.load import Ask, closed
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.harness.vllm_server import VllmServer
+from flyball_lab.pages.figures import Cell, table
 from flyball_lab.quantiles import quantile
 
 STREAMS, REQUESTS, PROMPT, OUTPUT = 16, 32, 64, 32
@@ -26,6 +29,15 @@ LEAST_PAIRS: Final = 8
 CONFIDENCE: Final = 0.95
 #: The ratio must be known this well for its interval to tell 0.97 from 1.
 HALF_WIDTH: Final = 0.015
+#: How keys begin of which the rest tells how many steps, or pairs of runs.
+ADDED: Final = "time added to each of "
+THROUGHPUT: Final = "throughput over stock vLLM's"
+#: What is asked, by row of the page.
+ASKED: Final = {
+    "added to a step, p50": "1 %",
+    "added to a step, p99": "1 %",
+    THROUGHPUT: "contains 1.00, above 0.97",
+}
 
 
 def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
@@ -36,12 +48,31 @@ def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     steps = engines.governed.steps(mark)
     median = statistics.median(step.seconds for step in steps)
     return {
-        f"time added to each of {len(steps)} steps": _added([step.added for step in steps], median),
+        f"{ADDED}{len(steps)} steps": _added([step.added for step in steps], median),
         "of it on the processor": _added([step.worked for step in steps], median),
         "of that, where no prompt is processed": _added([step.worked for step in steps if not step.mixed], median),
-        f"throughput over stock vLLM's, {len(by_clock)} pairs of runs": interval(by_clock),
+        f"{THROUGHPUT}, {len(by_clock)} pairs of runs": interval(by_clock),
         f"tokens per processor second over stock vLLM's, {len(by_clock)} pairs of runs": interval(by_processor),
     }
+
+
+def tables(figures: Figures) -> Tables:
+    """Each cost with its share of the median step; each ratio with its interval."""
+    rows: list[tuple[Cell, ...]] = []
+    for title, values in figures.items():
+        whose, _, pairs = title.partition(", ")
+        if "ratio" in values:
+            shown = f"{values['ratio']:.3f}, {values['from']:.3f}-{values['to']:.3f} ({pairs.removesuffix(' of runs')})"
+            rows.append((whose, shown, ASKED.get(whose)))
+            continue
+        if title.startswith(ADDED):
+            steps = title.removeprefix(ADDED)
+            rows.append(("steps, their median", f"{steps}, {values['median step µs'] / 1e3:.1f} ms", None))
+        name = "added to a step" if title.startswith(ADDED) else title
+        for share in ("p50", "p99"):
+            row, part = f"{name}, {share}", values[f"{share} over the median step in %"]
+            rows.append((row, f"{figure(values[f'{share} µs'])} µs, {figure(part, 2)} %", ASKED.get(row)))
+    return {"": table(("measured", "value", "asked"), rows)}
 
 
 def _added(seconds: Sequence[float], median: float) -> dict[str, float]:

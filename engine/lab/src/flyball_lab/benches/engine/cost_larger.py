@@ -13,8 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from flyball_lab.benches.engine import cost
+from flyball_lab.benches.engine.cost import tables
 from flyball_lab.benches.engine.engines import Where, both
 from flyball_lab.harness.vllm_server import SMALL, make_model
+
+__all__ = ["measure", "tables"]
 
 #: Shapes of Qwen2.5-0.5B (its `config.json`); the vocabulary stays the small model's.
 SHAPES: Final[dict[str, Any]] = {

@@ -17,7 +17,9 @@ from flyball_engine.contract import OnTime, QueueLimits, Shed, StepBudget
 from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
 from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
+from flyball_lab.pages.figures import Column, table
 from flyball_operator.tuning.estimate.step_time import Fit
 
 #: The objective, in seconds, and the request: most of its cost is its prompt.
@@ -35,6 +37,8 @@ WARM_PREFIX, WARM_OWN, WARM_OUTPUT = 2048, 16, 4
 WARM_SECONDS: Final = 15.0
 #: Cold prompts, one after the other.
 COLD: Final = 5
+#: What is asked of the gate: the percentage in time of those let in, and goodput over capacity.
+ASKED: Final = (95, 0.85)
 
 
 def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
@@ -72,6 +76,23 @@ def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
         engines.governed.put()
     figures["warm prefixes"] = _warm(engines, busy / 2, step)
     return figures
+
+
+def tables(figures: Figures) -> Tables:
+    """What became of twice the capacity, and of requests whose prefix is cached."""
+    rows = []
+    for title, values in figures.items():
+        name = title.partition(", at ")[0]
+        if "goodput over capacity" in values:
+            asked = [f" (asked: {one:g})" if name == "gate" else "" for one in ASKED]
+            counts = f"{values['refused']:g} of {values['requests']:g}"
+            in_time = f"{100 * values['admitted in time']:.0f} %{asked[0]}"
+            rows.append((name, counts, in_time, f"{values['goodput over capacity']:.2f}{asked[1]}"))
+    twice = 2 * figures["capacity"]["requests per s"]
+    heads = (f"{twice:.1f} requests/s, twice the capacity, {SECONDS:g} s", "refused", "of those let in, in time")
+    found = {"": table((*heads, "goodput over capacity"), rows)}
+    warm = [(key, value) for key, value in figures["warm prefixes"].items()]
+    return found | {"warm": table(("warm prefixes", Column(title="", digits=3)), warm)}
 
 
 def _at(engines: WarmEngines, url: str, rate: float, seconds: float, prompts: Prompts) -> list[RequestResult]:

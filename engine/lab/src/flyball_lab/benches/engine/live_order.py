@@ -19,8 +19,10 @@ from flyball_engine.contract import OnTime, Shed, StepBudget
 from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
 from flyball_lab.benches.engine.load import Ask, RequestResult, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
 from flyball_lab.harness.waiting import eventually
+from flyball_lab.pages.figures import Cell, Column, table
 
 #: The objectives, in seconds: first token, and mean time per output token.
 TTFT, TPOT = 3.0, 0.4
@@ -39,6 +41,17 @@ REPETITIONS: Final = 3
 #: A step's time: a chunk of a few hundred tokens, and a tenth of what a gap between tokens may be.
 BUDGET: Final = TPOT / 2
 DRAIN_SECONDS: Final = 120.0
+#: Columns of the page, by the figures that they show: percentages, and ratios.
+_SHARES: Final = {
+    "kept both": "keep both",
+    "least of the repetitions": "worst load",
+    "of those let in": "of those let in",
+    "refused": "refused",
+}
+_RATIOS: Final = {
+    "kept over stock vLLM's": "goodput over stock, mean of loads",
+    "goodput over capacity": "goodput over capacity",
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,21 @@ def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
     return {"capacity": figures} | {
         f"{name}, at {OVERLOAD:g} x capacity": _figures(ones, stock, capacity) for name, ones in fared.items()
     }
+
+
+def tables(figures: Figures) -> Tables:
+    """By policy what became of the overload."""
+    rows: list[Sequence[Cell]] = []
+    for title, values in figures.items():
+        if "kept both" in values:
+            waits = "/".join(f"{values[f'first token {share} s']:.1f}" for share in ("p50", "p90"))
+            shares = [100 * values[key] for key in _SHARES]
+            rows.append([title.rpartition(", at ")[0], *shares, waits, *(values[key] for key in _RATIOS)])
+    rate = OVERLOAD * figures["capacity"]["requests per s"]
+    columns: list[str | Column] = [f"at {rate:.1f} requests/s, {OVERLOAD:g} times capacity"]
+    columns += [Column(title=f"{title}, %", decimals=1) for title in _SHARES.values()]
+    columns += ["first token p50/p90, s", *(Column(title=title, decimals=2) for title in _RATIOS.values())]
+    return {"": table(columns, rows)}
 
 
 def _capacity(engines: WarmEngines) -> tuple[float, dict[str, float]]:

@@ -18,7 +18,9 @@ from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
 from flyball_lab.benches.engine.load import Ask, closed, open_loop, poisson
 from flyball_lab.benches.engine.timed_steps import TimedStep
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
+from flyball_lab.pages.figures import Column, table
 from flyball_lab.quantiles import quantile
 from flyball_operator.tuning.estimate.step_time import Fit
 
@@ -34,6 +36,10 @@ BUDGET_TOKENS: Final = 256
 FIXED: Final = (512, 2048, 8192)
 #: Steps of one composition that are enough to speak of their spread.
 LEAST_ALIKE: Final = 40
+#: What is not a policy among the figures.
+MODEL: Final = "the model"
+#: The most that p95 over the spread may be.
+ASKED: Final = 1.15
 
 
 def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
@@ -51,7 +57,7 @@ def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
     )
     chunk = budget - model.step_seconds(tokens=STREAMS, decodes=STREAMS, prefills=False, attention=0.0)
     rate = LOAD * BUDGET_TOKENS / (chunk * sum(PROMPTS) / 2)
-    figures: dict[str, dict[str, float]] = {"the model": _told(fit, budget, rate)}
+    figures: dict[str, dict[str, float]] = {MODEL: _told(fit, budget, rate)}
     policies: dict[str, dict[str, Any]] = {"reflex": {"step": StepBudget(seconds=budget, model=model_spec(fit.model))}}
     policies |= {f"{tokens} tokens": {"limits": {"max_num_scheduled_tokens": tokens}} for tokens in FIXED}
     for name, policy in policies.items():
@@ -60,6 +66,23 @@ def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
         say(f"{name}: {figures[name]}")
     engines.governed.put()
     return figures
+
+
+def tables(figures: Figures) -> Tables:
+    """By policy its mixed steps over the budget."""
+    rows = [
+        (
+            name,
+            int(values["mixed steps"]),
+            "/".join(f"{values[share]:.2f}" for share in ("p50", "p95", "p99")),
+            f"{values['spread of steps alike']:.2f}",
+            f"{values['p95 over that spread']:.2f}" + (f" (asked: {ASKED:g})" if name == "reflex" else ""),
+        )
+        for name, values in figures.items()
+        if name != MODEL
+    ]
+    budget = f"mixed steps over the budget of {figures[MODEL]['budget ms']:.0f} ms"
+    return {"": table((budget, Column(title="steps", decimals=0), "p50/p95/p99", "spread", "p95 over spread"), rows)}
 
 
 def _told(fit: Fit, budget: float, rate: float) -> dict[str, float]:

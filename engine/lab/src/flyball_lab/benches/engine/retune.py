@@ -19,8 +19,10 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from flyball_lab.benches.engine.engines import SLOTS, TOKENS, WarmEngines, say
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.harness.streams import StreamLoad, StreamTotals
 from flyball_lab.harness.vllm_server import MODEL_NAME
+from flyball_lab.pages.figures import Cell, table
 from flyball_lab.quantiles import quantile
 
 #: The slowest in a hundred are to be told from the very slowest.
@@ -77,6 +79,19 @@ def measure(engines: WarmEngines) -> dict[str, dict[str, float]]:
             "most tokens without the limit": max(many, default=0),
         },
     }
+
+
+def tables(figures: Figures) -> Tables:
+    """Milliseconds to an acknowledgement, and steps beside the limit."""
+    times, (limited, obeyed) = next(iter(figures.values())), list(figures.items())[1]
+    over = "/".join(f"{times[f'over the longest step, {share}']:.0f}" for share in ("p50", "p99", "most"))
+    rows: list[tuple[Cell, ...]] = [
+        ("acknowledged after, ms: p50/p99", f"{times['p50']:.0f}/{times['p99']:.0f}", None),
+        ("over the longest step, ms: p50/p99/slowest", over, "p99 20"),
+        (limited, f"{obeyed['over the limit']:g} of {obeyed['steps']:g} disobey", "0"),
+        ("largest step without the limit, tokens", f"{obeyed['most tokens without the limit']:g}", None),
+    ]
+    return {"": table(("measured", "value", "asked"), rows)}
 
 
 @contextmanager

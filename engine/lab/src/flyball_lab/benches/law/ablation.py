@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from flyball_engine.figures import percent
+from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures
 from flyball_lab.benches.law.contenders import RunFigures, play, the_law
@@ -22,6 +23,7 @@ from flyball_lab.benches.law.random_scenarios import random_scenarios
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
 from flyball_lab.benches.options import Options
+from flyball_lab.pages.figures import Cell, Column, table
 from flyball_operator.tuning.tunables import TUNABLES, Tunables
 
 TICK: Final = 5.0
@@ -29,6 +31,10 @@ TICK: Final = 5.0
 ALL: Final = "all"
 #: Share of goodput up to which a difference is taken for noise.
 NOISE: Final = 0.01
+#: Keys of the figures.
+MEAN: Final = "goodput over that as it is, mean"
+BEST: Final = "best"
+BEYOND: Final = f"runs that differ by more than {percent(NOISE)}"
 MOVED: Final = (0.5, 1.5)
 #: Scenarios of --quick: bursts, steps beyond capacity, long prompts, a change of mix and a start without a model.
 QUICK: Final = (
@@ -132,6 +138,37 @@ def measure(options: Options) -> Figures:
     return figures
 
 
+def tables(figures: Figures) -> Tables:
+    """The constants and values that move some run by more than noise, and how many constants do not."""
+    rows: list[tuple[Cell, ...]] = []
+    constants, moving = set[str](), set[str]()
+    for title, values in figures.items():
+        name, value, _, moved = title.split(" ")
+        constants.add(name)
+        if not values[BEYOND]:
+            continue
+        moving.add(name)
+        worst = next(key for key in values if key.startswith("worst ("))
+        case, _, how = worst.removeprefix("worst (").removesuffix(")").rpartition(", ")
+        where = f"{case.removeprefix('h100 ')}, {'refused' if how == 'gated' else 'queued'}"
+        told = f"{values[worst]:.3f} ({where})"
+        rows.append((f"`{name}`", _cell(value), _cell(moved), values[MEAN], told, values[BEST]))
+    if still := len(constants - moving):
+        rows.append((f"{still} other constants", None, None, f"no run moves by more than {percent(NOISE)}", None, None))
+    numbers = [Column(title=title, digits=4) for title in ("value", "set to")]
+    mean, best = (Column(title=title, decimals=3) for title in ("mean", "best"))
+    return {"": table(("constant", *numbers, mean, "worst", best), rows)}
+
+
+def _cell(text: str) -> float | str:
+    """A value of a constant, as the titles of figures have it."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) else "∞"
+
+
 def names() -> list[str]:
     """The constants that goodput hangs on."""
     return [one.name for one in fields(Tunables) if one.name not in INERT]
@@ -165,10 +202,10 @@ def _figures(shares: Mapping[str, float]) -> dict[str, float]:
     beyond = sum(abs(one - 1.0) > NOISE for one in ratios)
     case, _, how, _ = worst.split(" | ")
     return {
-        "goodput over that as it is, mean": statistics.fmean(ratios),
+        MEAN: statistics.fmean(ratios),
         f"worst ({case}, {how})": shares[worst],
-        "best": max(ratios),
-        f"runs that differ by more than {percent(NOISE)}": beyond,
+        BEST: max(ratios),
+        BEYOND: beyond,
     }
 
 

@@ -11,11 +11,12 @@ gets of the rest.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import OF_SEED, quotients
 from flyball_lab.benches.law.comparison import Figures
@@ -37,12 +38,23 @@ from flyball_lab.benches.law.orders import (
 from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.two_classes import TWO_CLASSES, TwoClasses
 from flyball_lab.benches.options import Options
+from flyball_lab.pages.figures import Cell, Column, FigureTable, table
 
 OVER: Final = " over the perfect"
+GOODPUT: Final = ", goodput"
+BEST_GATE: Final = "the best gate at arrival"
 KEPT: Final = "kept of the interactive class"
 REST: Final = "batch work over the rest of the capacity"
+ENDED: Final = "batch work finished"
 #: From this load on the engine cannot serve all.
 OVERLOAD: Final = 1.3
+#: Columns of the page, by the ratios that they show.
+_RATIOS: Final = {
+    FIRST_COME.name + OVER: "first come",
+    BEST_GATE + OVER: "gate at arrival",
+    QUEUE.name + OVER: "on time, all wait",
+    SHED.name + OVER: "on time, shed",
+}
 #: Requests/s that stand for none in a quotient: three in a run.
 _NONE: Final = 0.025
 #: The figures of a scenario that are summed up, and how.
@@ -57,6 +69,16 @@ SUMMED: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "interactive_kept": min,
     "batch_of_the_rest": min,
 }
+#: What is asked of them, and how the page says what was got.
+ASKED: Final[tuple[tuple[str, str], ...]] = (
+    ("all wait: 0.97 of the perfect scheduler", "{queue_over_perfect_worst:.3f} in the worst seed"),
+    ("Shed: 0.97 of the perfect scheduler", "{shed_over_perfect_worst:.3f} in the worst seed"),
+    ("Shed over the best limits with a gate at arrival: 1.00", "{shed_over_fixed_worst:.2f} in the worst seed"),
+    ("the same in bursts and overload, mean: 1.10", "{shed_over_fixed_hard_mean:.2f}"),
+    ("all wait over first come, first served beyond capacity: 4", "{queue_over_fcfs_overload:.1f} in the worst seed"),
+    ("a model 1.5 times too fast or slow loses at most 5 %", "{model_error_loss_worst:.1%}"),
+    ("Shed: 98.5 % of those let in keep each feasible objective", "{admitted_ok_worst:.1%}"),
+)
 #: What the last two are of: elsewhere some requests cannot be in time even without batch work.
 _SUMMED_KIND: Final = "chat"
 
@@ -125,6 +147,57 @@ def measure(options: Options) -> Figures:
     return figures
 
 
+def tables(figures: Figures) -> Tables:
+    """By load the orders over the perfect scheduler; two classes; what is asked, and got."""
+    known = {crowd.name: crowd for crowd in crowds()}
+    crowded = {known[title]: values for title, values in figures.items() if title in known}
+    hard = {crowd: values for crowd, values in crowded.items() if _hard(crowd)}
+    rows = [_row(crowd, values) for crowd, values in hard.items()]
+    if others := [values for crowd, values in crowded.items() if crowd not in hard]:
+        ranges = (_range(others, key) for key in _RATIOS)
+        rows.append([f"the {len(others)} others, below capacity or as Poisson at it", None, None, *ranges, None, None])
+    columns = [
+        Column(title="load"),
+        *(Column(title=title, digits=digits) for title, digits in (("× capacity", 2), ("perfect, /s", 4))),
+        *(Column(title=title, decimals=3) for title in _RATIOS.values()),
+        *(Column(title=title, digits=2) for title in ("longest wait first come, s", "all wait, s")),
+    ]
+    found = {"": table(columns, rows), "classes": _classes_table(figures)}
+    if worst := figures.get("worst"):
+        asked = [
+            (one, got.format(**worst).replace("%", " %")) for one, got in ASKED if got[1:].partition(":")[0] in worst
+        ]
+        found["asked"] = table(("asked", "got"), asked)
+    return found
+
+
+def _hard(crowd: Crowd) -> bool:
+    """Whether more comes than is carried, for a while at least."""
+    return crowd.load >= OVERLOAD or (crowd.load >= 1.0 and crowd.bursts)
+
+
+def _row(crowd: Crowd, values: Mapping[str, float]) -> list[Cell]:
+    load = crowd.name.replace(f", {crowd.load:g} × capacity", "")
+    best = next(value for key, value in values.items() if key.endswith(GOODPUT))
+    waits = (values[f"longest wait, {one.name}, s"] for one in (FIRST_COME, QUEUE))
+    return [load, crowd.load, best, *(values[key] for key in _RATIOS), *waits]
+
+
+def _range(rows: Sequence[Mapping[str, float]], key: str) -> str:
+    ratios = [values[key] for values in rows]
+    return f"{min(ratios):.3f}-{max(ratios):.3f}"
+
+
+def _classes_table(figures: Figures) -> FigureTable:
+    rows: list[list[Cell]] = [
+        [one.kind, *(share * figures[one.name][key] for key, share in ((KEPT, 100), (REST, 1), (ENDED, 100)))]
+        for one in TWO_CLASSES
+        if one.name in figures
+    ]
+    titles = ("interactive that keep both, %", "batch work over the rest", "batch work that ended, %")
+    return table(("load", *(Column(title=title, digits=4) for title in titles)), rows)
+
+
 def _plays(case: TwoClasses, options: Options) -> bool:
     return not options.quick or case.kind == _SUMMED_KIND
 
@@ -134,7 +207,7 @@ def _of_classes(came: Sequence[RunFigures]) -> dict[str, float]:
     return {
         KEPT: min(one.kept for one in came),
         REST: min(one.goodput for one in came),
-        "batch work finished": min(one.first for one in came),
+        ENDED: min(one.first for one in came),
     }
 
 
@@ -142,9 +215,9 @@ def _figures(
     came: dict[QueueDiscipline, list[RunFigures]], best: Sequence[QueueDiscipline], gated: Sequence[QueueDiscipline]
 ) -> dict[str, float]:
     top = _best(came, best)
-    figures = {f"{top.name}, goodput": statistics.fmean(_goodput(came[top]))}
+    figures = {top.name + GOODPUT: statistics.fmean(_goodput(came[top]))}
     for discipline in (_best(came, gated), FIRST_COME, LATE_LAST, P_PAS, QUEUE, SHED, *WRONGLY):
-        name = "the best gate at arrival" if discipline in gated else discipline.name
+        name = BEST_GATE if discipline in gated else discipline.name
         figures[name + OVER] = statistics.fmean(_over(came[discipline], came[top]))
     figures["kept of those let in, on time, shed"] = min(one.kept for one in came[SHED])
     for discipline in (FIRST_COME, LATE_LAST, QUEUE):

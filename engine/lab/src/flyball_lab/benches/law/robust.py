@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_engine.contract import Limits
+from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH, half_width, quotients
 from flyball_lab.benches.law.comparison import Figures
@@ -21,13 +22,19 @@ from flyball_lab.benches.law.runs import finish
 from flyball_lab.benches.law.scenarios import SCENARIOS, Case
 from flyball_lab.benches.law.troubles import NONE, TROUBLES, Trouble, play_fixed, play_law
 from flyball_lab.benches.options import Options
+from flyball_lab.pages.figures import table
 
 #: Loads on which limits matter; the first is enough for the impatient.
 _NAMES: Final = ("h100 mix shift", "h100 load steps", "a100 code")
 CASES: Final = tuple(one for name in _NAMES for one in SCENARIOS if one.name == name)
 #: vLLM's default on a GPU.
 FIXED: Final = (256, 8192)
+LAW: Final = "the law"
+BY_HAND: Final = "{}/{}".format(*FIXED)
 OVER: Final = " over the undisturbed"
+#: Of the law's decisions.
+OUTSIDE: Final = "limits outside the envelope"
+RAISED: Final = "decisions that raised"
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class _Job:
     @property
     def key(self) -> str:
         """Troubles are known by their names, too."""
-        who, gated = "the law" if self.law else "fixed", "gated" if self.gate else "open"
+        who, gated = LAW if self.law else "fixed", "gated" if self.gate else "open"
         return f"{self.case.identity} | {who}, {self.trouble.name} | {gated} | seed {self.seed}"
 
     def play(self) -> RunFigures:
@@ -80,10 +87,35 @@ def measure(options: Options) -> Figures:
     return figures
 
 
+def tables(figures: Figures) -> Tables:
+    """By trouble, the law over itself undisturbed: least and most of the scenarios; in brackets, fixed limits."""
+
+    def ratios(trouble: Trouble, gate: str, who: str) -> str:
+        found = [
+            values[who + OVER]
+            for title, values in figures.items()
+            if title.endswith(f", {gate}: {trouble.name}") and who + OVER in values
+        ]
+        return f"{min(found):.2f}-{max(found):.2f}" if found else ""
+
+    def cell(trouble: Trouble, gate: str) -> str:
+        fixed = ratios(trouble, gate, BY_HAND)
+        return ratios(trouble, gate, LAW) + (f" ({fixed})" if fixed else "")
+
+    rows = [(one.name, cell(one, "open"), cell(one, "gated")) for one in TROUBLES]
+    for what in (OUTSIDE, RAISED):
+        waits, refused = (
+            sum(values[what] for title, values in figures.items() if f", {gate}: " in title)
+            for gate in ("open", "gated")
+        )
+        rows.append((what, f"{waits:g}", f"{refused:g}"))
+    return {"": table((f"disturbance (fixed {BY_HAND})", "all wait", "gated"), rows)}
+
+
 def _figures(
     outcomes: Sequence[RunFigures], calm: Sequence[RunFigures], trouble: Trouble, *, law: bool
 ) -> dict[str, float]:
-    who = "the law" if law else "{}/{}".format(*FIXED)
+    who = LAW if law else BY_HAND
     figures = {}
     if trouble is NONE:
         figures[f"{who}, goodput"] = statistics.fmean(one.goodput for one in outcomes)
@@ -95,6 +127,6 @@ def _figures(
     if law:
         figures["changes a minute"] = max(one.changes for one in outcomes)
         figures["S varies by"] = max(one.swing for one in outcomes)
-        figures["limits outside the envelope"] = sum(one.outside for one in outcomes)
-        figures["decisions that raised"] = sum(one.raised for one in outcomes)
+        figures[OUTSIDE] = sum(one.outside for one in outcomes)
+        figures[RAISED] = sum(one.raised for one in outcomes)
     return figures

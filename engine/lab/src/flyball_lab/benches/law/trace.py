@@ -7,9 +7,12 @@ import statistics
 from flyball_engine.figures import format_duration, percent
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.law.comparison import Figures, compare
+from flyball_lab.benches.law.comparison_tables import traced as tables
 from flyball_lab.benches.law.scenarios import RecordedCase
 from flyball_lab.benches.law.traffic import recorded
 from flyball_lab.benches.options import OBJECTIVES, SHARE, Options
+
+__all__ = ["measure", "tables"]
 
 
 def measure(options: Options) -> Figures:

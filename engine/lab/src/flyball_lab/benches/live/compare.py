@@ -20,6 +20,7 @@ import flyball_engine
 import flyball_operator
 from flyball_engine.figures import figure
 from flyball_lab.benches.engine.engines import WarmEngines, say
+from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH, half_width, quotients
 from flyball_lab.benches.live.bed import Bed, bed
@@ -30,12 +31,15 @@ from flyball_lab.benches.live.variants import GOVERNED, Variant, variants
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
 from flyball_lab.harness.recordings import LIVE
+from flyball_lab.pages.figures import Cell, Column, table
 from flyball_operator.api.v1alpha1 import TuningStatus
 
 Figures = dict[str, dict[str, float]]
 
 REPETITIONS: Final = 3
 OVER: Final = "governed over it"
+#: What the key of the best variant begins with.
+BEST: Final = "the best that never moves: "
 #: The seed of the run in which the tuner learns, and whose load no counted run has.
 LEARNING_SEED: Final = 0
 _HERE: Final = Path(__file__).parent
@@ -196,8 +200,21 @@ def _figures(ground: Ground, found: Mapping[PlannedRun, LiveRun]) -> Figures:
     statics = [variant for variant in goodputs if not variant.governed]
     if GOVERNED in goodputs and statics:
         best = max(statics, key=lambda one: statistics.fmean(goodputs[one]))
-        told[f"the best that never moves: {best.name}"] = _over(goodputs[GOVERNED], goodputs[best])
+        told[BEST + best.name] = _over(goodputs[GOVERNED], goodputs[best])
     return told
+
+
+def tables(figures: Mapping[str, Mapping[str, float]]) -> Tables:
+    """The tuner over each variant: goodput, and what each kept of all requests."""
+    rows: list[tuple[Cell, ...]] = []
+    for name, values in figures.items():
+        if OVER in values and not name.startswith(BEST):
+            width, ratio = values.get(OVER + WIDTH), f"{values[OVER]:.2f}"
+            shown = f"{name}, the best that never moves" if BEST + name in figures else name
+            kept = (one["kept all %"] for one in (figures[GOVERNED.name], values))
+            rows.append((shown, ratio if width is None else f"{ratio}±{width:.2f}", *kept))
+    kept_by = (Column(title=f"{who} kept, %", decimals=0) for who in ("governed", "other"))
+    return {"": table(("governed over", "goodput ratio", *kept_by), rows)}
 
 
 def _by_variant(found: Mapping[PlannedRun, LiveRun]) -> dict[Variant, list[LiveRun]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from flyball_lab.benches.engine.engines import WarmEngines
 from flyball_lab.benches.live import compare
+from flyball_lab.benches.live.compare import tables
 from flyball_lab.benches.options import Options
+
+__all__ = ["measure", "tables"]
 
 
 def measure(engines: WarmEngines, options: Options) -> compare.Figures:

@@ -14,16 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from flyball_engine.figures import figure
+from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.tick.operator import PODS, address_of, uid_of
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
+from flyball_lab.pages.figures import table
 
 #: Before these a model is learnt, and limits go down to what the load needs.
 WARM_TICKS: Final = 5
@@ -32,6 +35,14 @@ LONGEST_SECONDS: Final = 300.0
 #: Engines are scraped as they are in a cluster, of so many services at most: that is a core's worth of Prometheus.
 SCRAPE: Final = "5s"
 SCRAPED: Final = 100
+_PROMETHEUS: Final = "Prometheus processor s"
+#: Rows of the page, and the figures that they show.
+_SPREADS: Final = {
+    "operator, processor seconds of a tick": "operator processor s",
+    "Prometheus, processor seconds, scrapes and all": _PROMETHEUS,
+    "seconds of the read by the clock": "read wall s",
+    "seconds of the tick by the clock": "tick wall s",
+}
 Row = dict[str, Any]
 
 
@@ -49,6 +60,21 @@ def measure(options: Options) -> dict[str, dict[str, float]]:
         figures[_title(services)] = _figures(services, rows)
         print(f"  {_title(services)}: {len(rows)} ticks", file=sys.stderr, flush=True)
     return figures
+
+
+def tables(figures: Figures) -> Tables:
+    """A column for each number of services: medians, and the largest."""
+    rows = [(shown, *(_spread(values, key) for values in figures.values())) for shown, key in _SPREADS.items()]
+    for shown, key in (("queries of a tick", "queries"), ("operator's memory, MiB", "memory MiB")):
+        rows.append((shown, *(figure(values[key]) for values in figures.values())))
+    return {"": table(("p50/largest", *(title.removesuffix(f" of {PODS} pods") for title in figures)), rows)}
+
+
+def _spread(values: Mapping[str, float], key: str) -> str:
+    text = "/".join(figure(values[f"{key} {end}"], 2) for end in ("p50", "max"))
+    scraped = f"{values['services scraped']:g}"
+    few = key == _PROMETHEUS and values["services scraped"] < values["services"]
+    return f"{text} ({scraped} scraped)" if few else text
 
 
 def _title(services: int) -> str:
@@ -121,7 +147,7 @@ def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
         "operator processor s": "operator of the tick",
         "of it reading s": "operator while it reads",
         "read wall s": "read seconds",
-        "Prometheus processor s": "prometheus of the tick",
+        _PROMETHEUS: "prometheus of the tick",
         "of it while read s": "prometheus while it reads",
         "tick wall s": "wall of the tick",
     }
