@@ -41,7 +41,7 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedLimits:
-    """Limits to run with, before clamping: each knob has a value. `threshold` 0 is no cap; `depth` is draft tokens."""
+    """A value for each knob, as asked for or once it is safe. `threshold` 0 is no cap; `depth` is draft tokens."""
 
     active: int
     tokens: int

@@ -1,6 +1,6 @@
 """The control port's work, free of HTTP: accept a setpoint, have the cores apply it, read back.
 
-`TunableEngine` is what it needs of an engine, so that every kind of engine can stand behind the same port.
+`TunableEngine` is what it needs of an engine, so that every kind can stand behind the same port (vLLM: `vllm.client`).
 
 Writes go one at a time: each is compared with the one before it, and a core answers between two of its steps.
 """
