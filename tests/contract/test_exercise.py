@@ -151,6 +151,17 @@ def test_a_sweep_is_measured_kept_and_reported_and_the_engine_is_put_back(rig: R
     assert rig.limit() == 7, "as it was before"
 
 
+def test_arrivals_are_measured_and_not_measured_again(rig: Rig) -> None:
+    arrivals = ("--rate=20", "--seconds=1", "--burstiness=0.5")
+    rig.sweep(*arrivals).expect(0, "open loop, burstiness 0.5", "rate", "no advice from an open loop")
+    (line,) = rig.report().series
+    (one,) = line.measurements
+    assert (one.point.rate, one.point.concurrency, one.completed, one.failed) == (20.0, None, 20, 0)
+    rig.run(*arrivals, "--strategies=Continuous", f"--signing-key={rig.key}", "--python=/nowhere").expect(
+        0, "1 of 1 points are measured already"
+    )
+
+
 def test_a_second_run_measures_what_is_missing_alone_and_a_fresh_one_everything(rig: Rig) -> None:
     rig.run("--concurrency=1").expect(0)
     rig.run("--concurrency=1,2").expect(0, "1 of 2 points are measured already")

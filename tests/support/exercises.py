@@ -20,25 +20,30 @@ from flyball_lab.repository import ROOT
 #: A generator where there is no vLLM.
 STAND_IN = ROOT / "tests/support/stand_in"
 UNIFORM = PromptMix(name=WorkloadName.UNIFORM, input_tokens=64, output_tokens=32, spread=0.0)
+#: Requests that arrive at a rate.
+ARRIVING = UNIFORM.model_copy(update={"burstiness": 0.5})
 MIXED = PromptMix(name=WorkloadName.MIXED, input_tokens=64, output_tokens=32, spread=0.9)
 
 
 def a_point(
-    concurrency: int = 1,
+    load: float = 1,
     *,
     strategy: StrategyType | None = None,
     workload: PromptMix = UNIFORM,
     label: str = "",
     endpoint: str = "http://127.0.0.1:8000",
 ) -> Point:
+    """With `load` clients; under a workload of an open loop, at that rate."""
+    open_loop = workload.open_loop
     return Point(
         endpoint=endpoint,
         model="chat",
         label=label,
         workload=workload,
         setting=EngineSetting(strategy=strategy),
-        concurrency=concurrency,
-        requests=4 * concurrency,
+        concurrency=None if open_loop else round(load),
+        rate=load if open_loop else None,
+        requests=round(4 * load),
     )
 
 
@@ -73,11 +78,13 @@ def a_measurement(
     )
 
 
-def a_sweep(points: Mapping[int, tuple[float, float]], **of_points: object) -> list[Measurement]:
-    """By concurrency: output tokens/s and median latency."""
+def a_sweep(
+    points: Mapping[int, tuple[float, float]] | Mapping[float, tuple[float, float]], **of_points: object
+) -> list[Measurement]:
+    """By load: output tokens/s and median latency."""
     return [
-        a_measurement(a_point(clients, **of_points), output=output, e2e=latency)  # type: ignore[arg-type]  # passed on
-        for clients, (output, latency) in points.items()
+        a_measurement(a_point(load, **of_points), output=output, e2e=latency)  # type: ignore[arg-type]  # passed on
+        for load, (output, latency) in points.items()
     ]
 
 
@@ -111,7 +118,7 @@ def flyball_bench(
     *arguments: str, at: str | None = None, do: Callable[[subprocess.Popen[str]], None] = interrupt
 ) -> Ended:
     """Run it to its end, with the stand-in; `at`: `do` something as soon as this is in a line of what it says."""
-    path = os.pathsep.join([str(ROOT / "engine/src"), str(STAND_IN)])
+    path = os.pathsep.join(map(str, (ROOT / "engine/src", ROOT / "engine/lab/src", STAND_IN)))
     process = subprocess.Popen(
         [sys.executable, "-m", "flyball_lab.benchmark", *arguments],
         stdout=subprocess.PIPE,

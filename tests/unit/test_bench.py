@@ -14,19 +14,20 @@ import pytest
 from flyball_engine.contract import Limits, OnTime, Setpoint, Shed, StepBudget, StrategyType
 from flyball_lab.benchmark import options as bench_options
 from flyball_lab.benchmark.advice import AdviceTopic, advise
+from flyball_lab.benchmark.arguments import arguments, warm_up
 from flyball_lab.benchmark.control import setpoint_of
 from flyball_lab.benchmark.files import RESULTS, ResultsFile
 from flyball_lab.benchmark.knee import knee
 from flyball_lab.benchmark.main import main
 from flyball_lab.benchmark.measurements import EngineSample, measure, utilisation
 from flyball_lab.benchmark.page import page
-from flyball_lab.benchmark.points import Effort, EngineSetting, MeasuredEngine, settings_of, sweep, time_left
+from flyball_lab.benchmark.points import Effort, EngineSetting, MeasuredEngine, Point, settings_of, sweep, time_left
 from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.requests import RequestRecord
 from flyball_lab.benchmark.series import series_of
 from flyball_lab.benchmark.table import ABSENT, table
 from flyball_lab.harness.story import a_model
-from support.exercises import MIXED, UNIFORM, a_measurement, a_point, a_sweep
+from support.exercises import ARRIVING, MIXED, UNIFORM, a_measurement, a_point, a_sweep
 from support.wrong_inputs import command_lines
 
 WHEN = "2026-11-21T12:00:00+00:00"
@@ -67,13 +68,57 @@ class TestThePoints:
         assert plain.key == a_point(4).key
         assert plain.key not in {other.key for other in others}
 
+    def test_the_open_loop_is_a_workload_of_its_own_beside_the_closed_one(self) -> None:
+        points = sweep(
+            MeasuredEngine(endpoint="http://e", model="m"),
+            workloads=[UNIFORM],
+            settings=settings_of([], batch_size=None, max_delay_seconds=0.1),
+            concurrencies=[4],
+            rates=[0.5, 8.0],
+            burstiness=0.5,
+            effort=Effort(seconds=30),
+        )
+        assert [(one.concurrency, one.rate, one.requests) for one in points] == [
+            (4, None, 16),
+            (None, 0.5, 15),
+            (None, 8.0, 240),
+        ]
+        assert [one.describe() for one in points][1:] == [
+            "uniform as configured at 0.5/s",
+            "uniform as configured at 8/s",
+        ]
+        assert points[1].workload.describe() == "uniform: 64 tokens in, 32 out; open loop, burstiness 0.5"
+        assert len({one.key for one in points}) == 3
+
+    def test_a_point_has_clients_or_a_rate(self) -> None:
+        closed, arriving = a_point(4).model_dump(), a_point(4, workload=ARRIVING).model_dump()
+        for wrong in (closed | {"rate": 4.0}, arriving | {"concurrency": 4}, closed | {"concurrency": None}):
+            with pytest.raises(ValueError, match="a closed loop a concurrency alone"):
+                Point.model_validate(wrong)
+
+    def test_the_generator_is_told_clients_or_a_rate(self) -> None:
+        closed = arguments(a_point(4), tokenizer="t", salt="s")
+        arriving = arguments(a_point(2.5, workload=ARRIVING), tokenizer="t", fixed_answers=True)
+        assert {"--max-concurrency=4", "--num-prompts=16", '--extra-body={"cache_salt": "s"}'} <= set(closed)
+        assert not [one for one in closed if one.startswith(("--request-rate", "--burstiness"))]
+        assert {"--request-rate=2.5", "--burstiness=0.5", "--num-prompts=10"} <= set(arriving)
+        assert '--random-range-ratio={"input": 0.0, "output": 0.0}' in arriving
+        assert not [one for one in arriving if one.startswith(("--max-concurrency", "--extra-body"))]
+
+    def test_a_warm_up_is_a_closed_loop_of_other_prompts(self) -> None:
+        many, few = warm_up(a_point(500)), warm_up(a_point(2.5, workload=ARRIVING))
+        assert (many.concurrency, many.requests, many.workload.output_tokens) == (500, 64, 16)
+        assert (few.concurrency, few.requests, few.rate) == (8, 8, None)
+        assert Point.model_validate(few.model_dump()).workload.seed == 1
+
     @pytest.mark.parametrize(("clients", "requests"), [(1, 8), (4, 16), (64, 256), (256, 512), (1000, 1000)])
     def test_requests_follow_the_clients_within_bounds(self, clients: int, requests: int) -> None:
         assert Effort().requests(clients) == requests
 
     def test_the_time_left_is_what_points_of_like_concurrency_took(self) -> None:
-        assert time_left([], [1, 2]) is None
-        assert time_left([(1, 10.0), (64, 30.0)], [1, 60, 64]) == pytest.approx(70.0)
+        assert time_left([], [a_point(1)]) is None
+        done = [(a_point(1), 10.0), (a_point(64), 30.0), (a_point(60, workload=ARRIVING), 99.0)]
+        assert time_left(done, [a_point(1), a_point(60), a_point(64)]) == pytest.approx(70.0)
 
     def test_a_batch_is_as_large_as_the_clients_are_many_and_never_larger_than_the_engine(self) -> None:
         prior = Setpoint(service="s", epoch=1, generation=7, limits=Limits(max_num_scheduled_tokens=512))
@@ -140,7 +185,7 @@ class TestTheKnee:
     def test_it_is_where_latency_begins_to_lose_more_than_throughput_gains(self) -> None:
         found = knee(a_sweep(BATCHING))
         assert found is not None
-        assert (found.concurrency, found.passed) == (16, True)
+        assert (found.load, found.passed) == (16, True)
         assert found.power == pytest.approx(12 / 1.3)
 
     def test_it_does_not_move_with_the_end_of_the_sweep(self) -> None:
@@ -150,17 +195,17 @@ class TestTheKnee:
     def test_one_noisy_point_ends_no_search(self) -> None:
         found = knee(a_sweep(BATCHING | {4: (310.0, 1.3)}))
         assert found is not None
-        assert found.concurrency == 16
+        assert found.load == 16
 
     def test_of_powers_that_are_alike_the_fewest_clients_count(self) -> None:
         found = knee(a_sweep({1: (100.0, 1.0), 8: (780.0, 1.0), 16: (1600.0, 2.0), 32: (1610.0, 4.0)}))
         assert found is not None
-        assert found.concurrency == 8
+        assert found.load == 8
 
     def test_a_sweep_that_ended_too_soon_says_so(self) -> None:
         found = knee(a_sweep({1: (100.0, 1.0), 4: (390.0, 1.02)}))
         assert found is not None
-        assert (found.concurrency, found.passed) == (4, False)
+        assert (found.load, found.passed) == (4, False)
 
     def test_there_is_none_without_two_latencies(self) -> None:
         assert knee(a_sweep({1: (100.0, 1.0)})) is None
@@ -196,6 +241,15 @@ class TestTheAdvice:
         assert "with 64 clients" in text
         assert "1950 output tokens/s at 256" in figures
 
+    def test_of_arrivals_the_knee_is_a_rate_and_bulk_work_is_not_advised(self) -> None:
+        rates = a_sweep({0.5: (16.0, 1.0), 2: (64.0, 1.1), 8: (250.0, 1.6), 16: (260.0, 9.0)}, workload=ARRIVING)
+        text, figures = self.advice(AdviceTopic.REAL_TIME, *rates)
+        assert text == "as configured, at most 8 requests/s on each engine: the knee"
+        assert "at 16/s: end to end p50 +462 %" in figures
+        bulk = [one.text for one in advise(series_of([*rates, *a_sweep(BATCHING)])) if one.work is AdviceTopic.BULK]
+        assert len(bulk) == 2
+        assert "no advice from an open loop" in bulk[0]
+
     def test_nothing_is_said_of_what_was_not_compared_or_failed(self) -> None:
         alone = advise(series_of(a_sweep(BATCHING)))
         assert {one.work for one in alone} == {AdviceTopic.REAL_TIME, AdviceTopic.BULK}
@@ -203,13 +257,14 @@ class TestTheAdvice:
 
 
 def a_report() -> Report:
-    """Two workloads, labels, a failure, something absent, and text that HTML would take for its own."""
+    """Two closed loops and an open one, labels, a failure, something absent, and text that HTML takes for its own."""
     return report(
         [
             *a_sweep(BATCHING, strategy=CONTINUOUS),
             *a_sweep({1: (90.0, 1.0), 16: (800.0, 2.0)}, strategy=STATIC),
             *a_sweep({1: (95.0, 1.0), 16: (900.0, 1.9)}, label="a < b & c", workload=MIXED),
             a_measurement(a_point(64, strategy=STATIC), output=700.0, failed=3, share=None),
+            *a_sweep({0.5: (16.0, 1.0), 2: (64.0, 1.0), 4: (70.0, 3.0)}, workload=ARRIVING),
         ],
         generated_at=WHEN,
     )
@@ -275,21 +330,26 @@ class TestTheReport:
         assert "Static at 64: 3 × refused & gone" in text
         (failed_row,) = re.findall(r"^ +64 +700 .*$", text, flags=re.MULTILINE)
         assert f" {ABSENT} " in failed_row
-        assert "The knee is the smallest concurrency" in text
+        assert re.search(r"^ +2 +64 .* knee$", text, flags=re.MULTILINE)
+        assert text.index("clients ") < text.index("rate "), "each workload has the column of its load"
+        assert "The knee is the smallest concurrency or request rate" in text
 
     def test_the_page_is_well_formed_and_loads_nothing(self) -> None:
         text = page(a_report())
         root = ET.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
         drawn = root.findall(".//div[@class='charts']/svg")
-        assert len(drawn) == 8, "four charts for each workload"
+        assert len(drawn) == 12, "four charts for each workload"
         ids = [element.get("id", "") for chart in drawn for element in chart.iter() if element.get("id")]
         assert len(set(ids)) == len(ids)
-        assert sum("-series-" in one for one in ids) == 4 * (2 + 1), (
-            "both settings of the one workload, one of the other"
+        assert sum("-series-" in one for one in ids) == 4 * (2 + 1 + 1), (
+            "both settings of the one workload, one of the others"
         )
-        assert sum("-knee-" in one for one in ids) == 4, "one ring in each chart of the series with a knee"
-        for chart, unit in zip(drawn, ("tokens/s", "ms", "ms", "ms") * 2, strict=True):
-            assert {unit, "requests at once (clients)"} <= {label.text for label in chart.iter("text")}
+        assert sum("-knee-" in one for one in ids) == 4 * 2, "one ring in each chart of a series with a knee"
+        clients, rate = "requests at once (clients)", "request rate, requests/s"
+        axes = [(unit, axis) for axis in (clients, clients, rate) for unit in ("tokens/s", "ms", "ms", "ms")]
+        for chart, said in zip(drawn, axes, strict=True):
+            assert set(said) <= {label.text for label in chart.iter("text")}
+        assert "as configured, 2/s: 64 tokens/s (knee)" in [title.text for title in drawn[8].iter("title")]
         assert "Continuous, 16 clients: 1200 tokens/s (knee)" in [title.text for title in drawn[0].iter("title")]
         assert "a < b & c" in "".join(root.itertext())
         assert not re.search(r"<script|<link|<img|\bsrc=|\bhref=\"[^#]|url\([^#]|@import|https?:(?!//127)", text)
@@ -307,6 +367,22 @@ class TestTheOptions:
     )
     def test_concurrencies(self, text: str, values: tuple[int, ...]) -> None:
         assert bench_options.concurrencies(text) == values
+
+    def test_rates(self) -> None:
+        assert bench_options.rates("8,0.5,2") == (0.5, 2.0, 8.0)
+
+    @pytest.mark.parametrize(
+        ("given", "loads"),
+        [("", (7, 0)), ("--rate 1,2", (0, 2)), ("--rate 1,2 --concurrency 4", (1, 2))],
+    )
+    def test_each_loop_is_measured_where_it_is_asked_for_and_the_closed_one_by_default(
+        self, given: str, loads: tuple[int, int]
+    ) -> None:
+        parser = bench_options.parser(run=main, report=main)
+        options = parser.parse_args(["run", "--url=http://x", *given.split()])
+        bench_options.check_loads(options)
+        assert (len(options.concurrency), len(options.rate)) == loads
+        assert (options.burstiness, options.seconds) == (1.0, 60.0)
 
     @pytest.mark.parametrize(("given", "says"), command_lines.EXERCISE)
     def test_a_wrong_value_is_named_with_what_is_accepted(

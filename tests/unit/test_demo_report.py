@@ -14,6 +14,7 @@ from flyball_lab.benchmark.requests import Percentiles
 from flyball_lab.demo import report
 from flyball_lab.demo.calibration import Calibration, carries
 from flyball_lab.demo.errors import DemoError
+from flyball_lab.demo.load import point_of
 from flyball_lab.demo.main import counted, example, in_force
 from flyball_lab.demo.measure import REFUSED, Measured, MeasuredRequest, measure
 from flyball_lab.demo.phases import AT_ONCE, NORMAL, calibration, phases, schedule, warm_up
@@ -119,6 +120,17 @@ def test_loads_are_shares_of_what_the_engine_carries() -> None:
     for slow, fast in zip((*phases(5.0), next(learnt)), (*phases(50.0), next(learnt)), strict=True):
         for one, other in zip(slow.streams, fast.streams, strict=True):
             assert other.rate == pytest.approx(10 * one.rate, rel=0.1)
+
+
+def test_a_stream_is_an_open_loop_and_a_closed_one_at_an_infinite_rate() -> None:
+    alone, _, busy = calibration()
+    heavy = next(run for run in schedule(NORMAL, carried=10.0) if run.phase.name == "heavy")
+    points = [point_of(run.phase.streams[0], run=run, url="http://e", model="m") for run in (heavy, alone, busy)]
+    assert [(one.rate, one.workload.burstiness, one.concurrency, one.requests) for one in points] == [
+        (6.0, 0.2, None, 216),
+        (None, None, 1, 8),
+        (None, None, AT_ONCE, AT_ONCE),
+    ]
 
 
 def test_what_was_not_all_answered_does_not_tell_what_the_engine_carries() -> None:

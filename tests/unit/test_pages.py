@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import jinja2
 import pytest
 
-from flyball_lab.pages.charts import Dot, Line, Point, Span, by_clients, dots, key, timeline
+from flyball_lab.pages.charts import Dot, Line, Point, Span, by_load, dots, key, timeline
 from flyball_lab.pages.render import render
 from flyball_lab.pages.theme import DARK, LIGHT
 
@@ -44,15 +44,14 @@ def path(group: ET.Element) -> list[tuple[float, float]]:
     return list(dict.fromkeys((float(x), float(y)) for x, y in corners))
 
 
-class TestByClients:
+class TestByLoad:
     def test_it_has_every_series_every_point_and_both_units(self) -> None:
-        drawn = by_clients(
-            "Output", "tokens/s", [a_line(0, (1, 90), (16, 900), ringed=16), a_line(1, (1, 80), (4, 300))]
-        )
+        lines = [a_line(0, (1, 90), (16, 900), ringed=16), a_line(1, (1, 80), (4, 300))]
+        drawn = by_load("Output", "tokens/s", lines, load="requests at once")
         assert len(groups(drawn, "series")) == 2
         assert len(groups(drawn, "knee")) == 1
         assert titles(drawn) == ["a line at 1", "a line at 16", "a line at 1", "a line at 4"]
-        assert {"Output", "tokens/s", "requests at once (clients)", "1", "4", "16", "0"} <= set(words(drawn))
+        assert {"Output", "tokens/s", "requests at once", "1", "4", "16", "0"} <= set(words(drawn))
 
     @pytest.mark.parametrize(
         ("values", "ticks"),
@@ -66,22 +65,25 @@ class TestByClients:
         self, values: tuple[float, float], ticks: set[str]
     ) -> None:
         assert ticks <= set(
-            words(by_clients("TTFT", "ms", [a_line(0, (1, values[0]), (8, values[1]))], logarithmic=True))
+            words(by_load("TTFT", "ms", [a_line(0, (1, values[0]), (8, values[1]))], load="clients", logarithmic=True))
         )
 
     def test_the_same_points_give_the_same_drawing_without_a_date(self) -> None:
-        first, second = (by_clients("Output", "tokens/s", [a_line(0, (1, 90), (2, 170))]) for _ in range(2))
+        first, second = (
+            by_load("Output", "tokens/s", [a_line(0, (1, 90), (2, 170))], load="clients") for _ in range(2)
+        )
         assert first == second
         assert "metadata" not in first
 
     def test_colours_are_the_pages_own(self) -> None:
-        drawn = by_clients("Output", "tokens/s", [a_line(number, (1, 90 + number)) for number in range(9)])
+        lines = [a_line(number, (1, 90 + number)) for number in range(9)]
+        drawn = by_load("Output", "tokens/s", lines, load="clients")
         assert {f"--series-{number}" for number in range(8)} == set(re.findall(r"--series-\d", drawn))
         assert not re.search(r"(fill|stroke): #", drawn), "those would be the same on dark ground"
         assert LIGHT.keys() == DARK.keys()
 
     def test_nothing_measured_is_said(self) -> None:
-        assert "nothing measured" in words(by_clients("Output", "tokens/s", [a_line(0)]))
+        assert "nothing measured" in words(by_load("Output", "tokens/s", [a_line(0)], load="clients"))
 
 
 class TestTimelines:

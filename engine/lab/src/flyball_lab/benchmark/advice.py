@@ -2,12 +2,13 @@
 
 The rules:
 
-- **Lengths** (uniform, mixed): settings are compared at the largest concurrency that two or more were measured at.
-  More than `ALIKE` apart in output tokens/s, the faster is advised; else the one whose first tokens come sooner (99th
+- **Lengths** (uniform, mixed): settings are compared at the largest load that two or more were measured at. More
+  than `ALIKE` apart in output tokens/s, the faster is advised; else the one whose first tokens come sooner (99th
   percentile).
 - **Real time**: of the points at the knees, the one with the largest power; beyond it answers get slower faster than
   they get more.
-- **Bulk**: the largest output throughput of all points; of those within `ALIKE` the one with the fewest clients.
+- **Bulk**: the largest output throughput of all points; of those within `ALIKE` the one with the fewest clients. Not of
+  an open loop: what comes out there is at most what arrives.
 
 Points with a failed request advise nothing.
 """
@@ -87,7 +88,8 @@ def _lengths(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
         workload=workload.describe(),
         text=text,
         figures=tuple(
-            f"{other} at {shared}: {_rate(point)}, first token p99 {_time(point.ttft.p99)}" for other, point in there
+            f"{other} at {point.point.describe_load()}: {_rate(point)}, first token p99 {_time(point.ttft.p99)}"
+            for other, point in there
         ),
     )
 
@@ -97,29 +99,30 @@ def _real_time(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
         (value, one, point)
         for one in group
         if (found := knee(one.measurements)) is not None
-        and (point := _sound(one.at(found.concurrency))) is not None
+        and (point := _sound(one.at(found.load))) is not None
         and (value := power(point)) is not None
     ]
     if not knees:
         return None
     _, one, point = max(knees, key=lambda found: found[0])
-    clients = point.point.concurrency
-    beyond = next((other for other in one.measurements if other.point.concurrency > clients), None)
+    at = point.point.describe_load()
+    limit = f"{point.point.load:g} requests/s" if workload.open_loop else f"{at} requests at once"
+    beyond = next((other for other in one.measurements if other.point.load > point.point.load), None)
     latencies = (
         ("first token p99", point.ttft.p99),
         ("per token p99", point.tpot.p99),
         ("end to end p50", point.e2e.p50),
     )
     told = ", ".join(f"{what} {_time(seconds)}" for what, seconds in latencies)
-    figures = [f"at {clients}: {_rate(point)}, {told}"]
+    figures = [f"at {at}: {_rate(point)}, {told}"]
     if beyond is not None and beyond.e2e.p50 and point.e2e.p50:
         figures.append(
-            f"at {beyond.point.concurrency}: end to end p50 {_change(point.e2e.p50, beyond.e2e.p50)}, "
+            f"at {beyond.point.describe_load()}: end to end p50 {_change(point.e2e.p50, beyond.e2e.p50)}, "
             f"output tokens/s {_change(point.output_tokens_per_second, beyond.output_tokens_per_second)}"
         )
-        text = f"{one.name}, at most {clients} requests at once on each engine: the knee"
+        text = f"{one.name}, at most {limit} on each engine: the knee"
     else:
-        text = f"{one.name}: no knee up to {clients} requests at once, the most that was measured"
+        text = f"{one.name}: no knee up to {limit}, the most that was measured"
     return Advice(work=AdviceTopic.REAL_TIME, workload=workload.describe(), text=text, figures=tuple(figures))
 
 
@@ -127,26 +130,33 @@ def _bulk(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     points = [(one.name, point) for one in group for point in one.measurements if _sound(point)]
     if not points:
         return None
+    if workload.open_loop:
+        return Advice(
+            work=AdviceTopic.BULK,
+            workload=workload.describe(),
+            text="no advice from an open loop, where at most what arrives comes out; measure with --concurrency",
+            figures=(),
+        )
     _, fastest = max(points, key=lambda pair: pair[1].output_tokens_per_second)
     alike = [pair for pair in points if _within(pair[1], fastest)]
-    name, best = min(alike, key=lambda pair: pair[1].point.concurrency)
+    name, best = min(alike, key=lambda pair: pair[1].point.load)
     return Advice(
         work=AdviceTopic.BULK,
         workload=workload.describe(),
-        text=f"{name} with {best.point.concurrency} clients: no point gives over {percent(ALIKE)} more output tokens/s",
+        text=f"{name} with {best.point.load:g} clients: no point gives over {percent(ALIKE)} more output tokens/s",
         figures=(
             f"{_rate(best)}, {best.requests_per_second:.2f} requests/s",
-            f"the most of all: {_rate(fastest)} at {fastest.point.concurrency}",
+            f"the most of all: {_rate(fastest)} at {fastest.point.describe_load()}",
         ),
     )
 
 
-def _largest_shared(group: Sequence[Series]) -> int | None:
-    counts: dict[int, int] = defaultdict(int)
+def _largest_shared(group: Sequence[Series]) -> float | None:
+    counts: dict[float, int] = defaultdict(int)
     for one in group:
         for point in one.measurements:
-            counts[point.point.concurrency] += bool(_sound(point))
-    return max((concurrency for concurrency, count in counts.items() if count > 1), default=None)
+            counts[point.point.load] += bool(_sound(point))
+    return max((load for load, count in counts.items() if count > 1), default=None)
 
 
 def _sound(point: Measurement | None) -> Measurement | None:

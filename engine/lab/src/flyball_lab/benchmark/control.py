@@ -89,8 +89,8 @@ class Switch:
         self._wrote = True
         self._write(self._next())
 
-    def use(self, setting: EngineSetting, *, concurrency: int) -> None:
-        """Put a setting in force for so many clients. Raises ControlError."""
+    def use(self, setting: EngineSetting, *, concurrency: int | None) -> None:
+        """Put a setting in force for so many clients; None is an open loop. Raises ControlError."""
         # A write that went unanswered may have landed: from here on there is something to put back.
         self._wrote = True
         self._write(setpoint_of(setting, concurrency=concurrency, ceiling=self._ceiling, prior=self._next()))
@@ -126,12 +126,13 @@ class Switch:
         self._port.write(setpoint, self._signer)
 
 
-def setpoint_of(setting: EngineSetting, *, concurrency: int, ceiling: int, prior: Setpoint) -> Setpoint:
+def setpoint_of(setting: EngineSetting, *, concurrency: int | None, ceiling: int, prior: Setpoint) -> Setpoint:
     """`prior` with this setting: so many requests run together at most under every strategy, as far as the engine can.
 
+    In an open loop (`concurrency` None) as many as the engine can, unless the setting names a batch size.
     Gate and on-time order are off: they go by first tokens of requests that join in vLLM's own way.
     """
-    size = min(setting.batch_size or concurrency, ceiling)
+    size = min(setting.batch_size or concurrency or ceiling, ceiling)
     strategies: dict[StrategyType, Strategy] = {
         StrategyType.CONTINUOUS: Continuous(),
         StrategyType.STATIC: Static(batch_size=size),

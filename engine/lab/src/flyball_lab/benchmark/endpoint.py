@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flyball_lab.benchmark.arguments import COMPLETIONS
 from flyball_lab.benchmark.errors import EndpointError, OptionError
 from flyball_lab.benchmark.measurements import EngineSample
 from flyball_lab.benchmark.web import NoAnswerError, ask
@@ -15,7 +16,6 @@ ASK_SECONDS: Final = 10.0
 #: A first answer may wait for what runs already.
 ANSWER_SECONDS: Final = 120.0
 SAMPLE_SECONDS: Final = 2.0
-COMPLETIONS: Final = "/v1/completions"
 _GAUGE: Final = r"^vllm:num_requests_{}(?:{{[^}}]*}})? ([0-9.eE+-]+)$"
 
 

@@ -14,10 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from flyball_lab.benchmark.endpoint import COMPLETIONS
 from flyball_lab.benchmark.errors import GeneratorError, OptionError, why
 from flyball_lab.benchmark.log import Log
-from flyball_lab.benchmark.points import MOST_WARM_UP_REQUESTS, WARM_UP_OUTPUT_TOKENS, Point
 
 GENERATOR: Final = Path(__file__).with_name("generator.py")
 #: Importing vLLM on a busy machine.
@@ -32,42 +30,6 @@ LINE_BYTES: Final = 256 * 2**20
 TICK_SECONDS: Final = 0.1
 
 Tick = Callable[[], None]
-
-
-def arguments(point: Point, *, tokenizer: str, salt: str | None) -> list[str]:
-    """Of `vllm bench serve` for a point. `salt` keeps its prompts apart from other points' in a prefix cache."""
-    workload = point.workload
-    return [
-        "--backend=openai",
-        f"--base-url={point.endpoint}",
-        f"--endpoint={COMPLETIONS}",
-        f"--model={point.model}",
-        f"--tokenizer={tokenizer}",
-        "--dataset-name=random",
-        f"--random-input-len={workload.input_tokens}",
-        f"--random-output-len={workload.output_tokens}",
-        f"--random-range-ratio={workload.spread}",
-        f"--random-prefix-len={workload.shared_prefix_tokens}",
-        f"--num-prompts={point.requests}",
-        f"--max-concurrency={point.concurrency}",
-        f"--seed={workload.seed}",
-        "--ignore-eos",
-        "--temperature=0",
-        # The endpoint has answered already, and the generator's own warm-up repeats a prompt that is measured later.
-        "--ready-check-timeout-sec=0",
-        "--save-detailed",
-        "--disable-tqdm",
-        *([f"--extra-body={json.dumps({'cache_salt': salt})}"] if salt else []),
-    ]
-
-
-def warm_up(point: Point) -> Point:
-    """A short point like this one, of other prompts: it fills the batch, and ends what the setting before left."""
-    workload = point.workload
-    output = min(workload.output_tokens, WARM_UP_OUTPUT_TOKENS)
-    changed = workload.model_copy(update={"seed": (workload.seed + 1) % 2**32, "output_tokens": output})
-    requests = min(point.concurrency, MOST_WARM_UP_REQUESTS)
-    return point.model_copy(update={"workload": changed, "requests": requests})
 
 
 class GeneratorProcess:

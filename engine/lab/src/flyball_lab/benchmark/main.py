@@ -21,7 +21,7 @@ from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, ResultsFil
 from flyball_lab.benchmark.interrupts import SIGNALS, Interrupts, TerminatedError
 from flyball_lab.benchmark.load import GeneratorProcess
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.options import parser, workloads_of
+from flyball_lab.benchmark.options import check_loads, parser, workloads_of
 from flyball_lab.benchmark.points import Effort, MeasuredEngine, Point, settings_of, sweep
 from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.sweep import Rig, measure_all
@@ -67,6 +67,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    check_loads(options)
     endpoint = Endpoint(options.url, api_key=os.environ.get("OPENAI_API_KEY"))
     signer = _signer(options)
     served = endpoint.serving(options.model)
@@ -193,7 +194,9 @@ def _points(options: argparse.Namespace, served: Served) -> tuple[Point, ...]:
         workloads=workloads_of(options),
         settings=settings_of(options.strategies, batch_size=options.batch_size, max_delay_seconds=options.max_delay),
         concurrencies=options.concurrency,
-        effort=Effort(per_client=options.requests, most=options.most_requests),
+        rates=options.rate,
+        burstiness=options.burstiness,
+        effort=Effort(per_client=options.requests, most=options.most_requests, seconds=options.seconds),
     )
 
 

@@ -12,12 +12,18 @@ from urllib.parse import urlsplit
 
 from flyball_engine.arguments import real
 from flyball_engine.knobs import LONGEST_DELAY_SECONDS, StrategyType
+from flyball_lab.benchmark.errors import OptionError
 from flyball_lab.benchmark.points import MIXED_SPREAD, Effort, PromptMix, WorkloadName
 from flyball_lab.benchmark.tokenizer import ACCEPTED as TOKENIZERS
 
 #: Of one sweep; what is beyond would be measured for days.
 MOST_CLIENTS: Final = 4096
-MOST_CONCURRENCIES: Final = 32
+MOST_LOADS: Final = 32
+#: Requests per second.
+LEAST_RATE, MOST_RATE = 0.001, 10_000.0
+BURSTINESS: Final = (0.01, 100.0)
+#: Requests of a point of an open loop: fewer have no 99th percentile worth the name, more take too much memory.
+REQUESTS_AT_A_RATE: Final = (8, 100_000)
 MOST_TOKENS: Final = 1_000_000
 
 EXAMPLE: Final = """\
@@ -26,6 +32,7 @@ example, an engine started beside a control port, vLLM in another environment th
   flyball-bench run --url http://127.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --concurrency 1..64 \\
       --control http://127.0.0.1:8001 --signing-key key.pem --strategies all \\
       --python /opt/vllm/bin/python --out exercise
+  flyball-bench run --url http://127.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --rate 2,4,8 --burstiness 0.5 --out arrivals
   flyball-bench report exercise other-engine --out both
 
 Run again, it goes on where it was interrupted. The API key, if one is needed, is taken from OPENAI_API_KEY.
@@ -37,7 +44,7 @@ def parser(*, run: Callable[..., int], report: Callable[..., int]) -> argparse.A
     """The parser; each command calls its function."""
     top = argparse.ArgumentParser(
         prog="flyball-bench",
-        description="Exercise an OpenAI-compatible endpoint: concurrency, batching strategies, where the knee is.",
+        description="Exercise an OpenAI-compatible endpoint: load, batching strategies, where the knee is.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,9 +94,30 @@ def _sweep(options: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--concurrency",
         type=concurrencies,
-        default=concurrencies("1..64"),
         metavar="LIST",
-        help="clients, each with one request at a time: 1,16,64 or 1..64 (1, 2, 4 ... 64); 1..64",
+        help="closed loop: clients, each with one request at a time: 1,16,64 or 1..64 (1, 2, 4 ... 64); 1..64 "
+        "without --rate",
+    )
+    group.add_argument(
+        "--rate",
+        type=rates,
+        default=(),
+        metavar="LIST",
+        help="open loop: requests per second that arrive, however many are answered: 2 or 0.5,1,2. With --concurrency "
+        "both loops are measured, one after the other",
+    )
+    group.add_argument(
+        "--burstiness",
+        type=number(*BURSTINESS),
+        metavar="B",
+        help="of --rate: shape of the gamma distribution of times between arrivals. 1 is Poisson, below it requests "
+        "come in bursts, above it more evenly; 1",
+    )
+    group.add_argument(
+        "--seconds",
+        type=number(1.0, 86_400.0),
+        metavar="S",
+        help=f"of --rate: seconds in which requests arrive; {Effort().seconds:g}",
     )
     group.add_argument(
         "--strategies",
@@ -102,7 +130,8 @@ def _sweep(options: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=whole(1, MOST_CLIENTS),
         metavar="N",
-        help="requests that run together at most under every strategy; as many as there are clients",
+        help="requests that run together at most under every strategy; as many as there are clients, or with --rate as "
+        "the engine can",
     )
     group.add_argument(
         "--max-delay",
@@ -112,14 +141,18 @@ def _sweep(options: argparse.ArgumentParser) -> None:
         help="seconds Dynamic waits for a batch to fill; %(default)s",
     )
     group.add_argument(
-        "--requests", type=whole(1, 1000), default=4, metavar="N", help="of each client in a point; %(default)s"
+        "--requests",
+        type=whole(1, 1000),
+        default=4,
+        metavar="N",
+        help="of each client in a point of the closed loop; %(default)s",
     )
     group.add_argument(
         "--most-requests",
         type=whole(1, 100_000),
         default=Effort().most,
         metavar="N",
-        help="of a point, however many clients; %(default)s",
+        help="of a point of the closed loop, however many clients; %(default)s",
     )
     group.add_argument(
         "--timeout",
@@ -166,6 +199,33 @@ def _output(options: argparse.ArgumentParser) -> None:
     group.add_argument("--fresh", action="store_true", help="measure anew; the results so far are put aside")
 
 
+def check_loads(options: argparse.Namespace) -> None:
+    """Set what is not told of the loops; raise OptionError where what is told does not fit together."""
+    if not options.rate:
+        for option, value in (("--burstiness", options.burstiness), ("--seconds", options.seconds)):
+            if value is not None:
+                raise OptionError(option, "is of an open loop, and no --rate is named", "with --rate")
+    options.burstiness = options.burstiness or 1.0
+    options.seconds = options.seconds or Effort().seconds
+    if options.concurrency is None:
+        options.concurrency = () if options.rate else concurrencies("1..64")
+    least, most = REQUESTS_AT_A_RATE
+    for rate in options.rate:
+        requests = Effort(seconds=options.seconds).arrivals(rate)
+        if not least <= requests <= most:
+            raise OptionError(
+                "--rate",
+                f"at {rate:g}/s {requests} requests arrive in {options.seconds:g} s",
+                f"from {least} to {most} requests; see --seconds",
+            )
+    if options.rate and options.seconds >= options.timeout:
+        raise OptionError(
+            "--seconds",
+            f"{options.seconds:g} s leave no time for the answers",
+            f"less than --timeout, {options.timeout:g}",
+        )
+
+
 def workloads_of(options: argparse.Namespace) -> tuple[PromptMix, ...]:
     """The workloads that the options name."""
     return tuple(
@@ -208,8 +268,20 @@ def concurrencies(text: str) -> tuple[int, ...]:
         values = set(map(int, text.split(",")))
     else:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; {accepted}")
-    if not values or min(values) < 1 or max(values) > MOST_CLIENTS or len(values) > MOST_CONCURRENCIES:
-        raise argparse.ArgumentTypeError(f"{text!r} is out of range; {accepted}, rising, {MOST_CONCURRENCIES} at most")
+    if not values or min(values) < 1 or max(values) > MOST_CLIENTS or len(values) > MOST_LOADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; {accepted}, rising, {MOST_LOADS} at most")
+    return tuple(sorted(values))
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """`2`, or `0.5,1,2`: requests per second."""
+    accepted = f"accepted: 2 or 0.5,1,2, requests per second from {LEAST_RATE:g} to {MOST_RATE:g}, {MOST_LOADS} at most"
+    try:
+        values = set(map(float, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; {accepted}") from None
+    if not all(LEAST_RATE <= value <= MOST_RATE for value in values) or len(values) > MOST_LOADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; {accepted}")
     return tuple(sorted(values))
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from flyball_engine.figures import figure
 from flyball_lab.benchmark.measurements import Measurement
+from flyball_lab.benchmark.points import CLIENTS_AXIS, RATE_AXIS, load_text
 from flyball_lab.benchmark.report import Line, Report
-from flyball_lab.benchmark.table import COLUMNS, knee_mark, milliseconds
+from flyball_lab.benchmark.table import columns, knee_mark, milliseconds
 from flyball_lab.pages import charts
 from flyball_lab.pages.render import render
 
@@ -24,21 +25,22 @@ class Chart:
     value: Callable[[Measurement], float | None]
     logarithmic: bool = False
 
-    def drawn(self, series: Sequence[Line]) -> str:
-        """As inline SVG."""
+    def drawn(self, series: Sequence[Line], load: str) -> str:
+        """As inline SVG; `load` is what its horizontal axis says."""
         lines = [
             charts.Line(line.name, index, [point for one in line.measurements if (point := self._point(line, one))])
             for index, line in enumerate(series)
         ]
-        return charts.by_clients(self.title, self.unit, lines, logarithmic=self.logarithmic)
+        return charts.by_load(self.title, self.unit, lines, load=load, logarithmic=self.logarithmic)
 
     def _point(self, line: Line, one: Measurement) -> charts.Point | None:
-        clients, value = one.point.concurrency, self.value(one)
+        value = self.value(one)
         if not value or not math.isfinite(value):
             return None
         at_knee = knee_mark(line, one) == "knee"
-        text = f"{line.name}, {clients} clients: {figure(value)} {self.unit}{' (knee)' if at_knee else ''}"
-        return charts.Point(clients, value, text, ringed=at_knee)
+        load = one.point.describe_load() + ("" if line.workload.open_loop else " clients")
+        text = f"{line.name}, {load}: {figure(value)} {self.unit}{' (knee)' if at_knee else ''}"
+        return charts.Point(one.point.load, value, text, ringed=at_knee)
 
 
 CHARTS: Final = (
@@ -59,8 +61,11 @@ def page(report: Report) -> str:
         where=", ".join(sorted({f"{one.point.model} at {one.point.endpoint} ({one.engine})" for one in points})),
         points=len(points),
         legends=[list(map(_legend, range(len(series)), series)) for series in by_workload],
-        charts=[[chart.drawn(series) for chart in CHARTS] for series in by_workload],
-        columns=COLUMNS,
+        charts=[
+            [chart.drawn(report.of(workload), RATE_AXIS if workload.open_loop else CLIENTS_AXIS) for chart in CHARTS]
+            for workload in report.workloads
+        ],
+        columns=columns,
         knee_mark=knee_mark,
     )
 
@@ -69,5 +74,6 @@ def _legend(index: int, line: Line) -> tuple[str, str]:
     """How the series looks, and its name with its knee."""
     knee = ""
     if line.knee is not None:
-        knee = f" (knee at {line.knee.concurrency})" if line.knee.passed else " (no knee yet)"
+        at = load_text(line.knee.load, open_loop=line.workload.open_loop)
+        knee = f" (knee at {at})" if line.knee.passed else " (no knee yet)"
     return charts.key(index, markers=True), line.name + knee

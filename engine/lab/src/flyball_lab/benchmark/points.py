@@ -1,22 +1,34 @@
-"""What is measured: workloads, settings and the points of a sweep. Pure."""
+"""What is measured: workloads, settings and the points of a sweep. Pure.
+
+In a closed loop so many clients each send their next request when the one before has ended. In an open loop requests
+arrive at a rate, whatever the engine does.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flyball_engine.figures import percent
-from flyball_engine.knobs import Count, Delay, Frozen, NotNegative, Positive, StrategyType
+from flyball_engine.knobs import Delay, Frozen, NotNegative, Positive, StrategyType
 
 #: Lengths of `mixed` spread by this share around their mean, evenly: 0.9 is a factor of 19 from shortest to longest.
 MIXED_SPREAD: Final = 0.9
 #: Warm-up requests are as many as the clients, but at most so many, with answers of at most so many tokens.
 MOST_WARM_UP_REQUESTS: Final = 64
 WARM_UP_OUTPUT_TOKENS: Final = 16
+#: An open loop is warmed up by so many clients at most.
+OPEN_WARM_UP_REQUESTS: Final = 8
+#: What the horizontal axis of a chart is, in a closed and in an open loop.
+CLIENTS_AXIS, RATE_AXIS = "requests at once (clients)", "request rate, requests/s"
+
+#: Of arrivals: requests per second, and the shape of the gamma distribution of the times between them.
+Rate = Annotated[float, Field(gt=0)]
+Burstiness = Annotated[float, Field(gt=0)]
 
 
 class WorkloadName(StrEnum):
@@ -32,6 +44,8 @@ class PromptMix(Frozen):
     """Random prompts, as the generator's `random` dataset makes them; the same seed gives the same lengths and texts.
 
     `spread` is the generator's range ratio. `shared_prefix_tokens` come first in every prompt, beside `input_tokens`.
+    `burstiness` is that of the arrivals of an open loop: 1 is Poisson, below it requests come in bursts. A closed loop
+    has none.
     """
 
     name: WorkloadName
@@ -40,12 +54,19 @@ class PromptMix(Frozen):
     spread: Annotated[float, Field(ge=0, lt=1)]
     shared_prefix_tokens: NotNegative = 0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    burstiness: Burstiness | None = None
+
+    @property
+    def open_loop(self) -> bool:
+        """Requests arrive at a rate."""
+        return self.burstiness is not None
 
     def describe(self) -> str:
         """For people."""
         prefix = f"{self.shared_prefix_tokens} shared + " if self.shared_prefix_tokens else ""
         spread = f", ± {percent(self.spread)}" if self.spread else ""
-        return f"{self.name.value}: {prefix}{self.input_tokens} tokens in, {self.output_tokens} out{spread}"
+        loop = "" if self.burstiness is None else f"; open loop, {arrivals(self.burstiness)}"
+        return f"{self.name.value}: {prefix}{self.input_tokens} tokens in, {self.output_tokens} out{spread}{loop}"
 
 
 class EngineSetting(Frozen):
@@ -66,15 +87,27 @@ class EngineSetting(Frozen):
 
 
 class Point(Frozen):
-    """One measurement to make: so many clients, each sending its next request when the one before has ended."""
+    """One measurement to make: `concurrency` clients, or requests that arrive at `rate` per second."""
 
     endpoint: str
     model: str
     label: str
     workload: PromptMix
     setting: EngineSetting
-    concurrency: Positive
+    concurrency: Positive | None = None
+    rate: Rate | None = None
     requests: Positive
+
+    @model_validator(mode="after")
+    def _one_load(self) -> Self:
+        if (self.rate is not None) != self.workload.open_loop or (self.concurrency is None) != self.workload.open_loop:
+            raise ValueError("an open loop has a rate and its workload a burstiness, a closed loop a concurrency alone")
+        return self
+
+    @property
+    def load(self) -> float:
+        """Clients, or requests per second: what a sweep varies."""
+        return self.concurrency or self.rate or 0.0
 
     @property
     def key(self) -> str:
@@ -83,22 +116,32 @@ class Point(Frozen):
 
     def describe(self) -> str:
         """For people."""
-        return f"{self.workload.name.value} {self.setting.describe()} at {self.concurrency}"
+        return f"{self.workload.name.value} {self.setting.describe()} at {self.describe_load()}"
+
+    def describe_load(self) -> str:
+        """For people: `16` clients, or `4/s`."""
+        return load_text(self.load, open_loop=self.workload.open_loop)
 
 
 class Effort(Frozen):
     """How many requests a point has: `per_client` for each client, at least `least`, at most `most`.
 
-    Never fewer than there are clients, or not all of them would be there at once.
+    Never fewer than there are clients, or not all of them would be there at once. In an open loop, what arrives in
+    `seconds`.
     """
 
     per_client: Positive = 4
     least: Positive = 8
     most: Positive = 512
+    seconds: Rate = 60.0
 
     def requests(self, concurrency: int) -> int:
-        """Requests of a point."""
+        """Requests of a point with so many clients."""
         return max(concurrency, min(self.most, max(self.least, self.per_client * concurrency)))
+
+    def arrivals(self, rate: float) -> int:
+        """Requests of a point at this rate."""
+        return max(1, round(rate * self.seconds))
 
 
 class MeasuredEngine(Frozen):
@@ -130,39 +173,51 @@ def sweep(
     *,
     workloads: Sequence[PromptMix],
     settings: Sequence[EngineSetting],
-    concurrencies: Sequence[int],
+    concurrencies: Sequence[int] = (),
+    rates: Sequence[float] = (),
+    burstiness: float = 1.0,
     effort: Effort,
 ) -> tuple[Point, ...]:
-    """The points in the order they are measured.
+    """The points in the order they are measured: of each workload the closed loop, then the open one.
 
     Settings change innermost: what is to be compared is measured close together, so that a machine that gets slower
     on the way does not look like a strategy that is worse.
     """
+    closed = [{"concurrency": clients, "requests": effort.requests(clients)} for clients in concurrencies]
+    arriving = [{"rate": rate, "requests": effort.arrivals(rate)} for rate in rates]
     return tuple(
-        Point(
-            **target.model_dump(),
-            workload=workload,
-            setting=setting,
-            concurrency=concurrency,
-            requests=effort.requests(concurrency),
-        )
-        for workload in workloads
-        for concurrency in concurrencies
+        Point.model_validate({**target.model_dump(), "workload": workload, "setting": setting, **load})
+        for mix in workloads
+        for workload, loads in ((mix, closed), (mix.model_copy(update={"burstiness": burstiness}), arriving))
+        for load in loads
         for setting in settings
     )
 
 
-def time_left(done: Sequence[tuple[Count, float]], rest: Sequence[Count]) -> float | None:
-    """Seconds that the rest will take; None before the first. `done`: concurrency and seconds of each.
+def time_left(done: Sequence[tuple[Point, float]], rest: Sequence[Point]) -> float | None:
+    """Seconds that the rest will take; None before the first. `done`: seconds of each.
 
-    A point takes as long as those of its concurrency did, else as the nearest one.
+    A point takes as long as those of its loop and load did, else as the nearest one.
     """
     if not done:
         return None
 
-    def expected(concurrency: int) -> float:
-        nearest = min((abs(other - concurrency) for other, _ in done))
-        like = [seconds for other, seconds in done if abs(other - concurrency) == nearest]
+    def expected(point: Point) -> float:
+        def distance(other: Point) -> tuple[bool, float]:
+            return other.workload.open_loop != point.workload.open_loop, abs(other.load - point.load)
+
+        nearest = min(distance(other) for other, _ in done)
+        like = [seconds for other, seconds in done if distance(other) == nearest]
         return sum(like) / len(like)
 
-    return sum(expected(concurrency) for concurrency in rest)
+    return sum(map(expected, rest))
+
+
+def arrivals(burstiness: float) -> str:
+    """For people: how requests of an open loop arrive."""
+    return "Poisson arrivals" if burstiness == 1 else f"burstiness {burstiness:g}"
+
+
+def load_text(load: float, *, open_loop: bool) -> str:
+    """For people: `16` clients, or `4/s`."""
+    return f"{load:g}/s" if open_loop else f"{load:g}"

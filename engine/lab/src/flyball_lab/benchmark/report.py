@@ -14,11 +14,11 @@ from flyball_lab.benchmark.points import EngineSetting, PromptMix
 from flyball_lab.benchmark.series import series_of
 
 #: Version of the document.
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Line(BaseModel):
-    """A series, its knee (absent where fewer than two points have latencies) and its points by concurrency.
+    """A series, its knee (absent where fewer than two points have latencies) and its points by load.
 
     `gain`: output tokens/s of each point over those of the series' point with one client; empty without that point.
     """
@@ -39,7 +39,7 @@ class Report(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     generated_at: str
     knee_rule: str = RULE
     series: tuple[Line, ...]
@@ -81,5 +81,7 @@ def _gain(measurements: tuple[Measurement, ...]) -> dict[int, float]:
     if alone is None or not alone.output_tokens_per_second:
         return {}
     return {
-        one.point.concurrency: one.output_tokens_per_second / alone.output_tokens_per_second for one in measurements
+        one.point.concurrency: one.output_tokens_per_second / alone.output_tokens_per_second
+        for one in measurements
+        if one.point.concurrency is not None
     }

@@ -1,4 +1,4 @@
-"""Measurements that differ in concurrency alone, in order: what a line of the plot is. Pure."""
+"""Measurements that differ in load alone (clients, or request rate), in order: a line of the plot. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball_lab.benchmark.points import EngineSetting, PromptMix
 
 @dataclass(frozen=True)
 class Series:
-    """One setting of one endpoint under one workload, by rising concurrency.
+    """One setting of one endpoint under one workload, by rising load.
 
     `name` is for people, and unique in its workload.
     """
@@ -23,14 +23,9 @@ class Series:
     workload: PromptMix
     measurements: tuple[Measurement, ...]
 
-    def at(self, concurrency: int) -> Measurement | None:
-        """The measurement with so many clients."""
-        return next((one for one in self.measurements if one.point.concurrency == concurrency), None)
-
-    @property
-    def concurrencies(self) -> tuple[int, ...]:
-        """Those measured."""
-        return tuple(one.point.concurrency for one in self.measurements)
+    def at(self, load: float) -> Measurement | None:
+        """The measurement with so many clients, or at this rate."""
+        return next((one for one in self.measurements if one.point.load == load), None)
 
 
 Key = tuple[PromptMix, str, EngineSetting, str, str]
@@ -38,9 +33,9 @@ Key = tuple[PromptMix, str, EngineSetting, str, str]
 
 def series_of(measurements: Iterable[Measurement]) -> tuple[Series, ...]:
     """All series, in the order they were first measured. Of a point measured twice the later one counts."""
-    latest: dict[tuple[Key, int], Measurement] = {}
+    latest: dict[tuple[Key, float], Measurement] = {}
     for one in sorted(measurements, key=lambda measured: measured.measured_at):
-        latest[_key(one), one.point.concurrency] = one
+        latest[_key(one), one.point.load] = one
     groups: dict[Key, list[Measurement]] = defaultdict(list)
     for (key, _), one in latest.items():
         groups[key].append(one)
@@ -52,7 +47,7 @@ def series_of(measurements: Iterable[Measurement]) -> tuple[Series, ...]:
             label=key[1],
             setting=key[2],
             workload=key[0],
-            measurements=tuple(sorted(group, key=lambda one: one.point.concurrency)),
+            measurements=tuple(sorted(group, key=lambda one: one.point.load)),
         )
         for key, group in groups.items()
     )

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 from pydantic import BaseModel, Field, ValidationError
 
 from flyball_engine.figures import figure
+from flyball_lab.benchmark.arguments import arguments, warm_up
 from flyball_lab.benchmark.control import Switch
 from flyball_lab.benchmark.errors import EndpointError, GeneratorError
 from flyball_lab.benchmark.files import ResultsFile
-from flyball_lab.benchmark.load import Tick, arguments, warm_up
+from flyball_lab.benchmark.load import Tick
 from flyball_lab.benchmark.measurements import Measurement, measure
 from flyball_lab.benchmark.points import Point
 from flyball_lab.benchmark.requests import RequestRecord

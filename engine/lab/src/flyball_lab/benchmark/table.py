@@ -9,6 +9,7 @@ from typing import Final
 from flyball_engine.figures import figure, percent
 from flyball_lab.benchmark.advice import lines
 from flyball_lab.benchmark.measurements import Measurement
+from flyball_lab.benchmark.points import PromptMix
 from flyball_lab.benchmark.report import Line, Report
 
 ABSENT: Final = "-"
@@ -39,16 +40,20 @@ def _share(one: Measurement) -> str:
 
 def knee_mark(line: Line, one: Measurement) -> str:
     """Says of the point at the knee that it is, and of the last one that it may lie beyond."""
-    if line.knee is None or line.knee.concurrency != one.point.concurrency:
+    if line.knee is None or line.knee.load != one.point.load:
         return ""
     return "knee" if line.knee.passed else "not yet"
 
 
+CLIENTS: Final = Column("clients", "", lambda _, one: f"{one.point.load:g}")
+RATE: Final = Column("rate", "/s", lambda _, one: f"{one.point.load:g}")
+GAIN: Final = Column("gain", "× 1", lambda line, one: _cell(line.gain.get(one.point.concurrency or 0), 2))
 COLUMNS: Final = (
-    Column("clients", "", lambda _, one: str(one.point.concurrency)),
+    CLIENTS,
+    RATE,
     Column("output", "tokens/s", lambda _, one: _cell(one.output_tokens_per_second)),
     Column("total", "tokens/s", lambda _, one: _cell(one.total_tokens_per_second)),
-    Column("gain", "× 1", lambda line, one: _cell(line.gain.get(one.point.concurrency), 2)),
+    GAIN,
     Column("requests", "/s", lambda _, one: _cell(one.requests_per_second)),
     Column("TTFT p50", "ms", lambda _, one: _cell(milliseconds(one.ttft.p50))),
     Column("p99", "ms", lambda _, one: _cell(milliseconds(one.ttft.p99))),
@@ -63,6 +68,12 @@ COLUMNS: Final = (
 )
 
 
+def columns(workload: PromptMix) -> tuple[Column, ...]:
+    """The columns of a workload's table."""
+    others = (CLIENTS, GAIN) if workload.open_loop else (RATE,)
+    return tuple(column for column in COLUMNS if column not in others)
+
+
 def table(report: Report) -> str:
     """All of it: a table for each workload, the errors, the rule of the knee, the advice."""
     return "\n".join(_parts(report)) + "\n"
@@ -72,11 +83,11 @@ def _parts(report: Report) -> Iterator[str]:
     for workload in report.workloads:
         lines_of = report.of(workload)
         yield f"\n{workload.describe()}"
-        yield from _rows(lines_of)
+        yield from _rows(lines_of, columns(workload))
         for line in lines_of:
             for one in line.measurements:
                 yield from (
-                    f"  {line.name} at {one.point.concurrency}: {count} × {reason}"
+                    f"  {line.name} at {one.point.describe_load()}: {count} × {reason}"
                     for reason, count in one.errors.items()
                 )
     yield f"\n{report.knee_rule}"
@@ -85,14 +96,14 @@ def _parts(report: Report) -> Iterator[str]:
         yield from lines(report.advice)
 
 
-def _rows(series: Sequence[Line]) -> Iterator[str]:
-    heads = [["", *(column.head for column in COLUMNS)], ["", *(column.unit for column in COLUMNS)]]
+def _rows(series: Sequence[Line], shown: Sequence[Column]) -> Iterator[str]:
+    heads = [["", *(column.head for column in shown)], ["", *(column.unit for column in shown)]]
     body = [
-        [line.name if first else "", *(column.cell(line, one) for column in COLUMNS)]
+        [line.name if first else "", *(column.cell(line, one) for column in shown)]
         for line in series
         for first, one in ((index == 0, one) for index, one in enumerate(line.measurements))
     ]
-    widths = [max(len(row[index]) for row in [*heads, *body]) for index in range(len(COLUMNS) + 1)]
+    widths = [max(len(row[index]) for row in [*heads, *body]) for index in range(len(shown) + 1)]
     for row in [*heads, *body]:
         cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
         yield "  ".join([row[0].ljust(widths[0]), *cells]).rstrip()

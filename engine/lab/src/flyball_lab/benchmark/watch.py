@@ -51,7 +51,7 @@ class ProgressLines:
     def __init__(self, out: TextIO, points: Sequence[Point]) -> None:
         self._out = out
         self._points = list(points)
-        self._done: list[tuple[int, float]] = []
+        self._done: list[tuple[Point, float]] = []
         self._began = time.monotonic()
         self._said = self._began
         self._terminal = out.isatty()
@@ -83,12 +83,12 @@ class ProgressLines:
     def end(self, result: str) -> None:
         """The point is measured."""
         self.say(self._line(result))
-        self._done.append((self._points[len(self._done)].concurrency, time.monotonic() - self._began))
+        self._done.append((self._points[len(self._done)], time.monotonic() - self._began))
 
     def _line(self, state: str) -> str:
         number = len(self._done)
         point = self._points[number]
-        left = time_left(self._done, [one.concurrency for one in self._points[number:]])
+        left = time_left(self._done, self._points[number:])
         spent = time.monotonic() - self._began
         rest = "" if left is None else f", {format_duration(max(0.0, left - spent), digits=3)} left"
         return f"[{number + 1}/{len(self._points)}] {point.describe()}: {state}{rest}"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 from typing import Any, Self
 
+from flyball_lab.benchmark.arguments import arguments
 from flyball_lab.benchmark.load import GENERATOR
+from flyball_lab.benchmark.points import EngineSetting, Point, PromptMix, WorkloadName
 from flyball_lab.demo.errors import DemoError, WaitError
 from flyball_lab.demo.kube import kubectl
 from flyball_lab.demo.phases import DemoRun, Stream
@@ -71,28 +74,28 @@ def manifests(*, namespace: str, image: str, cpu: str) -> list[dict[str, Any]]:
     ]
 
 
-def arguments(stream: Stream, *, run: DemoRun, url: str, model: str, tokenizer: str) -> list[str]:
-    """Arguments of `vllm bench serve` for one stream of a run."""
-    lengths = {"input": stream.spread, "output": 0.0}
-    return [
-        "--backend=openai",
-        f"--base-url={url}",
-        "--endpoint=/v1/completions",
-        f"--model={model}",
-        f"--tokenizer={tokenizer}",
-        "--dataset-name=random",
-        f"--random-input-len={stream.prompt_tokens}",
-        f"--random-output-len={stream.output_tokens}",
-        f"--random-range-ratio={json.dumps(lengths)}",
-        f"--request-rate={stream.rate}",
-        f"--burstiness={stream.burstiness}",
-        f"--num-prompts={stream.count(run.seconds)}",
-        f"--seed={run.seed}",
-        *([f"--max-concurrency={stream.at_a_time}"] if stream.at_a_time else []),
-        "--temperature=0",
-        "--save-detailed",
-        "--disable-tqdm",
-    ]
+def point_of(stream: Stream, *, run: DemoRun, url: str, model: str) -> Point:
+    """What one stream of a run is to `flyball-bench`: an open loop, or a closed one at an infinite rate."""
+    bounded = not math.isinf(stream.rate)
+    mix = PromptMix(
+        name=WorkloadName.MIXED if stream.spread else WorkloadName.UNIFORM,
+        input_tokens=stream.prompt_tokens,
+        output_tokens=stream.output_tokens,
+        spread=stream.spread,
+        seed=run.seed,
+        burstiness=stream.burstiness if bounded else None,
+    )
+    requests = stream.count(run.seconds)
+    return Point(
+        endpoint=url,
+        model=model,
+        label=stream.name,
+        workload=mix,
+        setting=EngineSetting(),
+        concurrency=None if bounded else stream.at_a_time or requests,
+        rate=stream.rate if bounded else None,
+        requests=requests,
+    )
 
 
 class LoadPod:
@@ -130,7 +133,9 @@ class LoadPod:
     async def prepare(self, run: DemoRun, *, url: str, model: str, tokenizer: str) -> None:
         """Have the prompts of a run made."""
         streams = {
-            stream.name: arguments(stream, run=run, url=url, model=model, tokenizer=tokenizer)
+            stream.name: arguments(
+                point_of(stream, run=run, url=url, model=model), tokenizer=tokenizer, fixed_answers=True
+            )
             for stream in run.phase.streams
         }
         await self.order({"prepare": run.name, "streams": streams})

@@ -103,12 +103,15 @@ class Span:
     end: float
 
 
-def by_clients(title: str, unit: str, lines: Sequence[Line], *, logarithmic: bool = False) -> str:
-    """Lines over the number of clients, by powers of two. The vertical axis begins at zero, or is logarithmic."""
-    label = f"{title} against concurrency"
+def by_load(title: str, unit: str, lines: Sequence[Line], *, load: str, logarithmic: bool = False) -> str:
+    """Lines over the load, by powers of two; `load` says what that is.
+
+    The vertical axis begins at zero, or is logarithmic.
+    """
+    label = f"{title} against {load}"
     lines = [line for line in lines if line.points]
     with _figure(title, 56) as (figure, axes):
-        axes.set(xlabel="requests at once (clients)", ylabel=_plain(unit))
+        axes.set(xlabel=load, ylabel=_plain(unit))
         if not lines:
             return _nothing_measured(figure, axes, label)
         for line in lines:

@@ -1,4 +1,4 @@
-"""Closed-loop clients over HTTP, with the options and results of vLLM's module of this name."""
+"""Clients over HTTP, of a closed or an open loop, with the options and results of vLLM's module of this name."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def add_cli_args(parser: argparse.ArgumentParser) -> None:
     for name in ("input-len", "output-len", "prefix-len"):
         parser.add_argument(f"--random-{name}", type=int, required=True)
     parser.add_argument("--random-range-ratio", type=float, required=True)
-    for name in ("num-prompts", "max-concurrency", "seed", "ready-check-timeout-sec"):
+    for name in ("num-prompts", "seed", "ready-check-timeout-sec"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--max-concurrency", type=int)
+    parser.add_argument("--request-rate", type=float, default=float("inf"))
+    parser.add_argument("--burstiness", type=float, default=1.0)
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--extra-body", type=json.loads, default={})
     for name in ("ignore-eos", "save-detailed", "disable-tqdm"):
@@ -58,10 +61,17 @@ async def main_async(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def benchmark(*, input_requests: list[SampleRequest], options: argparse.Namespace) -> dict[str, Any]:
-    turn = asyncio.Semaphore(options.max_concurrency)
+    turn = asyncio.Semaphore(options.max_concurrency or len(input_requests))
+    draw = random.Random(options.seed)
+    sent = []
     async with httpx.AsyncClient(base_url=options.base_url, timeout=60, trust_env=False, verify=False) as http:
         began = time.perf_counter()
-        outcomes = await asyncio.gather(*(_ask(http, one, options, turn) for one in input_requests))
+        for one in input_requests:
+            sent.append(asyncio.create_task(_ask(http, one, options, turn)))
+            if options.request_rate < float("inf"):
+                scale = 1 / (options.request_rate * options.burstiness)
+                await asyncio.sleep(draw.gammavariate(options.burstiness, scale))
+        outcomes = await asyncio.gather(*sent)
         duration = time.perf_counter() - began
     return {
         "duration": duration,
