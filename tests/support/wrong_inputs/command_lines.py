@@ -215,7 +215,7 @@ EXERCISE: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("run --url http://x --seed 1.5", ("--seed", "whole numbers from 0 to 4294967295")),
     ("run --url http://x --timeout 0", ("--timeout", "numbers from 1 to 86400")),
     ("run --url http://x --tokenizer /nowhere", ("--tokenizer", "'/nowhere' is no folder", "or a name on the Hub")),
-    ("report", ("required: FILE",)),
+    ("report", ("required: [LABEL=]FILE",)),
     (
         "report /nowhere.jsonl",
         ("/nowhere.jsonl: No such file or directory", "accepted: a results.jsonl, or its folder"),

@@ -2,9 +2,9 @@
 
 The rules:
 
-- **Lengths** (uniform, mixed): settings are compared at the largest load that two or more were measured at. More
-  than `ALIKE` apart in output tokens/s, the faster is advised; else the one whose first tokens come sooner (99th
-  percentile).
+- **Lengths** (uniform, mixed, another generator's): settings are compared at the largest load that two or more were
+  measured at. More than `ALIKE` apart in output tokens/s, the faster is advised; else the one whose first tokens come
+  sooner (99th percentile).
 - **Real time**: of the points at the knees, the one with the largest power; beyond it answers get slower faster than
   they get more.
 - **Bulk**: the largest output throughput of all points; of those within `ALIKE` the one with the fewest clients. Not of
@@ -24,7 +24,7 @@ from flyball_engine.figures import format_duration, percent
 from flyball_engine.knobs import Frozen
 from flyball_lab.benchmark.knee import knee, power
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import PromptMix, WorkloadName
+from flyball_lab.benchmark.points import PromptMix, Workload, WorkloadName
 from flyball_lab.benchmark.series import Series
 
 #: Throughputs this close are the same: what repeated runs of one point differ by.
@@ -36,8 +36,12 @@ class AdviceTopic(StrEnum):
 
     UNIFORM = "uniform lengths"
     MIXED = "mixed lengths"
+    OTHER = "lengths of another load generator"
     REAL_TIME = "real time"
     BULK = "bulk"
+
+
+_LENGTHS: Final = {WorkloadName.UNIFORM: AdviceTopic.UNIFORM, WorkloadName.MIXED: AdviceTopic.MIXED}
 
 
 class Advice(Frozen):
@@ -51,7 +55,7 @@ class Advice(Frozen):
 
 def advise(series: Sequence[Series]) -> tuple[Advice, ...]:
     """All that the points allow to say."""
-    by_workload: dict[PromptMix, list[Series]] = defaultdict(list)
+    by_workload: dict[Workload, list[Series]] = defaultdict(list)
     for one in series:
         by_workload[one.workload].append(one)
     return tuple(
@@ -62,7 +66,7 @@ def advise(series: Sequence[Series]) -> tuple[Advice, ...]:
     )
 
 
-def _lengths(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
+def _lengths(workload: Workload, group: Sequence[Series]) -> Advice | None:
     shared = _largest_shared(group)
     if shared is None:
         return None
@@ -84,7 +88,7 @@ def _lengths(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
         gain = percent(least) if round(least, 2) == round(most, 2) else f"{percent(least)} to {percent(most)}"
         text += f"; {gain} more tokens/s than {', '.join(other for other, _ in rest)}"
     return Advice(
-        work=AdviceTopic.UNIFORM if workload.name is WorkloadName.UNIFORM else AdviceTopic.MIXED,
+        work=_LENGTHS[workload.name] if isinstance(workload, PromptMix) else AdviceTopic.OTHER,
         workload=workload.describe(),
         text=text,
         figures=tuple(
@@ -94,7 +98,7 @@ def _lengths(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     )
 
 
-def _real_time(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
+def _real_time(workload: Workload, group: Sequence[Series]) -> Advice | None:
     knees = [
         (value, one, point)
         for one in group
@@ -126,7 +130,7 @@ def _real_time(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
     return Advice(work=AdviceTopic.REAL_TIME, workload=workload.describe(), text=text, figures=tuple(figures))
 
 
-def _bulk(workload: PromptMix, group: Sequence[Series]) -> Advice | None:
+def _bulk(workload: Workload, group: Sequence[Series]) -> Advice | None:
     points = [(one.name, point) for one in group for point in one.measurements if _sound(point)]
     if not points:
         return None

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from flyball_lab.benchmark.errors import FileError, why
 from flyball_lab.benchmark.measurements import FORMAT, Measurement
+from flyball_lab.benchmark.other_tools import ACCEPTED as OTHERS
+from flyball_lab.benchmark.other_tools import measurements_of
 from flyball_lab.benchmark.report import Report
 from flyball_lab.benchmark.writing import write_all
 
@@ -19,18 +22,45 @@ RESULTS: Final = "results.jsonl"
 REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 GENERATOR_LOG: Final = "generator.log"
-#: A point is some 2 KB; a file beyond this holds something else.
+#: A point is some 2 KB; guidellm's file has every request's texts, unless it is told otherwise.
 MOST_BYTES: Final = 64 * 2**20
 
 
 def read(path: Path) -> list[Measurement]:
     """The points of a file; raises FileError naming the line. A last line that was cut off counts as not measured."""
+    return _ours(path, _content(path))
+
+
+def read_any(path: Path) -> list[Measurement]:
+    """The points of a file, ours or another load generator's; raises FileError naming the line or field."""
+    content = _content(path)
+    try:
+        document = from_json(content)
+    except ValueError:  # several lines of ours are no document
+        return _ours(path, content)
+    if not isinstance(document, dict) or {"point", "knee_rule"} & document.keys():
+        return _ours(path, content)
+    try:
+        found = measurements_of(document)
+    except ValidationError as error:
+        raise FileError(f"{path}: {_first(error)}; accepted: {OTHERS}") from error
+    if found is None:
+        raise FileError(f"{path} has no known results; accepted: a {RESULTS}, its folder, {OTHERS}")
+    return found
+
+
+def _content(path: Path) -> bytes:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise FileError(f"{path}: larger than any file of results ({MOST_BYTES // 2**20} MB)")
-        content = path.read_bytes()
+            raise FileError(
+                f"{path}: larger than {MOST_BYTES // 2**20} MB; accepted: a smaller file (guidellm: sample_size=0)"
+            )
+        return path.read_bytes()
     except OSError as error:
         raise FileError(f"{path}: {why(error)}; accepted: a {RESULTS}, or its folder") from error
+
+
+def _ours(path: Path, content: bytes) -> list[Measurement]:
     if _is_report(content):
         raise FileError(f"{path} is a report; accepted: the {RESULTS} that it was made of, or its folder")
     try:
@@ -49,12 +79,14 @@ def _measurement(path: Path, number: int, line: str) -> Measurement:
     try:
         return Measurement.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "line"
         raise FileError(
-            f"{path}, line {number}: {field}: {first['msg']}; "
-            f"accepted: points as flyball-bench writes them, version {FORMAT}"
+            f"{path}, line {number}: {_first(error)}; accepted: points as flyball-bench writes them, version {FORMAT}"
         ) from error
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'all of it'}: {first['msg']}"
 
 
 class ResultsFile:

@@ -17,7 +17,7 @@ from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.benchmark.control import ControlPort, Switch, check_strategies
 from flyball_lab.benchmark.endpoint import Endpoint, Served
 from flyball_lab.benchmark.errors import BenchError, ControlError, FileError, OptionError
-from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, ResultsFile, read
+from flyball_lab.benchmark.files import GENERATOR_LOG, PAGE, RESULTS, ResultsFile, read_any
 from flyball_lab.benchmark.interrupts import SIGNALS, Interrupts, TerminatedError
 from flyball_lab.benchmark.load import GeneratorProcess
 from flyball_lab.benchmark.measurements import Measurement
@@ -62,8 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    files = [path / RESULTS if path.is_dir() else path for path in options.files]
-    return _tell([one for path in files for one in read(path)], options.out)
+    found: list[Measurement] = []
+    for label, path in options.files:
+        points = read_any(path / RESULTS if path.is_dir() else path)
+        found += points if label is None else [one.labelled(label) for one in points]
+    return _tell(found, options.out)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from flyball_engine.knobs import Frozen
-from flyball_lab.benchmark.points import Point
+from flyball_lab.benchmark.points import MeasuredPoint, Point
 from flyball_lab.benchmark.requests import Percentiles, RequestRecord
 
 #: Version of a measurement as it is written; a file of another version is refused.
@@ -57,13 +57,13 @@ class Measurement(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = FORMAT
-    point: Point
+    point: Point | MeasuredPoint
     measured_at: str
     engine: str
     seconds: Annotated[float, Field(gt=0)]
     completed: int
     failed: int
-    truncated: int
+    truncated: int | None
     errors: dict[str, int]
     requests_per_second: float
     output_tokens_per_second: float
@@ -73,6 +73,10 @@ class Measurement(BaseModel):
     e2e: Percentiles
     utilisation: Utilisation | None = None
     tokens_per_draft: float | None = None
+
+    def labelled(self, label: str) -> Self:
+        """The same with another label."""
+        return self.model_copy(update={"point": self.point.model_copy(update={"label": label})})
 
 
 def measure(

@@ -60,7 +60,14 @@ def parser(*, run: Callable[..., int], report: Callable[..., int]) -> argparse.A
     reporting = commands.add_parser(
         "report", help="merge the results of several runs into one table and page; labels tell them apart"
     )
-    reporting.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a results.jsonl, or its folder")
+    reporting.add_argument(
+        "files",
+        nargs="+",
+        type=labelled,
+        metavar="[LABEL=]FILE",
+        help="a results.jsonl, or its folder; guidellm's benchmarks.json; aiperf's profile_export_aiperf.json. LABEL "
+        "is what its points are called in place of their own",
+    )
     reporting.add_argument("--out", type=Path, metavar="DIR", help="write report.json and report.html there, too")
     reporting.set_defaults(command=report)
     return top
@@ -248,6 +255,12 @@ def url(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise argparse.ArgumentTypeError(f"{text!r} is no address; accepted: such as http://127.0.0.1:8000")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def labelled(text: str) -> tuple[str | None, Path]:
+    """A path, or a label and a path."""
+    label, equals, path = text.partition("=")
+    return (None, Path(text)) if not equals or Path(text).exists() else (label, Path(path))
 
 
 def tokenizer(text: str) -> str:

@@ -69,6 +69,26 @@ class PromptMix(Frozen):
         return f"{self.name.value}: {prefix}{self.input_tokens} tokens in, {self.output_tokens} out{spread}{loop}"
 
 
+class OtherWorkload(Frozen):
+    """What another load generator sent; `data` as its configuration says. `arrivals` of an open loop, else empty."""
+
+    tool: str
+    data: str
+    arrivals: str
+
+    @property
+    def open_loop(self) -> bool:
+        """Requests arrive at a rate."""
+        return bool(self.arrivals)
+
+    def describe(self) -> str:
+        """For people."""
+        return f"{self.tool}: {self.data}" + (f"; open loop, {self.arrivals}" if self.arrivals else "")
+
+
+Workload = PromptMix | OtherWorkload
+
+
 class EngineSetting(Frozen):
     """What the engine is told before a point; all absent leaves it as it is.
 
@@ -86,13 +106,13 @@ class EngineSetting(Frozen):
         return f"{name}, batch {self.batch_size}" if self.batch_size else name
 
 
-class Point(Frozen):
-    """One measurement to make: `concurrency` clients, or requests that arrive at `rate` per second."""
+class MeasuredPoint(Frozen):
+    """A load on an endpoint: `concurrency` clients, or requests that arrive at `rate` per second."""
 
     endpoint: str
     model: str
     label: str
-    workload: PromptMix
+    workload: Workload
     setting: EngineSetting
     concurrency: Positive | None = None
     rate: Rate | None = None
@@ -114,13 +134,19 @@ class Point(Frozen):
         """Identity of everything that is set; a measured point of the same key is not measured again."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
-    def describe(self) -> str:
-        """For people."""
-        return f"{self.workload.name.value} {self.setting.describe()} at {self.describe_load()}"
-
     def describe_load(self) -> str:
         """For people: `16` clients, or `4/s`."""
         return load_text(self.load, open_loop=self.workload.open_loop)
+
+
+class Point(MeasuredPoint):
+    """A measurement to make."""
+
+    workload: PromptMix
+
+    def describe(self) -> str:
+        """For people."""
+        return f"{self.workload.name.value} {self.setting.describe()} at {self.describe_load()}"
 
 
 class Effort(Frozen):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from flyball_lab.benchmark.advice import Advice, advise
 from flyball_lab.benchmark.knee import RULE, Knee, knee
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import EngineSetting, PromptMix
+from flyball_lab.benchmark.points import EngineSetting, Workload
 from flyball_lab.benchmark.series import series_of
 
 #: Version of the document.
@@ -28,7 +28,7 @@ class Line(BaseModel):
     name: str
     label: str
     setting: EngineSetting
-    workload: PromptMix
+    workload: Workload
     knee: Knee | None
     gain: dict[int, float]
     measurements: tuple[Measurement, ...]
@@ -46,11 +46,11 @@ class Report(BaseModel):
     advice: tuple[Advice, ...]
 
     @property
-    def workloads(self) -> tuple[PromptMix, ...]:
+    def workloads(self) -> tuple[Workload, ...]:
         """Each once, in order."""
         return tuple(dict.fromkeys(line.workload for line in self.series))
 
-    def of(self, workload: PromptMix) -> tuple[Line, ...]:
+    def of(self, workload: Workload) -> tuple[Line, ...]:
         """The series of a workload."""
         return tuple(line for line in self.series if line.workload == workload)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import EngineSetting, PromptMix
+from flyball_lab.benchmark.points import EngineSetting, Workload
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Series:
     name: str
     label: str
     setting: EngineSetting
-    workload: PromptMix
+    workload: Workload
     measurements: tuple[Measurement, ...]
 
     def at(self, load: float) -> Measurement | None:
@@ -28,7 +28,7 @@ class Series:
         return next((one for one in self.measurements if one.point.load == load), None)
 
 
-Key = tuple[PromptMix, str, EngineSetting, str, str]
+Key = tuple[Workload, str, EngineSetting, str, str]
 
 
 def series_of(measurements: Iterable[Measurement]) -> tuple[Series, ...]:

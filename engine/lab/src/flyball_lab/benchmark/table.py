@@ -9,7 +9,7 @@ from typing import Final
 from flyball_engine.figures import figure, percent
 from flyball_lab.benchmark.advice import lines
 from flyball_lab.benchmark.measurements import Measurement
-from flyball_lab.benchmark.points import PromptMix
+from flyball_lab.benchmark.points import Workload
 from flyball_lab.benchmark.report import Line, Report
 
 ABSENT: Final = "-"
@@ -68,7 +68,7 @@ COLUMNS: Final = (
 )
 
 
-def columns(workload: PromptMix) -> tuple[Column, ...]:
+def columns(workload: Workload) -> tuple[Column, ...]:
     """The columns of a workload's table."""
     others = (CLIENTS, GAIN) if workload.open_loop else (RATE,)
     return tuple(column for column in COLUMNS if column not in others)
