@@ -7,8 +7,7 @@ import json
 import pytest
 
 from flyball_engine.contract import Generation, ReadBack, ShedKnob
-from flyball_operator.engines.client import _read_back
-from flyball_operator.engines.errors import BadAnswerError
+from flyball_lab.control_port import ForeignAnswerError, read_back_of
 from flyball_operator.tuning.actuate.generation_bounds import (
     LARGEST_EPOCH,
     LARGEST_GENERATION,
@@ -81,12 +80,12 @@ def test_a_number_beyond_the_contracts_is_no_answer(field: str) -> None:
     answer = ReadBack(
         service="s1", plugin_version="1", engine_version="1", governed=True, accepted=None, cores=()
     ).model_dump(mode="json") | {"accepted": accepted}
-    with pytest.raises(BadAnswerError, match=f"accepted.{field}"):
-        _read_back(json.dumps(answer).encode())
+    with pytest.raises(ForeignAnswerError, match=f"accepted.{field}"):
+        read_back_of(json.dumps(answer).encode())
 
 
 def test_knobs_of_a_later_plugin_are_passed_over() -> None:
     answer = ReadBack(
         service="s1", plugin_version="9", engine_version="1", governed=True, accepted=None, cores=()
     ).model_dump(mode="json") | {"unsupported": {"of.later": "not here", "shed.waiting": "nor this"}}
-    assert _read_back(json.dumps(answer).encode()).unsupported == {ShedKnob.WAITING: "nor this"}
+    assert read_back_of(json.dumps(answer).encode()).unsupported == {ShedKnob.WAITING: "nor this"}

@@ -1,31 +1,23 @@
 """Talks to the control port of engine pods: writes setpoints, reads back what is applied.
 
 A write is acknowledged when the step in flight has ended, so it may take seconds. When it is not known to have landed,
-the pod is read back before anything is written again. Answers come from pods and are untrusted: bounded in size, parsed
-by the contract.
+the pod is read back before anything is written again. Answers come from pods and are untrusted: bounded in size, and
+read by `flyball_lab.control_port`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
-from pydantic import ValidationError
 from yarl import URL
 
-from flyball_engine.contract import (
-    CONTROL_PORT,
-    SETPOINT_PATH,
-    ErrorBody,
-    Generation,
-    ReadBack,
-    Refusal,
-    Setpoint,
-)
-from flyball_engine.signing import Signer, body_of
+from flyball_engine.contract import CONTROL_PORT, SETPOINT_PATH, Generation, ReadBack, Refusal, Setpoint
+from flyball_engine.signing import Signer
+from flyball_lab.control_port import ForeignAnswerError, answer_of, signed, unconfirmed
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
@@ -95,10 +87,7 @@ class EngineClient:
 
     async def read(self, address: Address) -> ReadBack:
         """What an engine applies. Raises an `EngineError`."""
-        status, body = await self._request("GET", address, body=None, seconds=READ_SECONDS)
-        if status != 200:
-            raise _refusal(status, body)
-        return _read_back(body)
+        return _told(*await self._request("GET", address, seconds=READ_SECONDS))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         """Write a setpoint and return once every core confirmed it. Raises an `EngineError`."""
@@ -107,8 +96,8 @@ class EngineClient:
         except (UnknownError, UnreachableError):
             read_back = await self.read(address)
         wanted = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
-        if not read_back.confirmed(wanted):
-            raise UnknownError(f"{address.ip}: {_unconfirmed(read_back, wanted)}")
+        if (problem := unconfirmed(read_back, wanted)) is not None:
+            raise UnknownError(f"{address.ip}: {problem}")
         return read_back
 
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
@@ -123,19 +112,18 @@ class EngineClient:
     async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
-        body = body_of(setpoint)
-        status, answer = await self._request("PUT", address, body=body, service=setpoint.service, seconds=WRITE_SECONDS)
-        if status != 200:
-            raise _refusal(status, answer)
-        return _read_back(answer)
+        body, headers = signed(setpoint, self._signer, now=self._wall())
+        return _told(*await self._request("PUT", address, body=body, headers=headers, seconds=WRITE_SECONDS))
 
     async def _request(
-        self, method: str, address: Address, *, body: bytes | None, seconds: float, service: str = ""
+        self,
+        method: str,
+        address: Address,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        seconds: float,
     ) -> tuple[int, bytes]:
-        headers = {}
-        if body is not None:
-            token = self._signer.token(body, service=service, now=self._wall())
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         try:
             async with self._session.request(
@@ -156,32 +144,14 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _unconfirmed(read_back: ReadBack, wanted: Generation) -> str:
-    """Which cores are behind, in words."""
-    if not read_back.cores:
-        return "no engine core answers, so none has confirmed the setpoint"
-    late = sorted({*read_back.unknown, *(core.engine for core in read_back.cores if core.applied != wanted)})
-    which = f"engine core {late[0]} has" if len(late) == 1 else f"engine cores {', '.join(map(str, late))} have"
-    return f"{which} not confirmed the setpoint"
-
-
-def _read_back(body: bytes) -> ReadBack:
+def _told(status: int, body: bytes) -> ReadBack:
+    """The read-back of an answer. Raises an `EngineError`."""
     try:
-        return ReadBack.model_validate_json(body, extra="ignore")
-    except ValidationError as error:
-        raise BadAnswerError(f"no read-back: {error.error_count()} fields are wrong, first: {_first(error)}") from error
-
-
-def _refusal(status: int, body: bytes) -> EngineError:
-    try:
-        refused = ErrorBody.model_validate_json(body, extra="ignore")
-    except ValidationError:
-        return BadAnswerError(f"HTTP {status} without a reason of the contract")
-    if refused.error is Refusal.UNKNOWN:
-        return UnknownError(refused.message)
-    return SetpointRefusedError(refused.error, refused.message, refused.applied)
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
+        answer = answer_of(status, body)
+    except ForeignAnswerError as error:
+        raise BadAnswerError(str(error)) from error
+    if isinstance(answer, ReadBack):
+        return answer
+    if answer.error is Refusal.UNKNOWN:
+        raise UnknownError(answer.message)
+    raise SetpointRefusedError(answer.error, answer.message, answer.applied)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pydantic import ValidationError
-
-from flyball_engine.contract import SETPOINT_PATH, Batching, ErrorBody, Generation, ReadBack, Setpoint, StrategyType
+from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, ReadBack, Setpoint, StrategyType
 from flyball_engine.knobs import Bucketed, Continuous, Dynamic, Static, Strategy
-from flyball_engine.signing import Signer, body_of
+from flyball_engine.signing import Signer
 from flyball_lab.benchmark.errors import ControlError, OptionError
 from flyball_lab.benchmark.measurements import EngineSample
 from flyball_lab.benchmark.points import EngineSetting
 from flyball_lab.benchmark.web import NoAnswerError, ask
+from flyball_lab.control_port import ForeignAnswerError, answer_of, signed, unconfirmed
 
 READ_SECONDS: Final = 5.0
 #: A write waits for the step in flight; the port itself gives up after 30 s.
@@ -35,23 +34,22 @@ class ControlPort:
     def read(self, *, seconds: float = READ_SECONDS) -> ReadBack:
         """What the engine applies. Raises ControlError."""
         try:
-            status, body = ask(f"{self.url}{SETPOINT_PATH}", seconds=seconds)
-            return _read_back(self.url, status, body)
+            return self._told(*ask(f"{self.url}{SETPOINT_PATH}", seconds=seconds))
         except NoAnswerError as error:
             raise ControlError(f"--control: {self.url} does not answer: {error}") from error
 
     def write(self, setpoint: Setpoint, signer: Signer) -> ReadBack:
         """Apply a setpoint in every core. Raises ControlError."""
-        body = body_of(setpoint)
-        token = signer.token(body, service=setpoint.service, now=time.time())
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        body, headers = signed(setpoint, signer, now=time.time())
         try:
-            status, answer = ask(
-                f"{self.url}{SETPOINT_PATH}", method="PUT", body=body, headers=headers, seconds=WRITE_SECONDS
-            )
+            answer = ask(f"{self.url}{SETPOINT_PATH}", method="PUT", body=body, headers=headers, seconds=WRITE_SECONDS)
         except NoAnswerError as error:
             raise ControlError(f"--control: {self.url} does not answer a setpoint: {error}") from error
-        return _read_back(self.url, status, answer)
+        read_back = self._told(*answer)
+        wanted = Generation(epoch=setpoint.epoch, generation=setpoint.generation)
+        if (problem := unconfirmed(read_back, wanted)) is not None:
+            raise ControlError(f"--control: {self.url}: {problem}")
+        return read_back
 
     def sample(self) -> EngineSample | None:
         """What all cores do now; None if it cannot be read."""
@@ -67,6 +65,15 @@ class ControlPort:
             waiting=sum(core.waiting for core in read_back.cores),
             slots=None if None in slots else sum(slot or 0 for slot in slots),
         )
+
+    def _told(self, status: int, body: bytes) -> ReadBack:
+        try:
+            answer = answer_of(status, body)
+        except ForeignAnswerError as error:
+            raise ControlError(f"--control: {self.url} is no control port of Flyball's: {error}") from error
+        if isinstance(answer, ReadBack):
+            return answer
+        raise ControlError(f"--control: {self.url} refuses the setpoint ({answer.error.value}): {answer.message}")
 
 
 class Switch:
@@ -164,13 +171,3 @@ def check_strategies(read_back: ReadBack, strategies: tuple[StrategyType, ...]) 
     for strategy in strategies:
         if strategy in refused:
             raise OptionError("--strategies", f"this engine has no {strategy.value}: {refused[strategy]}", accepted)
-
-
-def _read_back(url: str, status: int, body: bytes) -> ReadBack:
-    try:
-        if status == 200:
-            return ReadBack.model_validate_json(body)
-        refused = ErrorBody.model_validate_json(body)
-    except ValidationError as error:
-        raise ControlError(f"--control: {url} is no control port of Flyball's (HTTP {status})") from error
-    raise ControlError(f"--control: {url} refuses the setpoint ({refused.error.value}): {refused.message}")

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH, SETPOINT_PATH, CoreState, Limits, MetricName, ReadBack
+from flyball_lab.control_port import ForeignAnswerError, read_back_of
 from flyball_lab.demo.errors import DemoError, GoneError, KubeRequestError, WaitError
 from flyball_lab.demo.kube import ApiReader
 from flyball_operator.api.names import API_VERSION, CONTAINER_ENGINE, KIND, LABEL_SERVICE, PLURAL
@@ -178,9 +179,9 @@ class Watcher:
     async def _engine(self, pod: Pod) -> DemoSnapshot:
         proxy = f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}:{CONTROL_PORT}/proxy"
         try:
-            read_back = ReadBack.model_validate_json(await self._reader.text(proxy + SETPOINT_PATH))
+            read_back = read_back_of(await self._reader.text(proxy + SETPOINT_PATH))
             return DemoSnapshot(engine=read_back, counters=counters_of(await self._reader.text(proxy + METRICS_PATH)))
-        except (KubeRequestError, ValidationError):
+        except (KubeRequestError, ForeignAnswerError):
             return DemoSnapshot()
 
     def _keep_decisions(self, service: InferenceService) -> None:

@@ -1,0 +1,56 @@
+"""The control port's protocol, for its clients: what is sent, and what an answer says. Pure.
+
+The operator, `flyball-bench` and the demo reach the port in ways of their own. Answers come from pods and are
+untrusted. Fields that only a newer plugin knows are passed over.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from flyball_engine.contract import ErrorBody, Generation, ReadBack, Setpoint
+from flyball_engine.signing import Signer, body_of
+
+
+class ForeignAnswerError(Exception):
+    """What answered does not speak the contract."""
+
+
+def signed(setpoint: Setpoint, signer: Signer, *, now: float) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of a write, at `now` in Unix seconds."""
+    body = body_of(setpoint)
+    token = signer.token(body, service=setpoint.service, now=now)
+    return body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+
+def answer_of(status: int, body: bytes) -> ReadBack | ErrorBody:
+    """A read-back, or the refusal. Raises ForeignAnswerError."""
+    if status == 200:
+        return read_back_of(body)
+    try:
+        return ErrorBody.model_validate_json(body, extra="ignore")
+    except ValidationError as error:
+        raise ForeignAnswerError(f"HTTP {status} without a reason of the contract") from error
+
+
+def read_back_of(body: bytes | str) -> ReadBack:
+    """A read-back. Raises ForeignAnswerError."""
+    try:
+        return ReadBack.model_validate_json(body, extra="ignore")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ForeignAnswerError(
+            f"no read-back: {error.error_count()} fields are wrong, first: {field}: {first['msg']}"
+        ) from error
+
+
+def unconfirmed(read_back: ReadBack, wanted: Generation) -> str | None:
+    """Which cores do not apply exactly this generation, in words; None if all do."""
+    if read_back.confirmed(wanted):
+        return None
+    if not read_back.cores:
+        return "no engine core answers, so none has confirmed the setpoint"
+    late = sorted({*read_back.unknown, *(core.engine for core in read_back.cores if core.applied != wanted)})
+    which = f"engine core {late[0]} has" if len(late) == 1 else f"engine cores {', '.join(map(str, late))} have"
+    return f"{which} not confirmed the setpoint"
