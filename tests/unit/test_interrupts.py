@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flyball_lab.benchmark.__main__ import run
 from flyball_lab.benchmark.interrupts import Interrupts, TerminatedError
+from flyball_lab.benchmark.load import GeneratorProcess
 
 
 class SwallowsWhatItRaises:
@@ -74,3 +77,18 @@ def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
     with Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
         interrupts.check()
+
+
+@pytest.mark.parametrize(("which", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)])
+def test_an_interrupt_while_the_generator_begins_leaves_no_process(
+    which: signal.Signals, raised: type[KeyboardInterrupt], tmp_path: Path
+) -> None:
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    python.write_text(f"#!/bin/sh\necho $$ > {pid}\nkill -{which.name.removeprefix('SIG')} $PPID\nexec sleep 600\n")
+    python.chmod(0o755)
+    # The signal comes at any moment of the start.
+    for _ in range(10):
+        with Interrupts(), pytest.raises(raised):
+            GeneratorProcess.start(str(python), tmp_path / "log", tick=lambda: None)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)

@@ -8,10 +8,32 @@ kept as well, and whoever waits asks.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Signals wait until the block ends, so that what it makes has an owner first. Only for the main thread."""
+    heard: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+
+    # Not by a mask of signals, which a process that is begun in the block would inherit.
+    listening = [which for which in SIGNALS if signal.getsignal(which) is not signal.SIG_IGN]
+    before = {which: signal.signal(which, note) for which in listening}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+        for number in heard:
+            signal.raise_signal(number)
 
 
 class TerminatedError(KeyboardInterrupt):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from flyball_lab.benchmark.errors import GeneratorError, OptionError, why
+from flyball_lab.benchmark.interrupts import held_back
 from flyball_lab.benchmark.log import Log
 
 GENERATOR: Final = Path(__file__).with_name("generator.py")
@@ -57,26 +58,29 @@ class GeneratorProcess:
             raise OptionError("--python", f"{python!r} is no program", accepted)
         environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
         said = Log(log)
+        load: Self | None = None
         try:
-            # -P: this folder holds modules that are named like the standard library's.
-            process = subprocess.Popen(
-                [found, "-P", str(GENERATOR)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for this process, which then closes the line
-            )
-        except OSError as error:
-            said.close()
-            raise OptionError("--python", f"{found}: {why(error)}", accepted) from error
-        load = cls(process, said)
-        try:
+            with held_back():
+                # -P: this folder holds modules that are named like the standard library's.
+                process = subprocess.Popen(
+                    [found, "-P", str(GENERATOR)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is for this process, which then closes the line
+                )
+                load = cls(process, said)
             load._order({"hello": True})
             load._expect("up", seconds=START_SECONDS, tick=tick)
         except BaseException as error:
-            load.close()
+            if load is not None:
+                load.close()
+            else:
+                said.close()
+            if load is None and isinstance(error, OSError):
+                raise OptionError("--python", f"{found}: {why(error)}", accepted) from error
             if isinstance(error, GeneratorError):
                 raise OptionError(
                     "--python", f"{found} does not run vLLM's load generator: {error}", accepted
