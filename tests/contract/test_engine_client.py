@@ -7,9 +7,9 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
@@ -22,7 +22,7 @@ from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.harness.engines import PlantEngine, ServedEngine, serving
 from flyball_lab.harness.tuners import World
 from flyball_operator.engines import client as client_module
-from flyball_operator.engines.client import Acknowledged, Address, EngineClient
+from flyball_operator.engines.client import Acknowledged, Address, EngineClient, engine_session
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
@@ -41,12 +41,12 @@ def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: i
 async def client(
     key: Ed25519PrivateKey, *, leading: bool = True, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[EngineClient]:
-    async with aiohttp.ClientSession() as session:
+    async with engine_session() as session:
         yield EngineClient(session, Signer(key), may_act=lambda: leading, wall=wall, clock=time.monotonic)
 
 
 def address(pod: ServedEngine) -> Address:
-    return Address(key=pod.uid, ip=pod.ip, port=pod.port)
+    return Address(key=pod.uid, tenant="team", ip=pod.ip, port=pod.port)
 
 
 async def refusal(call: object) -> Refusal:
@@ -136,6 +136,28 @@ async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
     assert isinstance(answers[1], UnreachableError)
 
 
+async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant() -> None:
+    world = World()
+    up = ServedEngine("chat-0", "pod-0", "uid-1", world.key, world.port)
+
+    async def silent(_: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async with serving(up), client(world.key) as engines, impostor(silent) as hole:
+        holes = [replace(hole, key=f"pod-{number}", tenant="other") for number in range(300)]
+        stuck = [asyncio.create_task(engines.timed(one, engines.read)) for one in holes]
+        await asyncio.sleep(0)
+        answer = await engines.timed(address(up), lambda where: engines.write(where, setpoint(1)))
+        ended = sum(task.done() for task in stuck)
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
+    assert isinstance(answer, Acknowledged)
+    # Behind all of them it would have had its turn once most had been given up.
+    assert ended < 150, f"{ended} of 300 came first"
+
+
 @asynccontextmanager
 async def impostor(handler: Callable[[web.Request], object]) -> AsyncIterator[Address]:
     """Something else on the pod's address."""
@@ -148,7 +170,7 @@ async def impostor(handler: Callable[[web.Request], object]) -> AsyncIterator[Ad
     await site.start()
     port = runner.addresses[0][1]
     try:
-        yield Address(key="x", ip="127.0.0.1", port=port)
+        yield Address(key="x", tenant="team", ip="127.0.0.1", port=port)
     finally:
         await runner.cleanup()
 

@@ -21,7 +21,6 @@ from enum import IntEnum
 from functools import partial
 from typing import Final
 
-import aiohttp
 from kubernetes.aio import client
 from pydantic import ValidationError
 
@@ -33,7 +32,7 @@ from flyball_operator.app.informer import PARALLEL, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch
 from flyball_operator.app.settings import ALL_NAMESPACES, Settings
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
-from flyball_operator.engines.client import EngineClient
+from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.kube.cache import Cache
@@ -316,7 +315,7 @@ class Operator:
         reader = PrometheusReader(PrometheusClient(str(self._settings.prometheus_url), timeout=TIMEOUT))
         ticks = self._settings.tick_seconds
         try:
-            async with aiohttp.ClientSession() as session:
+            async with engine_session() as session:
                 dependencies = Dependencies(
                     client=EngineClient(
                         session, signer, may_act=self.elector.may_act, wall=time.time, clock=boot_clock

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 import aiohttp
 from yarl import URL
@@ -33,15 +34,18 @@ CONNECT_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Longer than a step of many thousand prefill tokens on a slow device.
 WRITE_SECONDS: Final = 15.0
-#: Pods spoken to at once, over all services.
-CONCURRENCY: Final = 64
+#: Pods of one namespace that are spoken to at once. Those that never answer delay nobody outside of it.
+CONCURRENCY: Final = 32
+#: Connections at once, over all namespaces: each takes a file descriptor.
+MOST_CONNECTIONS: Final = 1024
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a pod's control port is. `key` identifies the pod to the caller."""
+    """Where a pod's control port is. `key` identifies the pod to the caller, `tenant` is its namespace."""
 
     key: str
+    tenant: str
     ip: str
     port: int = CONTROL_PORT
 
@@ -60,6 +64,11 @@ class Acknowledged:
 
 
 Answer = Acknowledged | EngineError
+
+
+def engine_session() -> aiohttp.ClientSession:
+    """The HTTP session for all engines."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS))
 
 
 class EngineClient:
@@ -83,7 +92,8 @@ class EngineClient:
         self._signer = signer
         self._wall = wall
         self._clock = clock
-        self._slots = asyncio.Semaphore(CONCURRENCY)
+        # A namespace's lasts as long as one of its pods is spoken to, or waits for its turn.
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def read(self, address: Address) -> ReadBack:
         """What an engine applies. Raises an `EngineError`."""
@@ -102,7 +112,7 @@ class EngineClient:
 
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
         """Ask one engine when its turn comes; its error is an answer, too."""
-        async with self._slots:
+        async with self._slots.setdefault(address.tenant, asyncio.Semaphore(CONCURRENCY)):
             began = self._clock()
             try:
                 return Acknowledged(await ask(address), self._clock() - began)

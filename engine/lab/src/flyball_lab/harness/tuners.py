@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -18,7 +17,7 @@ from flyball_engine.signing import Signer
 from flyball_lab.harness.engines import ServedEngine
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
-from flyball_operator.engines.client import EngineClient
+from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.tuning.dependencies import Dependencies
@@ -197,7 +196,7 @@ async def thinking(
 ) -> AsyncIterator[Thinking]:
     """Run a tuner over a world; what it raises, the test raises. `wall`: the time it decides for."""
     registry = CollectorRegistry()
-    async with aiohttp.ClientSession() as session:
+    async with engine_session() as session:
         client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=clock)
         dependencies = Dependencies(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
         tuner = Tuner(services=world, reader=reader, dependencies=dependencies, tick_seconds=tick)

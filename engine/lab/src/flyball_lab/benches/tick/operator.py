@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-import aiohttp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
@@ -28,7 +27,7 @@ from flyball_engine.contract import CONTRACT_VERSION
 from flyball_engine.signing import Signer
 from flyball_operator.api import names
 from flyball_operator.app.cached_services import CachedServices
-from flyball_operator.engines.client import EngineClient
+from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.status import TunerStatus
@@ -230,7 +229,7 @@ async def _work(asked: argparse.Namespace) -> None:
     around = InMemoryCluster(cache, objects)
     client = Counting(asked.url, timeout=READ_SECONDS)
     with closing(PrometheusReader(client, timeout=READ_SECONDS)) as reader:
-        async with aiohttp.ClientSession() as session:
+        async with engine_session() as session:
             signer = Signer(Ed25519PrivateKey.generate())
             engines = EngineClient(session, signer, may_act=around.may_act, wall=time.time, clock=time.monotonic)
             api = cast("KubeApi", around)
