@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from flyball_operator.app.settings import Settings
 from flyball_operator.app.startup import needed
 from flyball_operator.kube.resources import CRDS, NAMESPACES
 from support import helm
+from support.certificates import Authority
 from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, rights
 
 SYSTEM = "flyball-system"
@@ -44,18 +46,48 @@ def test_nobody_gets_a_right_on_secrets(value_set: str) -> None:
     assert not [rule for rule in rules if {"secrets", "*"} & {*rule["resources"], *rule["verbs"], *rule["apiGroups"]}]
 
 
+#: Where the chart mounts what Prometheus is asked with.
+MOUNTED = "/etc/flyball-prometheus"
+
+
+def mounted(pod: Object, folder: Path) -> None:
+    """Write the files of the projected volume that the pod mounts for Prometheus."""
+    authority = Authority()
+    contents = {
+        "token": "a-token",
+        "password": "a-password",
+        "headers": "X-Scope-OrgID: team-a",
+        "ca.crt": authority.pem,
+        "tls.crt": (pair := authority.issue("client"))[0],
+        "tls.key": pair[1],
+    }
+    for volume in pod["volumes"]:
+        for source in volume.get("projected", {}).get("sources", ()):
+            ((_, given),) = source.items()
+            for item in given.get("items", [given]):
+                (folder / item["path"]).write_text(contents[item["path"]])
+
+
 @pytest.mark.parametrize("value_set", VALUE_SETS)
-def test_the_operator_reads_every_setting_the_chart_gives(value_set: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_reads_every_setting_the_chart_gives(
+    value_set: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (deployment,) = of_kind(render(helm.values(value_set)), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     given = {item["name"]: item.get("value", "from-the-pod") for item in container["env"]}
     assert {name.removeprefix("FLYBALL_").lower() for name in given} <= set(Settings.model_fields)
+    mounted(deployment["spec"]["template"]["spec"], tmp_path)
     for name, value in given.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, value.replace(MOUNTED, str(tmp_path)))
     settings = Settings()
     assert settings.metrics_port == container["ports"][0]["containerPort"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert str(settings.signing_key_file) == f"{mounts['signing-key']}/signing-key.pem"
+    assert mounts.get("prometheus", MOUNTED) == MOUNTED
+    # Every file that is mounted is one that the operator is told of.
+    assert {str(path) for path in tmp_path.iterdir()} == {
+        str(value) for name, value in settings if name.startswith("prometheus_") and isinstance(value, Path)
+    }
 
 
 @pytest.mark.parametrize("value_set", VALUE_SETS)
@@ -118,6 +150,25 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"watch": {"scope": "Cluster", "namespaces": ["a"]}}, "maxItems: got 1, want 0"),
     ({"watch": {"namespaces": ["Team A"]}}, "'Team A' does not match pattern"),
     ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
+    ({"prometheus": {"url": "https://me:word@prometheus"}}, "at '/prometheus/url'"),
+    ({"prometheus": {"bearerToken": {"token": "eyJ"}}}, "additional properties 'token' not allowed"),
+    (
+        {"prometheus": {"bearerToken": {"secret": "a"}, "basicAuth": {"secret": "b", "username": "c"}}},
+        "prometheus.bearerToken.secret and prometheus.basicAuth.secret are set; accepted: one of them",
+    ),
+    (
+        {"prometheus": {"bearerToken": {"secret": "a", "serviceAccount": True}}},
+        "prometheus.bearerToken.secret and prometheus.bearerToken.serviceAccount are set; accepted: one of them",
+    ),
+    ({"prometheus": {"bearerToken": {"audience": "a"}}}, "needs prometheus.bearerToken.serviceAccount"),
+    ({"prometheus": {"basicAuth": {"secret": "b"}}}, "prometheus.basicAuth.username and prometheus.basicAuth.secret"),
+    ({"prometheus": {"basicAuth": {"username": "a:b"}}}, "'a:b' does not match pattern"),
+    ({"prometheus": {"headers": {"secret": "a", "configMap": "b"}}}, "prometheus.headers.configMap are set"),
+    (
+        {"prometheus": {"tls": {"insecureSkipVerify": True, "ca": {"secret": "a"}}}},
+        "prometheus.tls.insecureSkipVerify and prometheus.tls.ca are set; accepted: one of them",
+    ),
+    ({"prometheus": {"tls": {"insecureSkipVerify": "yes"}}}, "got string, want boolean"),
     ({"image": "localhost/flyball/operator:1"}, "got string, want object"),
     ({"image": {"digest": "sha256:1"}}, "'sha256:1' does not match pattern"),
     ({"image": {"repository": "flyball/operator/"}}, "'flyball/operator/' does not match pattern"),

@@ -15,7 +15,8 @@ from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, World
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.reader import PrometheusClient, PrometheusError, PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
+from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import (
     Missing,
     Observation,

@@ -11,7 +11,8 @@ from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import World, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.prometheus.reader import PrometheusClient, PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import PrometheusReader
 
 TUNED, OBSERVED = ConditionType.TUNED, ConditionType.METRICS_AVAILABLE
 CHAT_AND_LONG_PROMPTS = [[PlantPhase(3600, 5, 120, 40), PlantPhase(3600, 0.8, 1500, 16)]]

@@ -1,4 +1,4 @@
-"""What the chart renders to, for four sets of values, and that generated files are current."""
+"""What the chart renders to, for five sets of values, and that generated files are current."""
 
 from __future__ import annotations
 

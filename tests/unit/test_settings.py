@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from kubernetes.aio import client
 
 from flyball_operator.app.main import ExitCode, main
 from flyball_operator.app.settings import Settings
+from flyball_operator.prometheus.access import secrets_of
+from support.certificates import Authority
+from support.wrong_inputs.command_lines import SETTINGS
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, **values: str) -> Settings:
@@ -25,23 +30,77 @@ def test_namespaces(monkeypatch: pytest.MonkeyPatch, namespaces: str, watched: t
     assert settings(monkeypatch, namespaces=namespaces, pod_namespace="home").watched == watched
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("namespaces", "*,a"),
-        ("namespaces", "No_Name"),
-        ("metrics_port", "0"),
-        ("tick_seconds", "never"),
-        ("prometheus_url", "prometheus:9090"),
-        ("log_level", "LOUD"),
-    ],
-)
+SECRET = "eyJhbGciOiJSUzI1NiJ9"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that settings name."""
+    made = tmp_path_factory.mktemp("settings")
+    authority = Authority()
+    _, key = authority.issue_files(made, "tls")
+    authority.issue_files(made, "other")
+    encrypted = serialization.load_pem_private_key(key.read_bytes(), None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"word")
+    )
+    contents = {
+        "good": f"{SECRET}\n".encode(),
+        "empty": b" \n",
+        "two-words": f"Bearer {SECRET}".encode(),
+        "two-lines": f"{SECRET}\n{SECRET}".encode(),
+        "binary": SECRET.encode() + b"\xff\xfe",
+        "large": SECRET.encode() * 4000,
+        "authorization": f"authorization: Bearer {SECRET}".encode(),
+        "host": b"X-Scope-OrgID: team-a\nHost: elsewhere",
+        "twice": b"X-Scope-OrgID: team-a\nx-scope-orgid: team-b",
+        "ca.crt": authority.pem.encode(),
+        "encrypted.key": encrypted,
+    }
+    for name, content in contents.items():
+        (made / name).write_bytes(content)
+    return made
+
+
+@pytest.mark.parametrize(("given", "says"), [pytest.param(*case, id=case[0]) for case in SETTINGS])
 def test_a_wrong_setting_ends_the_process_and_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    given: str,
+    says: tuple[str, ...],
 ) -> None:
-    monkeypatch.setenv(f"FLYBALL_{name.upper()}", value)
+    monkeypatch.chdir(folder)
+    for variable in given.split(" "):
+        monkeypatch.setenv(*f"FLYBALL_{variable}".split("=", 1))
     assert main() == ExitCode.MISCONFIGURED
-    assert f"FLYBALL_{name.upper()}" in capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("FLYBALL_")
+    for words in says:
+        assert words in said
+    assert SECRET not in said
+    assert "secret" not in said
+
+
+def test_what_prometheus_is_asked_with_is_read_from_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.chdir(folder)
+    token = settings(monkeypatch, prometheus_bearer_token_file="good", prometheus_ca_file="ca.crt").prometheus_access
+    assert token.headers() == {"Authorization": f"Bearer {SECRET}"}
+    assert token.ca_file == Path("ca.crt")
+    monkeypatch.delenv("FLYBALL_PROMETHEUS_BEARER_TOKEN_FILE")
+    (folder / "tenant").write_text("X-Scope-OrgID: team-a\n")
+    user = settings(
+        monkeypatch,
+        prometheus_username="me",
+        prometheus_password_file="good",
+        prometheus_headers_file="tenant",
+        prometheus_client_cert_file="tls.crt",
+        prometheus_client_key_file="tls.key",
+    ).prometheus_access
+    pair = base64.b64encode(f"me:{SECRET}".encode()).decode()
+    assert user.headers() == {"Authorization": f"Basic {pair}", "X-Scope-OrgID": "team-a"}
+    assert set(secrets_of(user.headers())) == {SECRET, pair}, "the name of a tenant is none"
+    assert user.client_certificate == (Path("tls.crt"), Path("tls.key"))
+    assert not user.insecure_skip_verify
 
 
 def test_a_signing_key_that_is_none_ends_the_process_and_is_named(

@@ -63,6 +63,97 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Fails where values of prometheus contradict each other. */ -}}
+{{- define "flyball.prometheusCheck" -}}
+{{- with .Values.prometheus -}}
+{{- $ways := list -}}
+{{- if .bearerToken.secret }}{{ $ways = append $ways "prometheus.bearerToken.secret" }}{{ end -}}
+{{- if .bearerToken.serviceAccount }}{{ $ways = append $ways "prometheus.bearerToken.serviceAccount" }}{{ end -}}
+{{- if .basicAuth.secret }}{{ $ways = append $ways "prometheus.basicAuth.secret" }}{{ end -}}
+{{- if gt (len $ways) 1 }}{{ fail (printf "%s are set; accepted: one of them" (join " and " $ways)) }}{{ end -}}
+{{- if and .bearerToken.audience (not .bearerToken.serviceAccount) -}}
+{{- fail "prometheus.bearerToken.audience needs prometheus.bearerToken.serviceAccount; accepted: both or none" -}}
+{{- end -}}
+{{- if ne (empty .basicAuth.username) (empty .basicAuth.secret) -}}
+{{- fail "one of prometheus.basicAuth.username and prometheus.basicAuth.secret is set; accepted: both or none" -}}
+{{- end -}}
+{{- range $name, $from := dict "prometheus.headers" .headers "prometheus.tls.ca" .tls.ca -}}
+{{- if and $from.secret $from.configMap -}}
+{{- fail (printf "%s.secret and %s.configMap are set; accepted: one of them" $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .tls.insecureSkipVerify (or .tls.ca.secret .tls.ca.configMap) -}}
+{{- fail "prometheus.tls.insecureSkipVerify and prometheus.tls.ca are set; accepted: one of them" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The operator's settings for the files of flyball.prometheusSources. */ -}}
+{{- define "flyball.prometheusEnvironment" -}}
+{{- include "flyball.prometheusCheck" . -}}
+{{- with .Values.prometheus -}}
+{{- $files := dict -}}
+{{- if or .bearerToken.secret .bearerToken.serviceAccount }}{{ $_ := set $files "BEARER_TOKEN" "token" }}{{ end -}}
+{{- if .basicAuth.secret }}{{ $_ := set $files "PASSWORD" "password" }}{{ end -}}
+{{- if or .headers.secret .headers.configMap }}{{ $_ := set $files "HEADERS" "headers" }}{{ end -}}
+{{- if or .tls.ca.secret .tls.ca.configMap }}{{ $_ := set $files "CA" "ca.crt" }}{{ end -}}
+{{- if .tls.clientCertificate.secret -}}
+{{- $_ := set $files "CLIENT_CERT" "tls.crt" }}{{ $_ := set $files "CLIENT_KEY" "tls.key" -}}
+{{- end -}}
+{{- range $name, $file := $files }}
+- name: FLYBALL_PROMETHEUS_{{ $name }}_FILE
+  value: /etc/flyball-prometheus/{{ $file }}
+{{- end }}
+{{- with .basicAuth.username }}
+- name: FLYBALL_PROMETHEUS_USERNAME
+  value: {{ . | quote }}
+{{- end }}
+{{- if .tls.insecureSkipVerify }}
+- name: FLYBALL_PROMETHEUS_INSECURE_SKIP_VERIFY
+  value: "true"
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of the projected volume with what Prometheus is asked with; empty if nothing is needed. */ -}}
+{{- define "flyball.prometheusSources" -}}
+{{- with .Values.prometheus -}}
+{{- with .bearerToken }}
+{{- if .secret }}
+- secret: {name: {{ .secret }}, items: [{key: {{ .key | quote }}, path: token}]}
+{{- end }}
+{{- if .serviceAccount }}
+- serviceAccountToken:
+    path: token
+    expirationSeconds: 3600
+    {{- with .audience }}
+    audience: {{ . | quote }}
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- with .basicAuth }}
+{{- if .secret }}
+- secret: {name: {{ .secret }}, items: [{key: {{ .key | quote }}, path: password}]}
+{{- end }}
+{{- end }}
+{{- range $path, $from := dict "headers" .headers "ca.crt" .tls.ca }}
+{{- with $from.secret }}
+- secret: {name: {{ . }}, items: [{key: {{ $from.key | quote }}, path: {{ $path }}}]}
+{{- end }}
+{{- with $from.configMap }}
+- configMap: {name: {{ . }}, items: [{key: {{ $from.key | quote }}, path: {{ $path }}}]}
+{{- end }}
+{{- end }}
+{{- with .tls.clientCertificate }}
+{{- if .secret }}
+- secret:
+    name: {{ .secret }}
+    items: [{key: {{ .certKey | quote }}, path: tls.crt}, {key: {{ .keyKey | quote }}, path: tls.key}]
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- /* What the operator may do where it watches; flyball_operator.kube.resources asks for exactly this. */ -}}
 {{- define "flyball.watchRules" -}}
 - apiGroups: [serving.flyball.dev]

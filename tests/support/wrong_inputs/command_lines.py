@@ -148,6 +148,7 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("replay -f chat.yaml -n team", ("--file asks no cluster", "--namespace")),
     ("replay chat", ("--prometheus or $FLYBALL_PROMETHEUS_URL is missing",)),
     ("replay chat --prometheus prometheus:9090", ("--prometheus", "is no URL such as http://prometheus.monitoring")),
+    ("replay chat --prometheus http://me:word@x", ("--prometheus: has a user name or password in it", "accepted:")),
     ("replay --recorded x --step 5s --to 1h", ("--recorded asks no Prometheus", "does not go with --to, --step")),
     ("replay --recorded x -n team", ("--recorded asks no cluster without a NAME", "--namespace")),
     (f"{_REPLAY} --from soon", ("--from: 'soon'", "a time such as 2026-11-22T08:00:00Z", "such as 2h")),
@@ -164,6 +165,60 @@ FLYBALL: Final[list[tuple[str, tuple[str, ...]]]] = [
 OPERATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("run", ("usage: python3 -m flyball_operator", "unrecognized arguments: run")),
     ("--namespaces default", ("unrecognized arguments: --namespaces default",)),
+]
+#: Of the operator process: variables without `FLYBALL_`. What files hold is in the test.
+SETTINGS: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("NAMESPACES=*,a", ("NAMESPACES", "'*' stands for all namespaces")),
+    ("NAMESPACES=No_Name", ("NAMESPACES", "'No_Name' is no namespace name")),
+    ("METRICS_PORT=0", ("METRICS_PORT", "greater than or equal to 1")),
+    ("TICK_SECONDS=never", ("TICK_SECONDS", "a valid number")),
+    ("LOG_LEVEL=LOUD", ("LOG_LEVEL", "'DEBUG', 'INFO', 'WARNING' or 'ERROR'")),
+    ("PROMETHEUS_URL=prometheus:9090", ("PROMETHEUS_URL", "is no URL such as http://prometheus.monitoring:9090")),
+    ("PROMETHEUS_URL=https://me:secret@x", ("PROMETHEUS_URL", "accepted: FLYBALL_PROMETHEUS_USERNAME and")),
+    ("PROMETHEUS_URL=https://x?key=secret", ("PROMETHEUS_URL", "has a query or fragment", "a URL such as")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=nowhere", ("BEARER_TOKEN_FILE", "nowhere: No such file", "accepted: UTF-8 text")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=.", ("BEARER_TOKEN_FILE", ".: Is a directory")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=empty", ("BEARER_TOKEN_FILE", "empty: is empty, accepted: a token")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=two-words", ("BEARER_TOKEN_FILE", "printable ASCII characters without spaces")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=binary", ("BEARER_TOKEN_FILE", "binary: accepted: UTF-8 text")),
+    ("PROMETHEUS_BEARER_TOKEN_FILE=large", ("BEARER_TOKEN_FILE", "large: more than 65,536 bytes")),
+    (
+        "PROMETHEUS_BEARER_TOKEN_FILE=good PROMETHEUS_PASSWORD_FILE=good PROMETHEUS_USERNAME=me",
+        ("PASSWORD_FILE", "goes not with FLYBALL_PROMETHEUS_BEARER_TOKEN_FILE; accepted: one of them"),
+    ),
+    ("PROMETHEUS_PASSWORD_FILE=good", ("PROMETHEUS_USERNAME: is missing", "FLYBALL_PROMETHEUS_PASSWORD_FILE needs")),
+    ("PROMETHEUS_USERNAME=me", ("PROMETHEUS_USERNAME: needs FLYBALL_PROMETHEUS_PASSWORD_FILE, too",)),
+    ("PROMETHEUS_USERNAME=a:b", ("PROMETHEUS_USERNAME", "a user name without colons and control characters")),
+    (
+        "PROMETHEUS_USERNAME=me PROMETHEUS_PASSWORD_FILE=two-lines",
+        ("PASSWORD_FILE", "two-lines: accepted: a password: one line"),
+    ),
+    ("PROMETHEUS_HEADERS_FILE=empty", ("HEADERS_FILE", "empty: has no header", "X-Scope-OrgID: team-a")),
+    ("PROMETHEUS_HEADERS_FILE=good", ("HEADERS_FILE", "good: line 1 is no header", "X-Scope-OrgID: team-a")),
+    ("PROMETHEUS_HEADERS_FILE=authorization", ("HEADERS_FILE", "authorization is not accepted here")),
+    ("PROMETHEUS_HEADERS_FILE=host", ("HEADERS_FILE", "Host is not accepted here")),
+    ("PROMETHEUS_HEADERS_FILE=twice", ("HEADERS_FILE", "x-scope-orgid is there twice", "each header once")),
+    ("PROMETHEUS_CA_FILE=nowhere", ("CA_FILE", "nowhere: No such file", "certificates of authorities as PEM")),
+    ("PROMETHEUS_CA_FILE=good", ("CA_FILE", "good: accepted: certificates of authorities as PEM")),
+    ("PROMETHEUS_CLIENT_CERT_FILE=tls.crt", ("CLIENT_KEY_FILE: is missing", "CLIENT_CERT_FILE needs it")),
+    ("PROMETHEUS_CLIENT_KEY_FILE=tls.key", ("CLIENT_KEY_FILE: needs FLYBALL_PROMETHEUS_CLIENT_CERT_FILE",)),
+    (
+        "PROMETHEUS_CLIENT_CERT_FILE=tls.crt PROMETHEUS_CLIENT_KEY_FILE=nowhere",
+        ("CLIENT_KEY_FILE", "nowhere: No such file"),
+    ),
+    (
+        "PROMETHEUS_CLIENT_CERT_FILE=tls.crt PROMETHEUS_CLIENT_KEY_FILE=other.key",
+        ("CLIENT_KEY_FILE", "other.key: accepted: the PEM key, not encrypted, of the PEM certificate tls.crt"),
+    ),
+    (
+        "PROMETHEUS_CLIENT_CERT_FILE=tls.crt PROMETHEUS_CLIENT_KEY_FILE=encrypted.key",
+        ("CLIENT_KEY_FILE", "encrypted.key: accepted: the PEM key, not encrypted"),
+    ),
+    ("PROMETHEUS_INSECURE_SKIP_VERIFY=perhaps", ("INSECURE_SKIP_VERIFY", "a valid boolean")),
+    (
+        "PROMETHEUS_INSECURE_SKIP_VERIFY=true PROMETHEUS_CA_FILE=ca.crt",
+        ("INSECURE_SKIP_VERIFY: goes not with FLYBALL_PROMETHEUS_CA_FILE; accepted: one of them",),
+    ),
 ]
 #: Of `hack/bench`.
 BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [

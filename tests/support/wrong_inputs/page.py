@@ -89,6 +89,12 @@ def doors() -> Iterator[Door]:
         [(given, 2, says) for given, says in command_lines.OPERATOR],
     )
     yield Door(
+        "`python -m flyball_operator`: variables `FLYBALL_…`",
+        "Exit code 2 and a line for each, which never has what is in a file; nothing is started.",
+        "tests/unit/test_settings.py",
+        [(given, 2, says) for given, says in command_lines.SETTINGS],
+    )
+    yield Door(
         "`flyball-bench`",
         "As above.",
         "tests/unit/test_bench.py",

@@ -30,7 +30,7 @@ from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import PARALLEL, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch
-from flyball_operator.app.settings import ALL_NAMESPACES, Settings
+from flyball_operator.app.settings import ALL_NAMESPACES, Settings, problems
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
@@ -42,7 +42,8 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.status import TunerStatus
-from flyball_operator.prometheus.reader import TIMEOUT, PrometheusClient, PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.queue import KeyQueue
@@ -312,7 +313,8 @@ class Operator:
         self._led_from = boot_clock()
 
     async def _tune(self, signer: Signer) -> None:
-        reader = PrometheusReader(PrometheusClient(str(self._settings.prometheus_url), timeout=TIMEOUT))
+        url, access = str(self._settings.prometheus_url), self._settings.prometheus_access
+        reader = PrometheusReader(PrometheusClient(url, timeout=TIMEOUT, access=access))
         ticks = self._settings.tick_seconds
         try:
             async with engine_session() as session:
@@ -348,8 +350,7 @@ def main() -> int:
     try:
         settings = Settings()
     except ValidationError as error:
-        problems = (f"FLYBALL_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
-        sys.stderr.write("\n".join(problems) + "\n")
+        sys.stderr.write("\n".join(problems(error)) + "\n")
         return ExitCode.MISCONFIGURED
     configure_logging(settings.log_level, settings.log_format)
     collect_seldom()

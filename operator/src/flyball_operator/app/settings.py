@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, HttpUrl, field_validator
+from pydantic import Field, HttpUrl, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from flyball_operator.prometheus import access
 
 #: Begins the name of each setting's environment variable.
 ENV_PREFIX: Final = "FLYBALL_"
 #: Stands for every namespace of the cluster.
 ALL_NAMESPACES: Final = "*"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_USERNAME: Final = re.compile(r"[^:\x00-\x1f\x7f]*")
 _OWN_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -39,10 +43,135 @@ class LogLevel(StrEnum):
     ERROR = "ERROR"
 
 
-class Settings(BaseSettings):
-    """What an operator process is started with."""
+class PrometheusSettings(BaseSettings):
+    """How to ask Prometheus, for the operator and for `flyball replay`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+        # A wrong address may have a password in it.
+        hide_input_in_errors=True,
+    )
+
+    prometheus_url: HttpUrl = HttpUrl("http://prometheus.monitoring:9090")
+    """Prometheus that scrapes the engines. Where it cannot be reached limits hold, and a condition says so."""
+    prometheus_bearer_token_file: Path | None = None
+    """File of a bearer token to ask Prometheus with, read anew for each query."""
+    prometheus_password_file: Path | None = None
+    """File of the password of `FLYBALL_PROMETHEUS_USERNAME`, read anew for each query. Not with a bearer token."""
+    prometheus_username: Annotated[str, Field(validate_default=True)] = ""
+    """User name of basic authentication."""
+    prometheus_headers_file: Path | None = None
+    """File of further headers, read anew for each query: lines such as `X-Scope-OrgID: team-a`."""
+    prometheus_ca_file: Path | None = None
+    """PEM file of the only authorities whose certificates Prometheus may have. Default: those of the image."""
+    prometheus_client_cert_file: Path | None = None
+    """PEM file of a client certificate, read anew for each connection."""
+    prometheus_client_key_file: Annotated[Path | None, Field(validate_default=True)] = None
+    """PEM file of its key, not encrypted."""
+    prometheus_insecure_skip_verify: bool = False
+    """Take any certificate of Prometheus: whoever is between can read the credentials and answer in its place."""
+
+    @field_validator("prometheus_url", mode="wrap")
+    @classmethod
+    def _check_url(cls, given: object, parse: Callable[[object], HttpUrl]) -> HttpUrl:
+        try:
+            value = parse(given)
+        except ValidationError:
+            raise ValueError("is no URL such as http://prometheus.monitoring:9090") from None
+        if value.username is not None or value.password is not None:
+            raise ValueError(
+                f"has a user name or password in it; accepted: {_variable('prometheus_username')} and "
+                f"{_variable('prometheus_password_file')}"
+            )
+        if value.query is not None or value.fragment is not None:
+            raise ValueError("has a query or fragment; accepted: a URL such as http://prometheus.monitoring:9090")
+        return value
+
+    @field_validator(
+        "prometheus_bearer_token_file", "prometheus_password_file", "prometheus_headers_file", "prometheus_ca_file"
+    )
+    @classmethod
+    def _check_file(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        check = {
+            "prometheus_bearer_token_file": access.read_token,
+            "prometheus_password_file": access.read_password,
+            "prometheus_headers_file": access.read_headers,
+            "prometheus_ca_file": access.check_authorities,
+        }
+        if value is not None and info.field_name is not None:
+            check[info.field_name](value)
+        return value
+
+    @field_validator("prometheus_password_file")
+    @classmethod
+    def _check_one_way(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("prometheus_bearer_token_file") is not None:
+            raise ValueError(f"goes not with {_variable('prometheus_bearer_token_file')}; accepted: one of them")
+        return value
+
+    @field_validator("prometheus_username")
+    @classmethod
+    def _check_username(cls, value: str, info: ValidationInfo) -> str:
+        if not _USERNAME.fullmatch(value):
+            raise ValueError("accepted: a user name without colons and control characters")
+        if "prometheus_password_file" in info.data:
+            _check_both(value or None, info.data["prometheus_password_file"], "prometheus_password_file")
+        return value
+
+    @field_validator("prometheus_client_key_file")
+    @classmethod
+    def _check_pair(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        certificate = info.data.get("prometheus_client_cert_file")
+        _check_both(value, certificate, "prometheus_client_cert_file")
+        if value is not None and certificate is not None:
+            access.check_pair(certificate, value)
+        return value
+
+    @field_validator("prometheus_insecure_skip_verify")
+    @classmethod
+    def _check_verify(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("prometheus_ca_file") is not None:
+            raise ValueError(f"goes not with {_variable('prometheus_ca_file')}; accepted: one of them")
+        return value
+
+    @property
+    def prometheus_access(self) -> access.Access:
+        """What Prometheus is asked with."""
+        certificate, key = self.prometheus_client_cert_file, self.prometheus_client_key_file
+        return access.Access(
+            bearer_token_file=self.prometheus_bearer_token_file,
+            username=self.prometheus_username,
+            password_file=self.prometheus_password_file,
+            headers_file=self.prometheus_headers_file,
+            ca_file=self.prometheus_ca_file,
+            client_certificate=(certificate, key) if certificate is not None and key is not None else None,
+            insecure_skip_verify=self.prometheus_insecure_skip_verify,
+        )
+
+
+def problems(error: ValidationError) -> Iterator[str]:
+    """What is wrong with settings, each with the name of its variable, and without what it was."""
+    for item in error.errors():
+        yield f"{_variable('_'.join(map(str, item['loc'])))}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _variable(name: str) -> str:
+    return f"{ENV_PREFIX}{name.upper()}"
+
+
+def _check_both(value: object, other: object, name: str) -> None:
+    """Raise `ValueError` if only one of two is set that belong together."""
+    if value is None and other is not None:
+        raise ValueError(f"is missing; {_variable(name)} needs it")
+    if value is not None and other is None:
+        raise ValueError(f"needs {_variable(name)}, too; accepted: both or none")
+
+
+class Settings(PrometheusSettings):
+    """What an operator process is started with."""
 
     namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces whose services are looked after, separated by commas; `*` for all. Default: the operator's own."""
@@ -50,8 +179,6 @@ class Settings(BaseSettings):
     """The operator's own namespace, where its Lease is. Default: the service account's."""
     pod_name: str = ""
     """Name of this process in Lease, events and logs. Default: the host's name."""
-    prometheus_url: HttpUrl = HttpUrl("http://prometheus.monitoring:9090")
-    """Prometheus that scrapes the engines. Where it cannot be reached limits hold, and a condition says so."""
     signing_key_file: Path | None = None
     """PEM file of the Ed25519 key that setpoints are signed with. Default: none; governed services are not accepted."""
     plugin_image: str = ""

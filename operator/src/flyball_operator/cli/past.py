@@ -11,8 +11,10 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cli.replayed import Ran
 from flyball_operator.cli.services import parsed
 from flyball_operator.cli.time_range import MOST_TICKS, TimeRange, rfc3339
+from flyball_operator.prometheus.access import Access
 from flyball_operator.prometheus.answers import Identity
-from flyball_operator.prometheus.reader import PrometheusClient, PrometheusError, PrometheusReader, Source
+from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
+from flyball_operator.prometheus.reader import PrometheusReader, Source
 from flyball_operator.prometheus.recorded import Header, RecordedSource, RecordError, RecordingSource
 from flyball_operator.tuning.observe.signals import Observation
 
@@ -65,10 +67,12 @@ class Past:
         self._reader.close()
 
 
-def asked(url: str, time_range: TimeRange, raw: Mapping[str, Any], *, record: Path | None) -> Past:
+def asked(
+    url: str, time_range: TimeRange, raw: Mapping[str, Any], *, record: Path | None, access: Access | None = None
+) -> Past:
     """The past as a Prometheus has it; its answers are kept in a new file. Raises `PastError`, `WrongServiceError`."""
     service, step = parsed(raw), time_range.step / 1000
-    source: Source = PrometheusClient(url, timeout=_TIMEOUT)
+    source: Source = PrometheusClient(url, timeout=_TIMEOUT, access=access)
     if record is not None:
         try:
             source = RecordingSource(source, record.open("x", encoding="utf-8"), Header(_kept(raw), step))

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import HttpUrl, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from flyball_operator.cli.output import INTERRUPTED, NOT_HAD, WRONG_INPUT
 from flyball_operator.cli.replay_report import as_json, as_text, number
@@ -30,11 +30,16 @@ from flyball_operator.cli.services import (
 from flyball_operator.cli.time_range import MOST_TICKS, TimeRangeError, time_range
 
 if TYPE_CHECKING:
+    from flyball_operator.app.settings import PrometheusSettings
     from flyball_operator.cli.past import Past
 
 #: The operator's own setting.
 PROMETHEUS_VARIABLE: Final = "FLYBALL_PROMETHEUS_URL"
 _PROGRESS_SECONDS: Final = 5.0
+
+
+class _WrongSettingError(Exception):
+    """An option or variable says of Prometheus what cannot be; the message names it."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,7 +55,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser,
         file_help="the object in this file, as `kubectl get -o yaml` prints it, edited or not; -: standard input",
     )
-    parser.add_argument("--prometheus", metavar="URL", help=f"that scrapes the engines: ${PROMETHEUS_VARIABLE}")
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help=f"that scrapes the engines: ${PROMETHEUS_VARIABLE}; credentials, headers and certificates are those of "
+        "the operator's variables FLYBALL_PROMETHEUS_…",
+    )
     parser.add_argument(
         "--from", dest="start", metavar="TIME", help="RFC 3339, or a duration before now: 1h before --to"
     )
@@ -84,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with closing(_past(options)) as past:
             return _replay(past, options)
-    except TimeRangeError as error:
+    except (TimeRangeError, _WrongSettingError) as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
     except WrongServiceError as error:
@@ -130,16 +140,26 @@ def _past(options: argparse.Namespace) -> Past:
     if options.recorded is not None:
         return past.recorded(options.recorded, raw_service(options, asking="flyball-replay") if named else None)
     # What is typed is looked at before anybody is asked.
-    url, times = _url(options), time_range(options.start, options.end, options.step, time.time())
-    return past.asked(url, times, raw_service(options, asking="flyball-replay"), record=options.record)
+    settings, times = _settings(options), time_range(options.start, options.end, options.step, time.time())
+    return past.asked(
+        str(settings.prometheus_url),
+        times,
+        raw_service(options, asking="flyball-replay"),
+        record=options.record,
+        access=settings.prometheus_access,
+    )
 
 
-def _url(options: argparse.Namespace) -> str:
-    text, named = _address(options), "--prometheus" if options.prometheus else f"${PROMETHEUS_VARIABLE}"
+def _settings(options: argparse.Namespace) -> PrometheusSettings:
+    """How to ask Prometheus, as the operator is told. Raises `_WrongSettingError`."""
+    from flyball_operator.app.settings import PrometheusSettings, problems  # noqa: PLC0415 – see `run`
+
+    given = {"prometheus_url": options.prometheus} if options.prometheus else {}
     try:
-        return str(TypeAdapter(HttpUrl).validate_python(text))
+        return PrometheusSettings(**given)
     except ValidationError as error:
-        raise TimeRangeError(f"{named}: {text!r:.80} is no URL such as http://prometheus.monitoring:9090") from error
+        wrong = "; ".join(problems(error))
+        raise _WrongSettingError(wrong.replace(PROMETHEUS_VARIABLE, "--prometheus", 1) if given else wrong) from None
 
 
 def _replay(past: Past, options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Asks Prometheus once per tick for all services, or once for each time of the past that is asked for.
 
-`prometheus-api-client` is synchronous, so the calls of a tick run in a small pool of threads of their own: a Prometheus
+The client is synchronous, so the calls of a tick run in a small pool of threads of their own: a Prometheus
 that hangs holds those threads, never the event loop, and while they are held no further call is made. Who asks for the
 past waits for each answer in the thread that asks.
 """
@@ -14,26 +14,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
-import requests
-from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from urllib3.util.retry import Retry
-
 from flyball_operator.prometheus import answers, queries
 from flyball_operator.prometheus.answers import BadVectorError, Figures, Identity, Ran
+from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import Found, rows_of, why
 from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, Unobserved
-
-#: Series of one answer: 1000 services with 42 cells of 7 figures.
-MAX_SERIES: Final = 400_000
-
-
-class PrometheusError(Exception):
-    """Prometheus could not be asked. `missing` says in which way."""
-
-    def __init__(self, missing: Missing, detail: str) -> None:
-        super().__init__(detail)
-        self.missing = missing
 
 
 class Source(Protocol):
@@ -49,35 +34,6 @@ class Source(Protocol):
     def close(self) -> None:
         """Let go of what it holds."""
         ...
-
-
-class PrometheusClient:
-    """A Prometheus. `timeout` in seconds, for connecting and for each wait for bytes."""
-
-    def __init__(self, url: str, *, timeout: float) -> None:
-        self._url, self._timeout = url.rstrip("/"), timeout
-        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
-        # such, and not as a connection that failed.
-        retry = Retry(total=0, read=False)
-        self._client = PrometheusConnect(url=self._url, retry=retry, timeout=timeout)
-
-    def query(self, text: str, at: float | None = None) -> Any:
-        """As `Source` has it."""
-        params: dict[str, Any] = {"limit": MAX_SERIES} | ({} if at is None else {"time": at})
-        try:
-            return self._client.custom_query(text, params=params)
-        except requests.Timeout as error:
-            raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s") from error
-        except requests.ConnectionError as error:
-            raise PrometheusError(Missing.UNREACHABLE, f"{self._url} cannot be reached") from error
-        except (requests.RequestException, PrometheusApiClientException) as error:
-            raise PrometheusError(Missing.UNREACHABLE, f"{self._url}: {str(error)[:200]}") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise PrometheusError(Missing.BAD_ANSWER, str(error)[:300]) from error
-
-    def close(self) -> None:
-        """Close its connections; calls in flight end by their own timeout."""
-        self._client.close()
 
 
 #: Least seconds of a window: three scrapes at the usual 5 s.

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from flyball_operator.prometheus.answers import Identity
+from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.queries import NAMESPACE, UID
-from flyball_operator.prometheus.reader import PrometheusError, Source
+from flyball_operator.prometheus.reader import Source
 from flyball_operator.tuning.observe.signals import Missing
 
 #: Of the format, not of Flyball.

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from flyball_lab.repository import ROOT
 from flyball_operator.prometheus.queries import NAMESPACE, UID
 
 _START_SECONDS = 60.0
+_READY = "Server is ready to receive web requests"
 ADDRESS = "__address__"
 
 
@@ -119,11 +119,18 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: Sequence[ScrapeTarget] = (), *, jobs: Sequence[ScrapeJob] = (), scrape: str = "500ms"
+    folder: Path,
+    targets: Sequence[ScrapeTarget] = (),
+    *,
+    jobs: Sequence[ScrapeJob] = (),
+    scrape: str = "500ms",
+    web: Mapping[str, Any] | None = None,
 ) -> Iterator[Prometheus]:
-    """Run Prometheus over these targets, and with these jobs."""
+    """Run Prometheus over these targets, and with these jobs; `web` is its own configuration of users and TLS."""
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(_configuration(targets, jobs, scrape)))
+    web_config = folder / "web.yml"
+    web_config.write_text(yaml.safe_dump(dict(web or {})))
     port = _free_port()
     log = (folder / "prometheus.log").open("wb")
     process = subprocess.Popen(
@@ -132,15 +139,17 @@ def prometheus(
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.config.file={web_config}",
             # It takes up its targets at the end of the first such interval, which is 5 s by default.
             "--scrape.discovery-reload-interval=50ms",
         ],
         stdout=log,
         stderr=log,
     )
-    running = Prometheus(f"http://127.0.0.1:{port}", process, config)
+    scheme = "https" if web and "tls_server_config" in web else "http"
+    running = Prometheus(f"{scheme}://127.0.0.1:{port}", process, config)
     try:
-        _await_ready(running.url, process, folder / "prometheus.log")
+        _await_ready(process, folder / "prometheus.log")
         yield running
     finally:
         running.end()
@@ -155,21 +164,14 @@ def _configuration(targets: Sequence[ScrapeTarget], jobs: Sequence[ScrapeJob], s
     }
 
 
-def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    """It may answer none but its users, so what it says of itself is read."""
     deadline = time.monotonic() + _START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        if _is_ready(url):
+        if _READY in log.read_text():
             return
         time.sleep(0.05)
     raise AssertionError(f"Prometheus did not start: {log.read_text()[-2000:]}")
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _free_port() -> int:

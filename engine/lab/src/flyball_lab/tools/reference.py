@@ -55,6 +55,7 @@ _TYPES: Final[Mapping[Any, str]] = {
     str: "string",
     int: "integer",
     float: "number",
+    bool: "true or false",
     HttpUrl: "URL",
     Path | None: "path",
     tuple[str, ...]: "comma-separated list",

@@ -34,7 +34,8 @@ from flyball_lab.harness.recordings import RecordingReader
 from flyball_lab.harness.tuners import thinking
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api.v1alpha1 import TuningStatus
-from flyball_operator.prometheus.reader import TIMEOUT, PrometheusClient, PrometheusReader
+from flyball_operator.prometheus.client import PrometheusClient
+from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET, model_spec
 from flyball_operator.tuning.report.status_codec import step_model_of
