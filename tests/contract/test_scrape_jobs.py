@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from flyball_lab.harness.engines import ServedEngine, serving
 from flyball_lab.harness.plant import PlantPhase
@@ -25,6 +25,7 @@ from support.discovery import INIT, annotation_job, discovered, operator_target,
 CHAT: Identity = ("team", "uid-1")
 WINDOW = 3
 STEADY = [PlantPhase(3600, 8, 100, 16)]
+UID_LABEL = "serving_flyball_dev_service_uid"
 #: A window that holds all of a short load.
 WIDE = 60
 
@@ -180,21 +181,56 @@ async def test_a_pod_elsewhere_that_carries_the_uid_counts_for_nobody(tmp_path: 
             assert (found.cores, found.pods) == (1, 1)
 
 
-async def test_a_service_s_series_of_the_operator_keep_its_namespace(tmp_path: Path) -> None:
-    registry = CollectorRegistry()
-    TunerMetrics(registry).paused("team", "chat", True)
+@contextmanager
+def exposing(registry: CollectorRegistry) -> Iterator[str]:
+    """What serves these metrics, and its address."""
     server, thread = start_http_server(0, "127.0.0.1", registry)
     try:
-        target = operator_target(f"127.0.0.1:{server.server_port}")
-        async with scraped_by(tmp_path, *pod_monitor_jobs([target], "flyball")) as (running, _):
-            with closing(PrometheusClient(running.url, timeout=2.0)) as client:
-                await until("it is scraped", lambda: bool(client.query(PAUSED)))
-                found = client.query(PAUSED)
-        assert [(one["metric"]["namespace"], one["metric"]["service"]) for one in found] == [("team", "chat")]
+        yield f"127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+async def labels_of(running: Prometheus, series: str) -> list[dict[str, str]]:
+    """The labels of series, once there are any."""
+    with closing(PrometheusClient(running.url, timeout=2.0)) as client:
+        await until("it is scraped", lambda: bool(client.query(series)))
+        return [one["metric"] for one in client.query(series)]
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [lambda target: pod_monitor_jobs([target], "flyball"), lambda target: [annotation_job([target])]],
+    ids=["the chart's PodMonitor", "the community's annotation job"],
+)
+async def test_a_service_s_series_of_the_operator_keep_its_namespace(
+    tmp_path: Path, jobs: Callable[[dict[str, str]], list[ScrapeJob]]
+) -> None:
+    registry = CollectorRegistry()
+    TunerMetrics(registry).paused("team", "chat", True)
+    with exposing(registry) as address:
+        async with scraped_by(tmp_path, *jobs(operator_target(address))) as (running, _):
+            found = await labels_of(running, PAUSED)
+    assert [(one["namespace"], one["service"]) for one in found] == [("team", "chat")]
+
+
+@pytest.mark.parametrize("honoured", [False, True])
+async def test_what_a_pod_says_of_itself_counts_only_where_labels_are_honoured(tmp_path: Path, honoured: bool) -> None:
+    registry = CollectorRegistry()
+    claimed = {"namespace": "team", "pod": "chat-0", UID_LABEL: "uid-1", "engine": "0"}
+    Gauge("flyball_running", "", claimed, registry=registry).labels(**claimed).set(7)
+    async with chat() as pod:
+        # The annotations of any other pod, scraped by the community's job, as it is and without honor_labels.
+        with exposing(registry) as address:
+            liar = discovered(pod, namespace="elsewhere", uid="uid-9")[0] | {"__address__": address}
+            job = replace(annotation_job([liar]), honor_labels=honoured)
+            async with scraped_by(tmp_path, job) as (running, _):
+                (found,) = await labels_of(running, "flyball_running")
+    whose = ("team", "uid-1") if honoured else ("elsewhere", "uid-9")
+    assert (found["namespace"], found[UID_LABEL]) == whose
+    assert ("exported_namespace" in found) is not honoured
 
 
 def without(job: ScrapeJob, *labels: str) -> ScrapeJob:
@@ -202,7 +238,6 @@ def without(job: ScrapeJob, *labels: str) -> ScrapeJob:
     return replace(job, relabelings=[*job.relabelings, *({"action": "labeldrop", "regex": label} for label in labels)])
 
 
-UID_LABEL = "serving_flyball_dev_service_uid"
 LACKING: list[tuple[str, Callable[[ServedEngine], list[ScrapeJob]], str]] = [
     ("nothing is scraped", lambda _: [], "Prometheus has no series flyball_running: no job scrapes port 8001"),
     (

@@ -100,10 +100,14 @@ def annotation_job(targets: Sequence[Mapping[str, str]], *, scrape: str | None =
 
 
 def operator_target(address: str) -> dict[str, str]:
-    """The target of the operator's own metrics, with the labels that its pod has by the chart."""
+    """The target of the operator's own metrics, with the labels and annotations that its pod has by the chart."""
     (deployment,) = (one for one in _chart() if one["kind"] == "Deployment")
     metadata = deployment["spec"]["template"]["metadata"]
-    named = {f"{_META}pod_label_{spelled(key)}": value for key, value in metadata["labels"].items()}
+    named = {
+        f"{_META}pod_{kind[:-1]}_{spelled(key)}": value
+        for kind in ("labels", "annotations")
+        for key, value in metadata[kind].items()
+    }
     return {
         ADDRESS: address,
         f"{_META}namespace": deployment["metadata"]["namespace"],
