@@ -1,0 +1,33 @@
+"""The operator process asks Prometheus with what its settings name, and a password that is rotated needs no restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flyball_lab.harness.prometheus import prometheus
+from support.cluster import apply, namespace
+from support.operators import expect_condition, idle_service, operator, serve
+
+PASSWORD = "hunter2-of-flyball"
+#: Of the password by bcrypt, at its least cost.
+HASHED = "$2b$04$L/20WGOWS/HPpIN2EA/s6uCak6SyVVB.rzV0l/YJGyGaqjEi1ws8K"
+
+
+def test_a_wrong_password_is_told_in_the_condition_and_one_that_is_mended_is_used(crd: Path, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("wrong-word")
+    access = {"prometheus_username": "flyball", "prometheus_password_file": str(file)}
+    with (
+        prometheus(tmp_path, web={"basic_auth_users": {"flyball": HASHED}}) as running,
+        namespace("flyball-password") as place,
+        operator(place, tmp_path, prometheus_url=running.url, **access) as process,
+    ):
+        apply(idle_service(), namespace=place)
+        serve(place)
+        said = expect_condition(place, "MetricsAvailable", "False", "PrometheusUnauthorized", within=180)
+        assert "does not take this user name with this password" in said
+        file.write_text(PASSWORD)
+        expect_condition(place, "MetricsAvailable", "False", "NotScraped", within=180)
+        log = process.log.read_text()
+        assert "wrong-word" not in said + log
+        assert PASSWORD not in log
