@@ -1,0 +1,54 @@
+"""The pod templates of services that run already: what changes one of these files restarts pods at its users'.
+
+A spec that uses nothing new keeps its template and its hashes, whatever the API gains. A diff of these files may only
+add files.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from flyball_lab.harness.manifests import Object
+from flyball_lab.repository import ROOT
+from flyball_operator.api.parse import parse_service
+from flyball_operator.reconcile.plan import deployment, disruption_budget, pod, service
+from flyball_operator.reconcile.plan.objects import Object as Rendered
+from flyball_operator.reconcile.plan.revision import spec_hash
+from flyball_operator.reconcile.plan.snapshot import Config
+
+FOLDER = ROOT / "tests/golden/pods"
+CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
+SERVICES = {
+    **{path.stem: path for path in sorted((ROOT / "docs/examples").glob("*.yaml"))},
+    "demo": ROOT / "engine/lab/src/flyball_lab/demo/chat.yaml",
+    **{path.name.removesuffix(".service.yaml"): path for path in sorted(FOLDER.glob("*.service.yaml"))},
+}
+
+
+def rendered(manifest: Object) -> list[Rendered]:
+    """What a service gets that concerns its pods."""
+    identity = {"namespace": "team", "uid": "6d0f6d62-0000-4000-8000-000000000000", "generation": 1}
+    found = parse_service({**manifest, "metadata": {**manifest["metadata"], **identity}})
+    template = pod.render(found, CONFIG, spec_hash(found))
+    surge, unavailable = deployment.rollout_steps(found, deployment.wanted_replicas(found, None))
+    strategy = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    return [template, strategy, service.render(found.metadata), disruption_budget.render(found.metadata)]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_gets_the_pods_it_always_got(name: str, rewrite: bool) -> None:
+    text = SERVICES[name].read_text().replace("ENGINE_IMAGE", "engine:1")
+    # By way of JSON: parts that stand twice would be anchors.
+    found = yaml.safe_dump_all(json.loads(json.dumps(rendered(yaml.safe_load(text)))), width=120)
+    path = FOLDER / f"{name}.yaml"
+    if rewrite:
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_every_file_is_of_a_service() -> None:
+    found = {path for path in FOLDER.glob("*.yaml") if not path.name.endswith(".service.yaml")}
+    assert found == {FOLDER / f"{name}.yaml" for name in SERVICES}
