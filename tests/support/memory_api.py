@@ -29,6 +29,8 @@ _KEYS = {
     "ports": ("containerPort", "port"),
     "ownerReferences": ("uid",),
     "imagePullSecrets": ("name",),
+    "resourceClaims": ("name",),
+    "claims": ("name",),
     "conditions": ("type",),
 }
 _IDENTITY = frozenset(

@@ -11,6 +11,7 @@ from flyball_lab.harness.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
 from support.wrong_classes import WRONG_CLASSES
 from support.wrong_pods import GPU, WRONG_PODS
+from support.wrong_volumes import WRONG_VOLUMES
 
 
 def _args(item: str, says: str, right: str = "--max-model-len=16384") -> Wrong:
@@ -329,13 +330,14 @@ WRONG = (
         "must be at least 1s and at most 1h",
     ),
     *WRONG_PODS,
+    *WRONG_VOLUMES,
 )
 """Refused by the CRD's schema or CEL, and by `flyball_operator.api.parse`."""
 
 UNKNOWN_FIELDS = (
     "spec.modle",
-    "spec.podTemplate.hostNetwork",
-    "spec.podTemplate.volumes",
+    "spec.podTemplate.shareProcessNamespace",
+    "spec.podTemplate.hostAliases",
     "spec.podTemplate.affinity.nodeAfinity",
     "spec.batching.speculative",
     "spec.tuning.deadline",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -21,6 +21,20 @@ class Check:
 
     rule: Rule
     holds: Callable[[Any], bool]
+
+
+def exactly_one(*fields: str, noun: str, unless: str = "") -> Check:
+    """Of these fields, named as in JSON, one must be there. Stands aside where `unless` is there and refused itself."""
+    counted = " + ".join(f"(has(self.{field}) ? 1 : 0)" for field in fields)
+    aside = f"has(self.{unless}) || " if unless else ""
+    attributes = [to_snake(field) for field in fields]
+
+    def holds(found: Any) -> bool:
+        if unless and getattr(found, to_snake(unless)) is not None:
+            return True
+        return sum(getattr(found, attribute) is not None for attribute in attributes) == 1
+
+    return Check(Rule(f"{aside}{counted} == 1", f"must have exactly one {noun}; accepted: {', '.join(fields)}"), holds)
 
 
 class Model(BaseModel):

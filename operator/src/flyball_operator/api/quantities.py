@@ -123,6 +123,31 @@ class ReadsAsQuantity(Constraint):
 
 
 @dataclass(frozen=True)
+class IntOrString(Constraint):
+    """An int from `least` to `most`, or a string of at most `longest` characters that matches `pattern`."""
+
+    least: int
+    most: int
+    pattern: str
+    longest: int
+    hint: str
+
+    def objection(self, value: int | str) -> str | None:
+        """The hint."""
+        if isinstance(value, int):
+            return None if self.least <= value <= self.most else self.hint
+        good = len(value) <= self.longest and re.fullmatch(self.pattern, value) is not None
+        return None if good else self.hint
+
+    def extend(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """Int-or-string instead of a union, with the rule."""
+        number = f"self >= {self.least} && self <= {self.most}"
+        rule = Rule(f"type(self) == int ? {number} : {matches('self', self.pattern)}", self.hint)
+        beside = {key: value for key, value in schema.items() if key != "anyOf"}
+        return with_rules(beside | {"x-kubernetes-int-or-string": True, "maxLength": self.longest}, rule)
+
+
+@dataclass(frozen=True)
 class EnoughBytes(Constraint):
     """A map of resources in which this one, counted in bytes, is nothing or at least a mebibyte."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.alias_generators import to_snake
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -147,13 +148,13 @@ class KeysMatch(Constraint):
 
 @dataclass(frozen=True)
 class MapKeyed(Constraint):
-    """A list that is a map keyed by `key`: two items of one key are refused, and appliers merge by key."""
+    """A list that is a map keyed by `key`, as JSON has it: two items of one key are refused, appliers merge by key."""
 
     key: str
 
     def objection(self, value: Sequence[Any]) -> str | None:
         """The first repeated key."""
-        keys = [str(getattr(item, self.key)) for item in value]
+        keys = [str(getattr(item, to_snake(self.key))) for item in value]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         return None if twice is None else f"Duplicate value: {self.key} {twice!r} may appear once"
 

@@ -12,18 +12,16 @@ from pydantic import Field
 
 from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_LABEL, MOST_CLASSES, MOST_KEPT, Metric
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
-from flyball_operator.api.owned import OWNED_ENVIRONMENT, NotOwned
-from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
+from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy, SecretKeyRef
+from flyball_operator.api.owned import NotOwned
+from flyball_operator.api.quantities import DurationBetween, IntOrString, PercentageBelow100, parse_duration
 from flyball_operator.api.rules import (
-    IS_IMAGE,
-    IS_SHORT,
     LABEL,
     QUALIFIED,
     SEGMENT,
     SUBDOMAIN,
     MapKeyed,
     Matches,
-    ObjectName,
     Refuses,
     Rule,
 )
@@ -34,19 +32,6 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS: Final = 8192
 #: Smallest limits the law may set where `spec.tuning.bounds` names none.
 DEFAULT_MIN_NUM_ACTIVE_SEQS: Final = 4
 DEFAULT_MIN_NUM_SCHEDULED_TOKENS: Final = 128
-
-
-class SecretKeyRef(Model):
-    """A key of a Secret in the service's namespace."""
-
-    name: ObjectName
-    """Name of the Secret."""
-    key: Annotated[
-        str,
-        Field(min_length=1, max_length=253),
-        Matches(r"[-._a-zA-Z0-9]+", "must be a key of a Secret: letters, digits, '-', '_', '.'"),
-    ]
-    """Key in the Secret whose value is used."""
 
 
 class ModelSource(Model):
@@ -93,20 +78,6 @@ class ModelSource(Model):
     """Secret that holds the token for a gated model of Hugging Face. Default: no token."""
 
 
-class EnvVar(Model):
-    """An environment variable of the engine container."""
-
-    name: Annotated[
-        str,
-        Field(min_length=1, max_length=128),
-        Matches(r"[A-Za-z_][A-Za-z0-9_]*", "must be letters, digits and '_', and not begin with a digit"),
-        Refuses(OWNED_ENVIRONMENT, "is set by Flyball: FLYBALL_*, VLLM_PLUGINS and PYTHONPATH may not be set"),
-    ]
-    """Name of the variable."""
-    value: Annotated[str, Field(max_length=4096)] = ""
-    """Its value, in plain text. Default: empty."""
-
-
 class Engine(Model):
     """The engine container."""
 
@@ -121,13 +92,10 @@ class Engine(Model):
         ),
     )
 
-    image: Annotated[
-        str,
-        Field(min_length=1, max_length=512),
-        IS_IMAGE,
-        IS_SHORT,
-    ]
+    image: Image
     """Image with vLLM in it, such as `vllm/vllm-openai:v0.32.0`; stock images run unchanged."""
+    image_pull_policy: ImagePullPolicy | None = None
+    """When the kubelet pulls the image. Default: Always for the tag `latest`, else IfNotPresent."""
     governed: bool = True
     """Whether Flyball's plugin is added, so that limits can be moved and requests counted. `false` runs plain vLLM."""
     args: Annotated[
@@ -135,7 +103,7 @@ class Engine(Model):
         Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = ()
     """vLLM arguments that Flyball does not own, such as `--max-model-len=16384`. Default: none."""
-    env: Annotated[tuple[EnvVar, ...], Field(max_length=64), MapKeyed("name")] = ()
+    env: Annotated[tuple[EngineEnvVar, ...], Field(max_length=64), MapKeyed("name")] = ()
     """Environment variables of the engine container. Default: none."""
 
 
@@ -373,3 +341,22 @@ class Rollout(Model):
     """Pods that may be added during a rollout. Default: 1, or 0 for accelerators with two or more replicas."""
     max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas."""
+
+
+class DisruptionBudget(Model):
+    """How many pods a drain of nodes may take at once. Changing it rolls no pod."""
+
+    enabled: bool = True
+    """Whether there is a PodDisruptionBudget. false: drains are not held back, or you make a budget of your own; a pod
+    of two budgets cannot be evicted. Default: true."""
+    max_unavailable: Annotated[
+        int | str,
+        IntOrString(
+            least=0,
+            most=10_000,
+            pattern=r"(100|[1-9]?[0-9])%",
+            longest=4,
+            hint="must be a number of pods such as 1, or a percentage such as 25%",
+        ),
+    ] = 1
+    """Pods that may be missing, as a number or a percentage such as 25%. 0 blocks drains. Default: 1."""

@@ -15,7 +15,8 @@ from pydantic import Field
 from flyball_engine.contract import Metric
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
-from flyball_operator.api.pod import LocalObjectReference, PodTemplate, Resources
+from flyball_operator.api.containers import Resources, SecretKeyRef
+from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
 from flyball_operator.api.rules import MapKeyed, Rule, matches
 from flyball_operator.api.spec import (
@@ -26,15 +27,14 @@ from flyball_operator.api.spec import (
     Accelerator,
     Batching,
     Bounds,
+    DisruptionBudget,
     Engine,
-    EnvVar,
     ModelSource,
     Objective,
     Parallelism,
     Range,
     RequestClass,
     Rollout,
-    SecretKeyRef,
     Tuning,
 )
 from flyball_operator.api.status import (
@@ -71,12 +71,11 @@ __all__ = [
     "Condition",
     "ConditionType",
     "DecisionStatus",
+    "DisruptionBudget",
     "Engine",
-    "EnvVar",
     "InferenceService",
     "InferenceServiceSpec",
     "InferenceServiceStatus",
-    "LocalObjectReference",
     "Metric",
     "Mode",
     "Model",
@@ -241,12 +240,14 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
-                "has(self.accelerator) || self.parallelism.tensor * self.parallelism.pipeline == 1",
+                "has(self.accelerator) || self.parallelism.tensor * self.parallelism.pipeline == 1"
+                " || (has(self.podTemplate) && has(self.podTemplate.resources)"
+                " && has(self.podTemplate.resources.claims) && self.podTemplate.resources.claims.size() > 0)",
                 "needs spec.accelerator, such as {resourceName: nvidia.com/gpu}: tensor and pipeline count its devices;"
-                " without one both must be 1",
+                " without one, or devices by spec.podTemplate.resources.claims, both must be 1",
                 ".parallelism",
             ),
-            lambda spec: spec.accelerator is not None or spec.parallelism.devices == 1,
+            lambda spec: spec.has_devices or spec.parallelism.devices == 1,
         ),
         Check(
             Rule(
@@ -279,7 +280,15 @@ class InferenceServiceSpec(Model):
     rollout: Rollout = Rollout()
     """How pods are replaced."""
     pod_template: PodTemplate = PodTemplate()
-    """What is added to the pods. Default: nothing."""
+    """What is added to the pods, but no privilege. Whoever may write it can read all Secrets of the namespace, by
+    volumes and variables, as whoever may create pods can. Default: nothing."""
+    pod_disruption_budget: DisruptionBudget = DisruptionBudget()
+    """How many pods a drain of nodes may take at once. Default: one."""
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether an engine has devices of its own, by an extended resource or by claims."""
+        return self.accelerator is not None or bool(self.pod_template.resources.claims)
 
 
 class ObjectMeta(Model):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.report.status_codec import step_model_of
 
-#: Model, image and arguments of the engine, resource of the accelerator, devices that share a layer, and stages.
+#: Model, image and arguments of the engine, resource of the accelerator or claims, devices that share a layer, stages.
 Kind = tuple[str, str, tuple[str, ...], str, int, int]
 
 
@@ -16,8 +16,19 @@ def kind_of(service: InferenceService) -> Kind:
     """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
     spec = service.spec
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
+    accelerator += "".join(_claims_of(service))
     tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline
     return spec.model.uri, spec.engine.image, tuple(spec.engine.args), accelerator, tensor, pipeline
+
+
+def _claims_of(service: InferenceService) -> Iterator[str]:
+    """What the engine's claims are made from; an object of that name elsewhere may be of other devices."""
+    pod = service.spec.pod_template
+    used = {claim.name for claim in pod.resources.claims}
+    for claim in pod.resource_claims:
+        if claim.name in used:
+            source = claim.resource_claim_name or claim.resource_claim_template_name
+            yield f" {service.metadata.namespace}/{source}"
 
 
 def models_of(services: Iterable[InferenceService]) -> dict[Kind, StepModel]:

@@ -61,7 +61,11 @@ _TYPES: Final[Mapping[Any, str]] = {
     tuple[str, ...]: "comma-separated list",
 }
 #: Kubernetes' own structures. `kubectl explain` has their fields.
-_NOT_EXPANDED: Final = {"spec.podTemplate.affinity": "pod.spec.affinity"}
+_NOT_EXPANDED: Final = {
+    "spec.podTemplate.affinity": "pod.spec.affinity",
+    "spec.podTemplate.topologySpreadConstraints[].labelSelector": "deployment.spec.selector",
+    "spec.podTemplate.volumes[].hostPath": "pod.spec.volumes.hostPath",
+}
 
 
 _TUNABLES_HEAD: Final = """\
@@ -188,7 +192,7 @@ def _plural(kind: str) -> str:
 
 def _limits(node: Schema) -> Iterator[str]:
     if "enum" in node:
-        yield "one of " + ", ".join(f"`{value}`" for value in node["enum"])
+        yield "one of " + ", ".join(f"`{_value(value)}`" for value in node["enum"])
         return
     for least, most, unit in (
         ("minimum", "maximum", ""),
@@ -203,6 +207,10 @@ def _limits(node: Schema) -> Iterator[str]:
     for key in ("items", "additionalProperties"):
         if key in node and "properties" not in node[key]:
             yield from (f"each {words}" for words in _limits(node[key]))
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Object, controller
+from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, controller
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: So many unknown annotations are named.
@@ -72,6 +72,9 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
         return
     for kind in NAMED_KINDS:
         found = snapshot.objects.get(kind)
+        if kind is Kind.DISRUPTION_BUDGET and not service.spec.pod_disruption_budget.enabled:
+            # The user's own may have this name.
+            continue
         if found is not None and snapshot.own(kind) is None:
             yield _conflict(snapshot, found)
     if service.spec.engine.governed:

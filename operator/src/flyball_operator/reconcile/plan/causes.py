@@ -36,6 +36,8 @@ class CauseReason(StrEnum):
     """The engine was killed at its memory limit."""
     ENGINE_FAILED = "EngineFailed"
     """The engine ended; the message has when, its exit code, how often it was restarted, and its last lines."""
+    CONTAINER_FAILED = "ContainerFailed"
+    """A container of `spec.podTemplate` beside the engine ended; the message has the same of it."""
     CONTAINER_NOT_STARTED = "ContainerNotStarted"
     """The container could not be started, such as for a command that the image does not have."""
     PODS_REFUSED = "PodsRefused"
@@ -68,6 +70,7 @@ _EXCEPTION: Final = re.compile(r"(?:^|[)\]] +)((?:\w+\.)*\w*(?:Error|Exception):
 _MISSING: Final = {
     "no PriorityClass with name": "spec.podTemplate.priorityClassName",
     "pod rejected: RuntimeClass": "spec.podTemplate.runtimeClassName",
+    "error looking up service account": "spec.podTemplate.serviceAccountName",
 }
 
 _WAITING: Final[Mapping[str, CauseReason]] = {
@@ -185,16 +188,21 @@ def _of_container(container: Mapping[str, Any], where: str, *, may_end: bool) ->
     last = container.get("lastState") or {}
     ended = state.get("terminated") or last.get("terminated")
     if ended and (ended.get("exitCode") or not may_end):
-        yield _of_end(ended, where, int(container.get("restartCount", 0)))
+        ours = container.get("name") in (names.CONTAINER_ENGINE, names.CONTAINER_PLUGIN)
+        yield _of_end(ended, where, int(container.get("restartCount", 0)), ours=ours)
 
 
-def _of_end(ended: Mapping[str, Any], where: str, restarts: int) -> Cause:
+def _of_end(ended: Mapping[str, Any], where: str, restarts: int, *, ours: bool) -> Cause:
+    """`ours`: of the engine or the plugin, whose exit codes have a meaning."""
     code, message = int(ended.get("exitCode", 0)), ended.get("message") or ""
     facts = _facts(ended, code, restarts)
-    if code == EXIT_REFUSED:
+    if code == EXIT_REFUSED and ours:
         return _cause(CauseReason.ARGUMENT_REFUSED, where, message or facts)
     if ended.get("reason") == "OOMKilled":
         return _cause(CauseReason.OUT_OF_MEMORY, where, f"killed at its memory limit; {facts}")
+    if not ours:
+        words = _last_words(message) or ended.get("reason", "no reason")
+        return _cause(CauseReason.CONTAINER_FAILED, where, f"{facts}: {words}")
     if code == _TERMINATED:
         # Not of its own: its last lines, if any, are about something else.
         why = "ended by the kubelet, as one that was not ready within spec.rollout.startupTimeout"

@@ -49,7 +49,7 @@ def wanted_replicas(service: InferenceService, live: Object | None) -> int:
 def rollout_steps(service: InferenceService, replicas: int) -> tuple[int, int]:
     """`maxSurge` and `maxUnavailable`, as asked for, else as above; never both zero, or no pod could be replaced."""
     asked = service.spec.rollout
-    in_place = service.spec.accelerator is not None and replicas >= 2
+    in_place = service.spec.has_devices and replicas >= 2
     surge = (0 if in_place else 1) if asked.max_surge is None else asked.max_surge
     unavailable = (1 if in_place else 0) if asked.max_unavailable is None else asked.max_unavailable
     if surge or unavailable:

@@ -47,7 +47,7 @@ API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.REVISION: "apps/v1",
 }
 
-#: Kinds of which a service owns exactly one, of its own name.
+#: Kinds of which a service owns one, of its own name; no budget where it asks for none.
 NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET)
 
 #: Lists that are maps: the API server merges them by these keys, and others may add items beside ours.
@@ -59,6 +59,8 @@ _MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "volumeMounts": ("mountPath",),
     "ports": ("containerPort", "port"),
     "imagePullSecrets": ("name",),
+    "resourceClaims": ("name",),
+    "claims": ("name",),
     "ownerReferences": ("uid",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "sizeLimit"})

@@ -74,7 +74,11 @@ def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecis
         yield Create(Kind.REVISION, revision.render(meta, rollout.current))
     yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
     yield from _ensure(Kind.SERVICE, service.render(meta), live)
-    yield from _ensure(Kind.DISRUPTION_BUDGET, disruption_budget.render(meta), live)
+    budget = disruption_budget.render(wanted)
+    if budget is not None:
+        yield from _ensure(Kind.DISRUPTION_BUDGET, budget, live)
+    elif (ours := snapshot.own(Kind.DISRUPTION_BUDGET)) is not None and not being_deleted(ours):
+        yield Delete(Kind.DISRUPTION_BUDGET, name(ours), uid(ours))
     for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
         if other.live is not None and not being_deleted(other.live):
             yield Delete(Kind.REVISION, name(other.live), uid(other.live))

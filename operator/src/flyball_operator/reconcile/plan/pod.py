@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
 
 from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, Env, launch_command
 from flyball_operator.api import names
+from flyball_operator.api.containers import Container, EnvVar, Resources
+from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
-from flyball_operator.api.v1alpha1 import InferenceService, ModelSource
-from flyball_operator.reconcile.plan.objects import Object, digest, labels
+from flyball_operator.api.v1alpha1 import InferenceService, Model, ModelSource
+from flyball_operator.reconcile.plan.objects import Object, digest, labels, selector
 from flyball_operator.reconcile.plan.snapshot import Config
 
 #: An unprivileged user that no image knows; distroless images use the same number.
@@ -26,6 +29,11 @@ ENDPOINT_SECONDS: Final = 5
 EXIT_SECONDS: Final = 15
 #: Seconds between start-up probes: how late a ready engine may be noticed.
 STARTUP_PERIOD: Final = 5
+
+#: Of a container that serves nothing. Prometheus makes a target of every container, and of one without a port an
+#: address that never answers; with this one it is the engine's own target again. Of another protocol, or the API server
+#: warns of a duplicate port.
+_NO_TARGET: Final = {"containerPort": CONTROL_PORT, "protocol": "UDP"}
 
 _PLUGIN_PATH: Final = "/flyball"
 _MODEL_PATH: Final = "/model"
@@ -49,28 +57,60 @@ def _pod_spec(service: InferenceService, config: Config) -> Object:
     spec = service.spec
     extra = spec.pod_template
     pod: Object = {
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": extra.automount_service_account_token,
         # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads as its own.
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _pod_security(extra.security_context),
         "terminationGracePeriodSeconds": ENDPOINT_SECONDS + drain_seconds(service) + EXIT_SECONDS,
-        "containers": [_engine(service, config)],
-        "volumes": _volumes(service),
+        "containers": [_engine(service, config), *(_beside(one) for one in extra.containers)],
+        "volumes": [*_volumes(service), *map(_plain, extra.volumes)],
         "nodeSelector": dict(extra.node_selector),
         "tolerations": [dict(toleration) for toleration in extra.tolerations],
         "affinity": dict(extra.affinity),
         "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
         "priorityClassName": extra.priority_class_name,
         "runtimeClassName": extra.runtime_class_name,
+        "schedulerName": extra.scheduler_name,
+        "serviceAccountName": extra.service_account_name,
+        "topologySpreadConstraints": [_spread(one, service) for one in extra.topology_spread_constraints],
+        "resourceClaims": [_plain(claim) for claim in extra.resource_claims],
+        "initContainers": [
+            *([_plugin(config)] if spec.engine.governed else []),
+            *(_beside(one) for one in extra.init_containers),
+        ],
     }
-    if spec.engine.governed:
-        pod["initContainers"] = [_plugin(config)]
     return {field: value for field, value in pod.items() if value not in (None, [], {})}
+
+
+def _plain(part: Model) -> Object:
+    """A part of the spec as Kubernetes spells it. What stands at a default is Kubernetes' default, too."""
+    return part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+def _pod_security(asked: PodSecurityContext) -> Object:
+    given = _plain(asked)
+    assigned = given.pop("runAsAssignedUser", False)
+    user = {} if assigned else {"runAsUser": USER_ID, "runAsGroup": USER_ID}
+    return {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}, **given}
+
+
+def _spread(constraint: TopologySpreadConstraint, service: InferenceService) -> Object:
+    """Without a selector Kubernetes would count no pod."""
+    return {"labelSelector": {"matchLabels": selector(service.metadata)}, **_plain(constraint)}
+
+
+def _beside(container: Container) -> Object:
+    """A container of the user's."""
+    asked = _plain(container.security_context)
+    found = {
+        **_plain(container),
+        "ports": [{"protocol": port.protocol, **_plain(port)} for port in container.ports] or [_NO_TARGET],
+        "resources": _amounts(container.resources),
+        "securityContext": {**_container_security(), **asked},
+        # As of the engine: the last lines of one that ends tell why.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {field: value for field, value in found.items() if value != {}}
 
 
 def _plugin(config: Config) -> Object:
@@ -78,10 +118,7 @@ def _plugin(config: Config) -> Object:
         "name": names.CONTAINER_PLUGIN,
         "image": config.plugin_image,
         "args": [_PLUGIN_PATH],
-        # It serves nothing. Prometheus makes a target of every container, and of one without a port an address that
-        # never answers; with this one it is the engine's own target again. Of another protocol, or the API server
-        # warns of a duplicate port.
-        "ports": [{"containerPort": CONTROL_PORT, "protocol": "UDP"}],
+        "ports": [_NO_TARGET],
         # Small and bounded, so that namespaces with a quota take the pod.
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}},
         "securityContext": _container_security(),
@@ -97,18 +134,19 @@ def _engine(service: InferenceService, config: Config) -> Object:
     container: Object = {
         "name": names.CONTAINER_ENGINE,
         "image": service.spec.engine.image,
+        "imagePullPolicy": service.spec.engine.image_pull_policy,
         "command": _command(service),
         "env": _environment(service, config),
         "ports": ports,
-        "resources": _resources(service),
+        "resources": _amounts(service.spec.pod_template.resources, _devices(service)),
         "securityContext": _container_security(),
         # The launcher writes there why it refuses; an engine that dies of itself leaves its last lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
-        "volumeMounts": _mounts(service),
+        "volumeMounts": [*_mounts(service), *map(_plain, service.spec.pod_template.volume_mounts)],
         **_probes(service),
     }
-    return {field: value for field, value in container.items() if value != {}}
+    return {field: value for field, value in container.items() if value not in (None, {})}
 
 
 def _command(service: InferenceService) -> list[str]:
@@ -163,16 +201,25 @@ def startup_seconds(service: InferenceService) -> int:
 def _environment(service: InferenceService, config: Config) -> list[Object]:
     """The user's variables first, then defaults they did not set, then ours, which they may not set."""
     ours = _owned_environment(service, config)
-    users = {variable.name: variable.value for variable in service.spec.engine.env if variable.name not in ours}
+    given = [variable for variable in service.spec.engine.env if variable.name not in ours]
+    users = {variable.name: _value(variable) for variable in given}
     # An unprivileged user without a passwd entry: getpass.getuser() and caches under ~ fail without these.
     defaults = {"USER": "flyball", "HOME": _TMP_PATH}
-    values = {**defaults, **users, **ours}
-    variables: list[Object] = [{"name": name, "value": value} for name, value in values.items()]
+    fixed = {name: {"value": value} for name, value in defaults.items()}
+    owned = {name: {"value": value} for name, value in ours.items()}
+    values = {**fixed, **users, **owned}
+    variables: list[Object] = [{"name": name, **value} for name, value in values.items()]
     secret = service.spec.model.token_secret_ref
     if secret is not None and "HF_TOKEN" not in values:
         reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
         variables.append({"name": "HF_TOKEN", "valueFrom": reference})
     return variables
+
+
+def _value(variable: EnvVar) -> Object:
+    if variable.value_from is None:
+        return {"value": variable.value}
+    return {"valueFrom": _plain(variable.value_from)}
 
 
 def _owned_environment(service: InferenceService, config: Config) -> Mapping[str, str]:
@@ -185,14 +232,19 @@ def _owned_environment(service: InferenceService, config: Config) -> Mapping[str
     }
 
 
-def _resources(service: InferenceService) -> Object:
-    resources = service.spec.pod_template.resources
-    limits: dict[str, Any] = dict(resources.limits)
-    if service.spec.accelerator is not None:
-        limits[service.spec.accelerator.resource_name] = service.spec.parallelism.devices
+def _devices(service: InferenceService) -> Mapping[str, int]:
+    accelerator = service.spec.accelerator
+    return {} if accelerator is None else {accelerator.resource_name: service.spec.parallelism.devices}
+
+
+def _amounts(asked: Resources, devices: Mapping[str, int] = MappingProxyType({})) -> Object:
     # Strings, as the API server returns them.
-    amounts = {"requests": resources.requests, "limits": limits}
-    return {field: {key: str(value) for key, value in given.items()} for field, given in amounts.items() if given}
+    amounts = {"requests": asked.requests, "limits": {**asked.limits, **devices}}
+    found: Object = {
+        field: {key: str(value) for key, value in given.items()} for field, given in amounts.items() if given
+    }
+    claims = [_plain(claim) for claim in asked.claims]
+    return {**found, "claims": claims} if claims else found
 
 
 def _container_security() -> Object:
