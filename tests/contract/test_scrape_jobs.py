@@ -83,6 +83,23 @@ async def test_the_annotation_job_of_the_community_chart_is_enough(tmp_path: Pat
         assert all(target["pod"] == engine.name for target in running.targets())
 
 
+async def test_containers_beside_the_engine_make_no_target_but_by_ports_of_their_own(tmp_path: Path) -> None:
+    beside = [
+        {"name": "logs", "image": "logs:1"},
+        {"name": "web", "image": "web:1", "ports": [{"containerPort": 9000}]},
+    ]
+    template = {"containers": beside, "initContainers": [{"name": "fetch", "image": "fetch:1"}]}
+    async with chat() as engine:
+        targets = discovered(engine, podTemplate=template)
+        async with scraped_by(tmp_path, annotation_job(targets)) as (running, reader):
+            engine.load(STEADY)
+            found = await read_until(reader, busy)
+            assert isinstance(found, Signals)
+            assert (found.cores, found.pods, found.twice) == (1, 1, "")
+            urls = [target["url"] for target in running.targets()]
+            assert len(urls) == len(set(urls)) == 3, urls
+
+
 async def test_the_chart_s_pod_monitor_is_enough(tmp_path: Path) -> None:
     async with chat() as engine, scraped_by(tmp_path, *pod_monitor_jobs(discovered(engine))) as (running, reader):
         engine.load(STEADY)

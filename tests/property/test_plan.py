@@ -32,6 +32,12 @@ specs = st.fixed_dictionaries(
         "spec__podTemplate__resources__requests": st.fixed_dictionaries({}, optional={"cpu": cores, "memory": memory}),
         "spec__podTemplate__nodeSelector": st.dictionaries(st.sampled_from(["a", "b"]), st.just("x")),
         "spec__podTemplate__labels": st.dictionaries(st.sampled_from(["team", "tier"]), st.just("x")),
+        "spec__podTemplate__volumes": st.sampled_from([[], [{"name": "a", "emptyDir": {"sizeLimit": "1024Mi"}}]]),
+        "spec__podTemplate__containers": st.sampled_from(
+            [[], [{"name": "side", "image": "side:1", "resources": {"requests": {"cpu": "1000m"}}}]]
+        ),
+        "spec__podTemplate__resourceClaims": st.sampled_from([[], [{"name": "a", "resourceClaimName": "b"}]]),
+        "spec__podDisruptionBudget": st.sampled_from([{}, {"enabled": False}, {"maxUnavailable": "25%"}]),
         "spec__batching__maxNumSeqs": st.integers(1, 512),
     },
 )

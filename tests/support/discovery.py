@@ -27,9 +27,11 @@ _META = "__meta_kubernetes_"
 INIT = f"{_META}pod_container_init"
 
 
-def discovered(engine: ServedEngine, *, namespace: str = "team", uid: str | None = None) -> list[dict[str, str]]:
+def discovered(
+    engine: ServedEngine, *, namespace: str = "team", uid: str | None = None, **spec: Any
+) -> list[dict[str, str]]:
     """The targets of an engine's pod, which has the template that the operator renders for its service."""
-    service = inference_service(uid or engine.service)
+    service = inference_service(uid or engine.service, **spec)
     template = pods.render(service, Config(plugin_image="plugin:1", public_key="PEM"), "hash")
     # On loopback the control port is another one, and nobody serves the API.
     ports = {CONTROL_PORT: engine.port}

@@ -41,7 +41,7 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
 
 def _free() -> st.SearchStrategy[Object]:
     uri = st.sampled_from(["hf://gpt2", "hf://org/Model-1.5", "pvc://claim/a/b", "pvc://my.claim", "file:///m"])
-    env = st.lists(st.fixed_dictionaries({"name": _names()}, optional={"value": _TEXT}), max_size=4, unique_by=_name_of)
+    env = st.lists(_variable(), max_size=4, unique_by=_name_of)
     args = st.lists(st.sampled_from(["--max-model-len=16384", "--seed", "7", "--dtype=auto"]), max_size=4)
     engine = {"image": st.sampled_from(["vllm/vllm-openai:v0.32.0", "r:5000/e@sha256:" + "a" * 64])}
     return st.fixed_dictionaries(
@@ -59,7 +59,8 @@ def _free() -> st.SearchStrategy[Object]:
                 maxSurge=st.integers(1, 9),
                 maxUnavailable=st.integers(0, 9),
             ),
-            "podTemplate": _pod(),
+            "podTemplate": _pod().map(_with_volumes),
+            "podDisruptionBudget": _some(enabled=st.booleans(), maxUnavailable=st.sampled_from([0, 3, "0%", "100%"])),
         },
     )
 
@@ -71,6 +72,19 @@ def _devices() -> st.SearchStrategy[Object]:
         {"accelerator": st.just({"resourceName": "nvidia.com/gpu"})}, optional={"parallelism": wide}
     )
     return on_devices | _some(parallelism=st.just({"tensor": 1, "pipeline": 1}))
+
+
+def _variable() -> st.SearchStrategy[Object]:
+    """One with a value, or with a source."""
+    key = st.fixed_dictionaries({"name": _LABELS, "key": st.just("a.b_c")}, optional={"optional": st.booleans()})
+    path = st.sampled_from(["metadata.name", "metadata.labels['a.b/c']", "status.podIP"])
+    sources = [
+        st.builds(lambda found: {"secretKeyRef": found}, key),
+        st.builds(lambda found: {"configMapKeyRef": found}, key),
+        st.builds(lambda found: {"fieldRef": {"fieldPath": found}}, path),
+    ]
+    valued = st.fixed_dictionaries({"name": _names()}, optional={"value": _TEXT})
+    return valued | st.fixed_dictionaries({"name": _names(), "valueFrom": st.one_of(sources)})
 
 
 def _names() -> st.SearchStrategy[str]:
@@ -153,6 +167,67 @@ def _pod() -> st.SearchStrategy[Object]:
         imagePullSecrets=st.lists(st.fixed_dictionaries({"name": _LABELS}), max_size=3, unique_by=_name_of),
         priorityClassName=_LABELS,
         runtimeClassName=_LABELS,
+        schedulerName=_LABELS,
+        serviceAccountName=_LABELS,
+        automountServiceAccountToken=st.booleans(),
+        securityContext=_some(
+            runAsUser=st.just(1000),
+            runAsGroup=st.just(0),
+            fsGroup=st.just(0),
+            supplementalGroups=st.just([44, 110]),
+            fsGroupChangePolicy=st.just("OnRootMismatch"),
+        ),
+        topologySpreadConstraints=_list(
+            st.fixed_dictionaries(
+                {"maxSkew": st.just(1), "topologyKey": _KEYS, "whenUnsatisfiable": st.just("DoNotSchedule")},
+                optional={"labelSelector": _some(matchLabels=_map(_LABELS)), "minDomains": st.just(2)},
+            )
+        ),
+        volumes=st.lists(_volume(), max_size=3, unique_by=_name_of),
+        resourceClaims=st.lists(_claim(), max_size=2, unique_by=_name_of),
+        containers=st.lists(_container(_LABELS.map("c-{}".format)), max_size=2, unique_by=_name_of),
+        initContainers=st.lists(_container(_LABELS.map("i-{}".format)), max_size=2, unique_by=_name_of),
+    )
+
+
+def _with_volumes(pod: Object) -> Object:
+    """With a mount of each volume, and the engine's use of each claim."""
+    mounts = [{"name": volume["name"], "mountPath": f"/mnt/{volume['name']}"} for volume in pod.get("volumes", ())]
+    claims = [{"name": claim["name"]} for claim in pod.get("resourceClaims", ())]
+    resources = {**pod.get("resources", {}), **({"claims": claims} if claims else {})}
+    return {**pod, **({"volumeMounts": mounts} if mounts else {}), **({"resources": resources} if resources else {})}
+
+
+def _volume() -> st.SearchStrategy[Object]:
+    source = st.sampled_from(
+        [
+            {"configMap": {"name": "c", "items": [{"key": "k", "path": "a/b", "mode": 0}], "optional": False}},
+            {"secret": {"secretName": "s", "defaultMode": 0o400}},
+            {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
+            {"emptyDir": {}},
+            {"emptyDir": {"medium": "Memory", "sizeLimit": 2**30}},
+            {"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}, {"secret": {"name": "s"}}]}},
+            {"csi": {"driver": "d.example.com", "volumeAttributes": {"a": "b"}, "nodePublishSecretRef": {"name": "s"}}},
+        ]
+    )
+    return st.builds(lambda name, found: {"name": f"v-{name}", **found}, _LABELS, source)
+
+
+def _claim() -> st.SearchStrategy[Object]:
+    kind = st.sampled_from(["resourceClaimName", "resourceClaimTemplateName"])
+    return st.builds(lambda name, field, source: {"name": name, field: source}, _LABELS, kind, _LABELS)
+
+
+def _container(names: st.SearchStrategy[str]) -> st.SearchStrategy[Object]:
+    return st.fixed_dictionaries(
+        {"name": names, "image": st.just("side:1")},
+        optional={
+            "command": st.just(["/side"]),
+            "env": st.lists(_variable(), max_size=2, unique_by=_name_of),
+            "ports": st.just([{"name": "web", "containerPort": 9000}]),
+            "resources": st.just({"limits": {"memory": "64Mi"}}),
+            "securityContext": st.just({"runAsUser": 7, "readOnlyRootFilesystem": False}),
+        },
     )
 
 

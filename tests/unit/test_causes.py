@@ -112,6 +112,10 @@ def test_pods_that_may_not_be_created_are_told_of_by_the_deployment() -> None:
     [
         ("pods is forbidden: no PriorityClass with name x was found", "spec.podTemplate.priorityClassName"),
         ('pods is forbidden: pod rejected: RuntimeClass "x" not found', "spec.podTemplate.runtimeClassName"),
+        (
+            'pods "chat-" is forbidden: error looking up service account ns/x: serviceaccount "x" not found',
+            "spec.podTemplate.serviceAccountName",
+        ),
     ],
 )
 def test_a_class_that_is_missing_is_told_with_its_field(words: str, field: str) -> None:
@@ -126,6 +130,19 @@ def test_long_last_words_keep_their_end() -> None:
     assert cause is not None
     assert len(cause.message) <= 1000
     assert cause.message.endswith("the real reason")
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+@pytest.mark.parametrize("code", [1, 64, 143])
+def test_exit_codes_of_the_users_containers_mean_nothing_of_ours(kind: str, code: int) -> None:
+    (status,) = ended(code, message="no\nconfiguration")["containerStatuses"]
+    statuses: Object = {kind: [{**status, "name": "logs"}]}
+    cause = find([pod(**statuses)], None, "h")
+    assert cause is not None
+    assert cause.reason == CauseReason.CONTAINER_FAILED
+    assert "container logs" in cause.message
+    assert f"exit code {code}" in cause.message
+    assert "no configuration" in cause.message
 
 
 def test_an_init_container_that_ended_well_is_no_trouble() -> None:

@@ -75,6 +75,18 @@ def test_what_spans_other_devices_is_of_another_kind(devices: dict[str, int]) ->
     assert kind_of(service("new", **gpu)) not in models_of([other])
 
 
+def test_what_claims_its_devices_otherwise_is_of_another_kind() -> None:
+    def claiming(uid: str, template: str, known: dict[str, Any] | None = None) -> InferenceService:
+        claim = {"name": "gpu", "resourceClaimTemplateName": template}
+        changes = {"resourceClaims": [claim], "resources": {"claims": [{"name": "gpu"}]}}
+        return service(uid, known, spec__podTemplate=changes)
+
+    known = models_of([claiming("a", "h100", model())])
+    assert kind_of(claiming("new", "h100")) in known
+    assert kind_of(claiming("new", "l4")) not in known
+    assert kind_of(service("new")) not in known
+
+
 def test_its_own_status_comes_first() -> None:
     own = service("a", model())
     state = resumed(own.status.tuning, tuning_spec(own.spec), H100)

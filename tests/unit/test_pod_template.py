@@ -107,6 +107,70 @@ def test_the_users_environment_overrides_defaults_but_nothing_of_ours() -> None:
     assert variables["FLYBALL_SERVICE_UID"] == "u1"
 
 
+def test_a_variable_comes_from_a_secret_that_is_not_read_by_us_and_overrides_a_default() -> None:
+    source = {"secretKeyRef": {"name": "keys", "key": "home", "optional": True}}
+    env = [{"name": "HOME", "valueFrom": source}, {"name": "HF_TOKEN", "valueFrom": source}]
+    secret = {"name": "hf", "key": "t"}
+    found = engine(spec__engine__env=env, spec__model__tokenSecretRef=secret)["env"]
+    assert [item for item in found if item["name"] in ("HOME", "HF_TOKEN")] == env
+
+
+def test_a_platform_may_assign_the_user() -> None:
+    security = template(spec__podTemplate__securityContext={"runAsAssignedUser": True, "fsGroup": 7})["spec"]
+    assert security["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "fsGroup": 7,
+    }
+
+
+@pytest.mark.parametrize("field", ["runAsUser", "runAsGroup"])
+def test_a_user_or_group_of_ones_own_replaces_only_that(field: str) -> None:
+    security = template(spec__podTemplate__securityContext={field: 1000})["spec"]["securityContext"]
+    other = {"runAsUser", "runAsGroup"} - {field}
+    assert security[field] == 1000
+    assert {security[name] for name in other} == {pod.USER_ID}
+
+
+def test_spread_without_a_selector_counts_the_pods_of_this_service() -> None:
+    constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    everyone: dict[str, Any] = {"labelSelector": {}}
+    found = template(spec__podTemplate__topologySpreadConstraints=[constraint, constraint | everyone])["spec"]
+    ours, theirs = found["topologySpreadConstraints"]
+    assert ours["labelSelector"]["matchLabels"].items() <= template()["metadata"]["labels"].items()
+    assert theirs == constraint | everyone
+
+
+def test_containers_beside_the_engine_are_as_unprivileged_as_it_is_and_come_after_it() -> None:
+    side = {"name": "side", "image": "side:1"}
+    asked = {"runAsUser": 7, "readOnlyRootFilesystem": False, "privileged": False}
+    spec = template(
+        spec__podTemplate={
+            "containers": [side | {"securityContext": asked}],
+            "initContainers": [side | {"name": "first"}, side | {"name": "second", "restartPolicy": "Always"}],
+        }
+    )["spec"]
+    assert [one["name"] for one in spec["containers"]] == [names.CONTAINER_ENGINE, "side"]
+    assert [one["name"] for one in spec["initContainers"]] == [names.CONTAINER_PLUGIN, "first", "second"]
+    ours = spec["containers"][0]["securityContext"]
+    assert spec["containers"][1]["securityContext"] == ours | {"runAsUser": 7, "readOnlyRootFilesystem": False}
+    assert all(one["securityContext"] == ours for one in spec["initContainers"])
+
+
+def test_engines_by_claims_have_devices_and_are_replaced_in_place() -> None:
+    changes: dict[str, Any] = {
+        "spec__parallelism": {"tensor": 2},
+        "spec__podTemplate": {
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "two-gpus"}],
+            "resources": {"claims": [{"name": "gpu"}]},
+        },
+    }
+    found = template(**changes)["spec"]
+    assert found["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "two-gpus"}]
+    assert found["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert rollout_steps(service(**changes), 2) == (0, 1)
+
+
 def test_an_accelerator_is_requested_once_per_device() -> None:
     wide = {"tensor": 4, "pipeline": 2}
     found = engine(spec__accelerator=GPU, spec__parallelism=wide)
@@ -167,6 +231,10 @@ def test_without_replicas_what_runs_is_kept() -> None:
         {"spec__batching": {"maxNumSeqs": 8}},
         {"spec__rollout": {"drainTimeout": "61s"}},
         {"spec__podTemplate": {"nodeSelector": {"a": "b"}}},
+        {"spec__podTemplate": {"automountServiceAccountToken": True}},
+        {"spec__podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}]}},
+        {"spec__podTemplate": {"containers": [{"name": "a", "image": "a:1"}]}},
+        {"spec__engine__imagePullPolicy": "Always"},
         {"metadata__annotations": {names.ANNOTATION_ADOPT: "1"}},
     ],
 )
@@ -183,6 +251,9 @@ def test_what_rolls_pods(changes: dict[str, Any]) -> None:
         {"spec__rollout": {"maxSurge": 3}},
         {"spec__rollout": {"drainTimeout": "60s"}},
         {"spec__batching": {"maxNumSeqs": 256}},
+        {"spec__podDisruptionBudget": {"maxUnavailable": "25%"}},
+        {"spec__podTemplate": {"automountServiceAccountToken": False, "hostNetwork": False, "volumes": []}},
+        {"spec__podTemplate": {"securityContext": {"runAsNonRoot": True, "runAsAssignedUser": False}}},
         {"metadata__annotations": {"someone": "else"}},
     ],
 )

@@ -222,6 +222,56 @@ def test_a_foreign_object_of_the_name_is_never_touched() -> None:
         assert world.condition("Ready") == ("True", "Serving")
 
 
+def set_budget(world: World, budget: Object) -> None:
+    def change(found: Object) -> None:
+        found["spec"]["podDisruptionBudget"] = budget
+
+    world.change(change)
+
+
+def test_a_budget_is_as_asked_and_rolls_no_pod() -> None:
+    world = World()
+    world.apply(service(spec__replicas=4))
+    before = versions(world, REVISIONS), world.template()
+    assert world.api.one(DISRUPTION_BUDGETS, "chat")["spec"]["maxUnavailable"] == 1
+    set_budget(world, {"maxUnavailable": "50%"})
+    assert world.api.one(DISRUPTION_BUDGETS, "chat")["spec"]["maxUnavailable"] == "50%"
+    assert (versions(world, REVISIONS), world.template()) == before
+    assert world.condition("Ready") == ("True", "Serving")
+
+
+def test_where_no_budget_is_asked_for_ours_goes_and_one_of_the_users_stays() -> None:
+    world = World()
+    world.apply(service())
+    set_budget(world, {"enabled": False})
+    assert world.api.find(DISRUPTION_BUDGETS) == []
+    theirs = {"metadata": {"name": "chat", "namespace": NAMESPACE}, "spec": {"minAvailable": 1}}
+    world.api.put(DISRUPTION_BUDGETS, {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", **theirs})
+    kept = dict(world.api.one(DISRUPTION_BUDGETS, "chat"))
+    world.settle()
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.api.one(DISRUPTION_BUDGETS, "chat") == kept
+    set_budget(world, {})
+    assert world.condition("Accepted") == ("False", "NameConflict")
+
+
+def test_a_changed_pod_template_rolls_the_pods() -> None:
+    world = World()
+    world.apply(service())
+    first = world.template()
+
+    def mount(found: Object) -> None:
+        found["spec"]["podTemplate"] = {
+            "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+            "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+        }
+
+    world.change(mount)
+    assert world.template()["metadata"]["annotations"] != first["metadata"]["annotations"]
+    assert "cache" in {volume["name"] for volume in world.template()["spec"]["volumes"]}
+    assert world.condition("Progressing") == ("True", "RolloutComplete")
+
+
 def test_orphans_of_an_earlier_service_are_left_alone_until_removed() -> None:
     world = World()
     world.apply(service())
