@@ -31,8 +31,8 @@ EXIT_SECONDS: Final = 15
 STARTUP_PERIOD: Final = 5
 
 #: Of a container that serves nothing. Prometheus makes a target of every container, and of one without a port an
-#: address that never answers; with this one it is the engine's own target again. Of another protocol, or the API server
-#: warns of a duplicate port.
+#: address that never answers; with this one it is the engine's own target again. Of another protocol than the engine's,
+#: or the API server warns of a duplicate port.
 _NO_TARGET: Final = {"containerPort": CONTROL_PORT, "protocol": "UDP"}
 
 _PLUGIN_PATH: Final = "/flyball"
@@ -72,6 +72,9 @@ def _pod_spec(service: InferenceService, config: Config) -> Object:
         "runtimeClassName": extra.runtime_class_name,
         "schedulerName": extra.scheduler_name,
         "serviceAccountName": extra.service_account_name,
+        # The API server fills each of the two from the other. One that is not ours would stay when the account is no
+        # longer asked for, and bring it back.
+        "serviceAccount": extra.service_account_name,
         "topologySpreadConstraints": [_spread(one, service) for one in extra.topology_spread_constraints],
         "resourceClaims": [_plain(claim) for claim in extra.resource_claims],
         "initContainers": [
