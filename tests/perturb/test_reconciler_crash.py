@@ -41,6 +41,7 @@ def change_everything(world: World) -> None:
     world.change(edit("spec.replicas", 5))
     world.change(edit("spec.podTemplate.nodeSelector", {"zone": "a"}))
     world.change(edit("spec.podTemplate", {}))
+    world.change(edit("spec.podDisruptionBudget", {"enabled": False}))
 
 
 def roll_back_and_recover(world: World) -> None:

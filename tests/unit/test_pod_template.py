@@ -115,6 +115,12 @@ def test_a_variable_comes_from_a_secret_that_is_not_read_by_us_and_overrides_a_d
     assert [item for item in found if item["name"] in ("HOME", "HF_TOKEN")] == env
 
 
+def test_what_says_nothing_but_its_kind_is_kept_and_amounts_are_strings() -> None:
+    volumes = [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {"sizeLimit": 2**30}}]
+    found = template(spec__podTemplate__volumes=volumes)["spec"]["volumes"]
+    assert found[-2:] == [volumes[0], {"name": "b", "emptyDir": {"sizeLimit": str(2**30)}}]
+
+
 def test_a_platform_may_assign_the_user() -> None:
     security = template(spec__podTemplate__securityContext={"runAsAssignedUser": True, "fsGroup": 7})["spec"]
     assert security["securityContext"] == {

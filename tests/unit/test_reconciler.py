@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from flyball_engine.contract import EXIT_REFUSED
 from flyball_operator.api import names
+from flyball_operator.kube.errors import InvalidObjectError
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -19,7 +20,7 @@ from flyball_operator.kube.resources import (
     Resource,
 )
 from flyball_operator.reconcile.plan.snapshot import Config
-from support.memory_api import Object
+from support.memory_api import MemoryApi, Object
 from support.world import NAMESPACE, World, service
 
 
@@ -270,6 +271,38 @@ def test_a_changed_pod_template_rolls_the_pods() -> None:
     assert world.template()["metadata"]["annotations"] != first["metadata"]["annotations"]
     assert "cache" in {volume["name"] for volume in world.template()["spec"]["volumes"]}
     assert world.condition("Progressing") == ("True", "RolloutComplete")
+
+
+class RefusingApi(MemoryApi):
+    """Refuses Deployments of one priority class, as the API server refuses what only it knows to be wrong."""
+
+    WORDS = 'Deployment.apps "chat" is invalid: spec.template.spec.volumes[3].csi.driver: Invalid value'
+
+    async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
+        if resource == DEPLOYMENTS and body["spec"]["template"]["spec"].get("priorityClassName") == "wrong":
+            raise InvalidObjectError(self.WORDS)
+        return await super().apply(resource, body, subresource=subresource)
+
+
+def test_what_the_api_server_refuses_of_a_template_is_told_in_its_words_and_mended_by_another_spec() -> None:
+    world = World(RefusingApi())
+    world.apply(service())
+    first = world.template()
+
+    def ask(priority: str) -> None:
+        def change(found: Object) -> None:
+            found["spec"]["podTemplate"] = {"priorityClassName": priority}
+
+        world.change(change)
+
+    ask("wrong")
+    for kind, status in (("Accepted", "False"), ("Ready", "False"), ("Stalled", "True")):
+        assert world.condition(kind) == (status, "RefusedByServer")
+        assert RefusingApi.WORDS in world.message(kind)
+    assert world.template() == first
+    ask("right")
+    assert world.condition("Ready") == ("True", "Serving")
+    assert world.template()["spec"]["priorityClassName"] == "right"
 
 
 def test_orphans_of_an_earlier_service_are_left_alone_until_removed() -> None:

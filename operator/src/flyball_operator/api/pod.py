@@ -321,7 +321,7 @@ class PodTemplate(Model):
     affinity: Affinity = Field(default_factory=Affinity)
     """Scheduling constraints, as in a pod. Default: none."""
     resources: Resources = Resources()
-    """Requests and limits of the engine container, without the accelerator. Default: none."""
+    """Requests, limits and claims of the engine container, without the accelerator. Default: none."""
     image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], Field(max_length=16), MapKeyed("name")] = ()
     """Secrets to pull the images with. Default: none."""
     priority_class_name: ObjectName | None = None
@@ -346,7 +346,8 @@ class PodTemplate(Model):
     resource_claims: Annotated[tuple[PodResourceClaim, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Claims for devices by dynamic resource allocation, in place of spec.accelerator. Default: none."""
     containers: Annotated[tuple[Container, ...], Field(max_length=8), MapKeyed("name")] = ()
-    """Containers beside the engine. Default: none."""
+    """Containers beside the engine. When a pod stops they are told to at once, while the engine still serves. A proxy
+    that requests pass through belongs into initContainers, with restartPolicy Always. Default: none."""
     init_containers: Annotated[tuple[InitContainer, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Containers that start before the engine, in this order, after Flyball's own. Default: none."""
     host_network: OnlyFalse = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 from typing_extensions import TypedDict
 
 from flyball_operator.api.base import Check, Model, exactly_one
@@ -145,7 +145,8 @@ class EmptyDir(Model):
 
     medium: Literal["Memory"] | None = None
     """`Memory` counts as memory of the containers. Default: the node's disk."""
-    size_limit: Annotated[int | str, ReadsAsQuantity()] | None = None
+    # A string, as the API server returns it.
+    size_limit: Annotated[int | str, ReadsAsQuantity(), PlainSerializer(str)] | None = None
     """Most that it may hold, such as 20Gi; a pod that has more is evicted. Default: no limit."""
 
 
