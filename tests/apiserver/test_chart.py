@@ -59,7 +59,7 @@ def installed(crd: object) -> Iterator[str]:
         helm.run("uninstall", RELEASE, "-n", name, "--ignore-not-found")
 
 
-def _may(account: str, verb: str, resource: str, group: str, where: str | None) -> bool:
+def _may(account: str, verb: str, resource: str, group: str, where: str | None, name: str = "") -> bool:
     plural, _, subresource = resource.partition("/")
     attributes = {
         "verb": verb,
@@ -67,6 +67,7 @@ def _may(account: str, verb: str, resource: str, group: str, where: str | None) 
         "group": group,
         "subresource": subresource,
         "namespace": where or "",
+        "name": name,
     }
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -79,8 +80,11 @@ def _may(account: str, verb: str, resource: str, group: str, where: str | None) 
 
 def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(installed: str) -> None:
     account = f"system:serviceaccount:{installed}:{ACCOUNT}"
-    for right in needed([installed], installed):
-        assert _may(account, right.verb, right.resource.plural, right.resource.group, right.namespace), str(right)
+    for right in needed([installed], installed, RELEASE):
+        resource = right.resource
+        assert _may(account, right.verb, resource.plural, resource.group, right.namespace, right.name), str(right)
+    assert not _may(account, "update", "leases", "coordination.k8s.io", installed, "another")
+    assert not _may(account, "list", "networkpolicies", "networking.k8s.io", installed)
     assert not _may(account, "get", "secrets", "", installed)
     assert not _may(account, "list", "pods", "", "default")
     assert not _may(account, "patch", "replicasets", "apps", installed)

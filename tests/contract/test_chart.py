@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from flyball_operator.api import names
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.startup import needed
 from flyball_operator.kube.resources import CRDS, NAMESPACES
+from flyball_operator.kube.resources import watched as granted_on
+from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support import helm
 from support.certificates import Authority
 from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, rights
@@ -18,6 +21,7 @@ from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, 
 SYSTEM = "flyball-system"
 
 
+@pytest.mark.parametrize("fenced", [False, True], ids=["without NetworkPolicies", "with NetworkPolicies"])
 @pytest.mark.parametrize(
     ("watch", "watched"),
     [
@@ -28,16 +32,68 @@ SYSTEM = "flyball-system"
     ids=["own namespace", "two namespaces", "all namespaces"],
 )
 def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
-    watch: Object, watched: list[str | None]
+    watch: Object, watched: list[str | None], fenced: bool
 ) -> None:
-    given = rights(render({"watch": watch}), account="flyball")
+    given = rights(render({"watch": watch, "networkPolicy": {"enabled": fenced}}), account="flyball")
     asked = {
-        (right.resource.group, right.resource.plural, right.verb, right.namespace or "*")
-        for right in needed(watched, SYSTEM)
+        (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
+        for right in needed(watched, SYSTEM, "flyball", granted_on(network_policies=fenced))
     }
-    asked |= {(CRDS.group, CRDS.plural, "get", "*")}
-    asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace) for namespace in watched if namespace}
+    asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
+    asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
     assert given == asked
+
+
+def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
+    given = {right for right in rights(render({}), account="flyball") if right[1] == "leases"}
+    group = "coordination.k8s.io"
+    assert given == {
+        (group, "leases", "create", SYSTEM, "*"),
+        (group, "leases", "get", SYSTEM, "flyball"),
+        (group, "leases", "update", SYSTEM, "flyball"),
+    }
+    (lease,) = (item["value"] for item in environment(render({})) if item["name"] == "FLYBALL_LEASE_NAME")
+    assert lease == "flyball"
+
+
+def environment(rendered: list[Object]) -> list[Object]:
+    """Variables of the operator's container."""
+    (deployment,) = of_kind(rendered, "Deployment")
+    found: list[Object] = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    return found
+
+
+def test_only_the_operator_and_prometheus_reach_the_control_port() -> None:
+    prometheus: Object = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+    rendered = render({"networkPolicy": {"enabled": True, "prometheus": [prometheus]}})
+    (text,) = (item["value"] for item in environment(rendered) if item["name"] == "FLYBALL_NETWORK_POLICY")
+    peers = json.loads(text)
+    assert IngressPeers.model_validate(peers)
+    operator, *others = peers["control"]
+    assert others == [prometheus]
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SYSTEM}
+    (deployment,) = of_kind(rendered, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert operator["podSelector"]["matchLabels"].items() <= labels.items()
+    assert peers["api"] == [{"namespaceSelector": {}}, prometheus]
+    (own,) = of_kind(rendered, "NetworkPolicy")
+    assert own["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert own["spec"]["ingress"] == [{"from": [prometheus], "ports": [{"protocol": "TCP", "port": "metrics"}]}]
+
+
+def test_a_fenced_operator_without_prometheus_is_scraped_by_nobody() -> None:
+    rendered = render({"networkPolicy": {"enabled": True, "prometheus": [], "clients": []}})
+    (own,) = of_kind(rendered, "NetworkPolicy")
+    assert own["spec"]["ingress"] == []
+    (text,) = (item["value"] for item in environment(rendered) if item["name"] == "FLYBALL_NETWORK_POLICY")
+    assert json.loads(text)["api"] == []
+    assert len(json.loads(text)["control"]) == 1
+
+
+def test_no_network_policy_is_made_unasked() -> None:
+    assert of_kind(render({}), "NetworkPolicy") == []
+    assert not [item for item in environment(render({})) if item["name"] == "FLYBALL_NETWORK_POLICY"]
 
 
 @pytest.mark.parametrize("value_set", VALUE_SETS)
@@ -178,6 +234,10 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"podMonitor": {"interval": "0s"}}}, "'0s' does not match pattern"),
     ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
+    ({"networkPolicy": {"prometheus": [{}]}}, "minProperties: got 0, want 1"),
+    ({"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {}}}]}}, "'matchLabel' not allowed"),
+    ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.1"}}]}}, "'10.0.0.1' does not match pattern"),
+    ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}}, "maxProperties"),
 ]
 
 

@@ -62,8 +62,8 @@ def of_kind(rendered: list[Object], kind: str) -> list[Object]:
     return [one for one in rendered if one["kind"] == kind]
 
 
-def rights(rendered: list[Object], *, account: str) -> set[tuple[str, str, str, str]]:
-    """What the bindings give one account: group, resource, verb, namespace (`*` for all of them)."""
+def rights(rendered: list[Object], *, account: str) -> set[tuple[str, str, str, str, str]]:
+    """What the bindings give one account: group, resource, verb, namespace, name (`*` for all of them)."""
     roles = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in rendered}
     given = set()
     for binding in of_kind(rendered, "RoleBinding") + of_kind(rendered, "ClusterRoleBinding"):
@@ -74,5 +74,9 @@ def rights(rendered: list[Object], *, account: str) -> set[tuple[str, str, str, 
         for rule in role["rules"]:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
-                    given |= {(group, resource, verb, namespace or "*") for verb in rule["verbs"]}
+                    given |= {
+                        (group, resource, verb, namespace or "*", name)
+                        for verb in rule["verbs"]
+                        for name in rule.get("resourceNames", ["*"])
+                    }
     return given

@@ -33,6 +33,8 @@ _KEYS = {
     "claims": ("name",),
     "conditions": ("type",),
 }
+#: Maps that are one field.
+_ATOMIC = frozenset({"podSelector"})
 _IDENTITY = frozenset(
     {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"}
 )
@@ -57,7 +59,9 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, dict) and value:
         for field, below in value.items():
             keys = _KEYS.get(field)
-            if keys and isinstance(below, list) and below:
+            if field in _ATOMIC:
+                yield (*path, field), below
+            elif keys and isinstance(below, list) and below:
                 for item in below:
                     key = next(item[name] for name in keys if name in item)
                     yield from leaves(item, (*path, (field, key)))

@@ -49,6 +49,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
         "deployments": 1,
         "services": 1,
         "poddisruptionbudgets": 1,
+        "networkpolicies": 0,
         "controllerrevisions": 1,
     }
 

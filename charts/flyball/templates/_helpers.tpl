@@ -154,6 +154,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* Who may connect to engine pods; flyball_operator.reconcile.plan.network_policy reads it. */ -}}
+{{- define "flyball.ingressPeers" -}}
+{{- $operator := dict
+  "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace))
+  "podSelector" (dict "matchLabels" (include "flyball.selector" . | fromYaml)) -}}
+{{- $prometheus := .Values.networkPolicy.prometheus -}}
+{{- dict "api" (default list (concat .Values.networkPolicy.clients $prometheus)) "control" (prepend $prometheus $operator) | toJson -}}
+{{- end -}}
+
 {{- /* What the operator may do where it watches; flyball_operator.kube.resources asks for exactly this. */ -}}
 {{- define "flyball.watchRules" -}}
 - apiGroups: [serving.flyball.dev]
@@ -174,6 +183,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.networkPolicy.enabled }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]

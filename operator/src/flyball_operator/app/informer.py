@@ -22,7 +22,7 @@ from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.reader import Key
-from flyball_operator.kube.resources import INFERENCE_SERVICES
+from flyball_operator.kube.resources import INFERENCE_SERVICES, WATCHED, Resource
 from flyball_operator.reconcile.resync import RETRY_SECONDS, Resyncer, Shared, refuses, titled
 from flyball_operator.supervision import EndedError, first
 
@@ -36,10 +36,17 @@ log = logging.getLogger(__name__)
 
 
 class Informer:
-    """Watches and lists one namespace, None for all of them."""
+    """Watches and lists one namespace, None for all of them. It is followed where all `resources` are granted."""
 
     def __init__(
-        self, api: KubeApi, namespace: str | None, *, shared: Shared, watch: Watch, gate: asyncio.Semaphore
+        self,
+        api: KubeApi,
+        namespace: str | None,
+        *,
+        shared: Shared,
+        watch: Watch,
+        gate: asyncio.Semaphore,
+        resources: Sequence[Resource] = WATCHED,
     ) -> None:
         self.namespace = namespace
         self.resyncer = Resyncer(api, namespace, shared)
@@ -52,6 +59,7 @@ class Informer:
         self._shared = shared
         self._watch = watch
         self._gate = gate
+        self._resources = resources
         self._looked = shared.clock()
         self._following = False
 
@@ -107,7 +115,7 @@ class Informer:
         """Whether it can be followed now. Where the API server cannot say, it stays in or out as it is."""
         try:
             async with self._gate:
-                if lacking := await startup.lacking(self._api, self.namespace):
+                if lacking := await startup.lacking(self._api, self.namespace, self._resources):
                     await self._leave(startup.summary(lacking))
                     return False
                 await self.resyncer.resync()

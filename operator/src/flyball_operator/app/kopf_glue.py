@@ -28,6 +28,7 @@ from flyball_operator.kube.resources import (
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     INFERENCE_SERVICES,
+    NETWORK_POLICIES,
     OURS,
     PODS,
     REPLICA_SETS,
@@ -51,7 +52,8 @@ log = logging.getLogger(__name__)
 class Watch:
     """The watches of one namespace, None for all: what they see goes to the `WatchHandlers`.
 
-    `listen` puts our signal handlers back, which kopf takes over as it starts, and would end by.
+    `listen` puts our signal handlers back, which kopf takes over as it starts, and would end by. `network_policies`:
+    whether these are watched too.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Watch:
         instance: str,
         clock: Callable[[], float],
         listen: Callable[[], None],
+        network_policies: bool = False,
     ) -> None:
         self._namespace = namespace
         self._configuration = configuration
         self._instance = instance
         self._clock = clock
         self._listen = listen
+        self._labelled = (*_LABELLED, NETWORK_POLICIES) if network_policies else _LABELLED
         self._heard: dict[str, float] = {}
         self._streams: set[asyncio.Task[Any]] = set()
 
@@ -85,7 +89,7 @@ class Watch:
         """Watch for ever. Raises `ClusterError` where an answer of the API server ends it, and what else does."""
         stop = asyncio.Event()
         sessions = Sessions(self._configuration, self._trace())
-        self._heard = dict.fromkeys(WATCHED_KINDS, self._clock())
+        self._heard = dict.fromkeys(_kinds(self._labelled), self._clock())
         # A task of its own: cancelled in its midst, kopf would leave the tasks that it has begun to run.
         spawning = asyncio.create_task(self._spawn(watcher, sessions, stop))
         try:
@@ -105,8 +109,8 @@ class Watch:
         self, watcher: WatchHandlers, sessions: Sessions, stop: asyncio.Event
     ) -> Collection[asyncio.Task[Any]]:
         tasks: Collection[asyncio.Task[Any]] = await kopf.spawn_tasks(
-            registry=registry(watcher, sessions.connect),
-            settings=settings(),
+            registry=registry(watcher, sessions.connect, self._labelled),
+            settings=settings(self._labelled),
             clusterwide=self._namespace is None,
             namespaces=[self._namespace] if self._namespace is not None else [],
             # Named, since kopf would look the user up, and an unprivileged uid has no entry in the image.
@@ -163,8 +167,14 @@ def _cause(done: Collection[asyncio.Task[Any]]) -> Exception:
 
 
 _LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
-#: As the API server's paths name them.
-WATCHED_KINDS: Final = (INFERENCE_SERVICES.plural, *(resource.plural for resource in _LABELLED))
+
+
+def _kinds(labelled: Collection[Resource]) -> tuple[str, ...]:
+    """As the API server's paths name them."""
+    return (INFERENCE_SERVICES.plural, *(resource.plural for resource in labelled))
+
+
+WATCHED_KINDS: Final = _kinds(_LABELLED)
 
 
 class WatchHandlers:
@@ -223,7 +233,9 @@ class WatchHandlers:
         self.owned(event)
 
 
-def registry(watcher: WatchHandlers, connection: Callable[[], Any]) -> kopf.OperatorRegistry:
+def registry(
+    watcher: WatchHandlers, connection: Callable[[], Any], labelled: Collection[Resource]
+) -> kopf.OperatorRegistry:
     """Kopf's handlers."""
     made = kopf.OperatorRegistry()
 
@@ -233,7 +245,7 @@ def registry(watcher: WatchHandlers, connection: Callable[[], Any]) -> kopf.Oper
     kopf.on.login(registry=made)(log_in)
     _handle(made, INFERENCE_SERVICES, watcher.service)
     known = {DEPLOYMENTS: watcher.deployment, REPLICA_SETS: watcher.replica_set, PODS: watcher.pod}
-    for resource in _LABELLED:
+    for resource in labelled:
         _handle(made, resource, known.get(resource, watcher.owned))
     return made
 
@@ -245,7 +257,7 @@ def _handle(made: kopf.OperatorRegistry, resource: Resource, act: Callable[[Mapp
     kopf.on.event(resource.group, resource.version, resource.plural, registry=made, id=resource.plural)(handler)
 
 
-def settings() -> kopf.OperatorSettings:
+def settings(labelled: Collection[Resource] = _LABELLED) -> kopf.OperatorSettings:
     """Kopf's settings: no peering, no scanning, no finalizers; streams that notice their own silence."""
     made = kopf.OperatorSettings()
     made.peering.standalone = True
@@ -261,7 +273,7 @@ def settings() -> kopf.OperatorSettings:
     made.watching.inactivity_timeout = 70
     made.watching.reconnect_backoff = 1
     made.watching.chunk_size = 500
-    for resource in _LABELLED:
+    for resource in labelled:
         made.watching.label_selectors[resource.group, resource.version, resource.plural] = OURS
     # Handlers take no time; what they have not seen the next list finds.
     made.queueing.exit_timeout = 0.5

@@ -41,6 +41,7 @@ from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.reader import Key, SnapshotReader
+from flyball_operator.kube.resources import watched
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
@@ -105,6 +106,7 @@ class Operator:
         self.tuner: Tuner | None = None
         #: When a leader that does not tune yet began to list the namespaces.
         self._led_from: float | None = None
+        self._resources = watched(network_policies=settings.network_policy is not None)
         self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
 
     async def assemble(self) -> None:
@@ -131,6 +133,7 @@ class Operator:
             plugin_image=settings.plugin_image,
             public_key=self.signer.public_pem if self.signer is not None else "",
             resync_seconds=settings.resync_seconds,
+            ingress_peers=settings.network_policy,
         )
         self.informers = self._inform()
         self.reconciler = Reconciler(
@@ -165,8 +168,9 @@ class Operator:
                 instance=self._settings.instance,
                 clock=boot_clock,
                 listen=self._listen_for_signals,
+                network_policies=self._settings.network_policy is not None,
             )
-            return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate)
+            return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate, resources=self._resources)
 
         return Informers([made(namespace) for namespace in self._settings.watched])
 
@@ -239,7 +243,9 @@ class Operator:
         """Return once nothing is missing; until then readiness says what is."""
         reported: tuple[str, ...] = ()
         settings = self._settings
-        while missing := await startup.missing(self.reads, settings.watched, settings.own_namespace):
+        while missing := await startup.missing(
+            self.reads, settings.watched, settings.own_namespace, settings.lease_name, self._resources
+        ):
             self.health.missing = partial(tuple, missing)
             if missing != reported:
                 log.warning("not ready: %s", "; ".join(missing))

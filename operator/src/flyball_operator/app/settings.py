@@ -6,6 +6,7 @@ wrong one ends the process with a message that names it, before anything is touc
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pydantic import Field, HttpUrl, ValidationError, ValidationInfo, field_vali
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from flyball_operator.prometheus import access
+from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
 #: Begins the name of each setting's environment variable.
 ENV_PREFIX: Final = "FLYBALL_"
@@ -183,6 +185,9 @@ class Settings(PrometheusSettings):
     """PEM file of the Ed25519 key that setpoints are signed with. Default: none; governed services are not accepted."""
     plugin_image: str = ""
     """Image of the init container that brings the engine plugin. Default: none; governed services are not accepted."""
+    network_policy: Annotated[IngressPeers | None, NoDecode] = None
+    """JSON of who may connect to engine pods: `{"api": [...], "control": [...]}`, each a list of peers as in a
+    NetworkPolicy. Default: none; no NetworkPolicy is made."""
     lease_name: str = "flyball-operator"
     """Name of the Lease that replicas elect their leader by."""
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
@@ -205,6 +210,11 @@ class Settings(PrometheusSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("network_policy", mode="before")
+    @classmethod
+    def _read_peers(cls, value: object) -> object:
+        return json.loads(value) if isinstance(value, str) else value
 
     @field_validator("namespaces")
     @classmethod

@@ -26,63 +26,74 @@ _TOLD: Final = 2
 
 @dataclass(frozen=True)
 class Right:
-    """A verb on a resource in a namespace; None is all namespaces."""
+    """A verb on a resource in a namespace; None is all namespaces. `name`: on the object of this name alone."""
 
     verb: str
     resource: Resource
     namespace: str | None
+    name: str = ""
 
     def __str__(self) -> str:
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{self.verb} {self.resource.plural}.{self.resource.group or 'core'} {where}"
+        which = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource.plural}.{self.resource.group or 'core'}{which} {where}"
 
 
-def needed(watched: Sequence[str | None], own_namespace: str) -> Iterator[Right]:
-    """Every right this operator uses."""
+def needed(
+    watched: Sequence[str | None], own_namespace: str, lease: str, resources: Sequence[Resource] = WATCHED
+) -> Iterator[Right]:
+    """Every right this operator uses: on `resources` where it watches, and on the Lease of its name."""
     for namespace in watched:
-        yield from _needed_in(namespace)
+        yield from _needed_in(namespace, resources)
     for verb in LEASES.verbs:
-        yield Right(verb, LEASES, own_namespace)
+        # What is created has no name yet as far as rights go.
+        yield Right(verb, LEASES, own_namespace, "" if verb == "create" else lease)
 
 
-def _needed_in(namespace: str | None) -> Iterator[Right]:
-    for resource in WATCHED:
+def _needed_in(namespace: str | None, resources: Sequence[Resource]) -> Iterator[Right]:
+    for resource in resources:
         for verb in resource.verbs:
             yield Right(verb, resource, namespace)
 
 
-async def missing(api: KubeApi, watched: Sequence[str | None], own_namespace: str) -> tuple[str, ...]:
+async def missing(
+    api: KubeApi,
+    watched: Sequence[str | None],
+    own_namespace: str,
+    lease: str,
+    resources: Sequence[Resource] = WATCHED,
+) -> tuple[str, ...]:
     """What keeps this operator from its work, in words; empty if nothing does.
 
     One namespace that can be watched is enough: the others are watched as soon as they can be.
     """
     try:
-        problems = [*await _check_crd(api), *await _check_rights(api, needed((), own_namespace))]
-        problems += await _in_all(api, watched)
+        problems = [*await _check_crd(api), *await _check_rights(api, needed((), own_namespace, lease))]
+        problems += await _in_all(api, watched, resources)
     except ClusterError as error:
         return (f"the API server cannot be asked: {error}",)
     return tuple(problems)
 
 
-async def _in_all(api: KubeApi, watched: Sequence[str | None]) -> list[str]:
+async def _in_all(api: KubeApi, watched: Sequence[str | None], resources: Sequence[Resource]) -> list[str]:
     """What each namespace lacks; nothing if one lacks nothing."""
     problems: list[str] = []
     for namespace in watched:
-        found = await lacking(api, namespace)
+        found = await lacking(api, namespace, resources)
         if not found:
             return []
         problems += found
     return problems
 
 
-async def lacking(api: KubeApi, namespace: str | None) -> tuple[str, ...]:
+async def lacking(api: KubeApi, namespace: str | None, resources: Sequence[Resource] = WATCHED) -> tuple[str, ...]:
     """Why a namespace cannot be watched, in words: it does not exist, or rights are not granted there.
 
     Raises `ClusterError` where the API server cannot be asked.
     """
     if namespace is not None and not await _exists(api, namespace):
         return (f"namespace {namespace} does not exist",)
-    return tuple(await _check_rights(api, _needed_in(namespace)))
+    return tuple(await _check_rights(api, _needed_in(namespace, resources)))
 
 
 def summary(problems: Sequence[str]) -> str:
@@ -145,6 +156,7 @@ async def _allowed(api: KubeApi, right: Right) -> bool:
         "resource": resource,
         "subresource": subresource,
         "namespace": right.namespace or "",
+        "name": right.name,
     }
     review = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -23,7 +23,7 @@ from flyball_operator.kube.resources import (
     Resource,
 )
 from flyball_operator.reconcile.plan.membership import Owner, members
-from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, controlled_by
+from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot, read_desire
 
 
@@ -64,15 +64,16 @@ class SnapshotReader:
             return None
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
+        kinds = self._config.named_kinds
         mine = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
         named, revisions, replica_sets, pods, slices = await asyncio.gather(
-            asyncio.gather(*(self._get(OWNED[kind], key) for kind in NAMED_KINDS)),
+            asyncio.gather(*(self._get(OWNED[kind], key) for kind in kinds)),
             self._list(REVISIONS, key, mine),
             self._list(REPLICA_SETS, key, mine),
             self._list(PODS, key, mine),
             self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
         )
-        objects = {kind: found for kind, found in zip(NAMED_KINDS, named, strict=True) if found is not None}
+        objects = {kind: found for kind, found in zip(kinds, named, strict=True) if found is not None}
         snapshot = Snapshot(
             desire=desire,
             now=now,

@@ -41,6 +41,8 @@ INFERENCE_SERVICE_STATUS: Final = Resource(names.GROUP, names.VERSION, f"{names.
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
 SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", READ + WRITE)
+#: Only where the operator is set to make them. Garbage collection deletes them.
+NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", (*READ, "create", "patch"))
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", READ + WRITE)
 #: Read only, for what lies between a Deployment and its pods (`reconcile.plan.membership`).
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
@@ -61,16 +63,22 @@ OWNED: Final = {
     Kind.DEPLOYMENT: DEPLOYMENTS,
     Kind.SERVICE: SERVICES,
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
+    Kind.NETWORK_POLICY: NETWORK_POLICIES,
     Kind.REVISION: REVISIONS,
 }
 
-#: Needed in every watched namespace.
+#: Needed in every watched namespace, whatever the settings.
 WATCHED: Final = (
     INFERENCE_SERVICES,
     INFERENCE_SERVICE_STATUS,
-    *OWNED.values(),
+    *(resource for resource in OWNED.values() if resource is not NETWORK_POLICIES),
     REPLICA_SETS,
     PODS,
     ENDPOINT_SLICES,
     EVENTS,
 )
+
+
+def watched(*, network_policies: bool) -> tuple[Resource, ...]:
+    """Needed in every watched namespace; `network_policies`: with those that a setting turns on."""
+    return (*WATCHED, NETWORK_POLICIES) if network_policies else WATCHED

@@ -21,6 +21,7 @@ from flyball_operator.api.crd import Schema, custom_resource_definition
 from flyball_operator.api.rules import VALIDATIONS
 from flyball_operator.app.settings import ENV_PREFIX, Settings
 from flyball_operator.cli.main import parser as flyball_parser
+from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from flyball_operator.tuning import tunables
 
 _API_HEAD: Final = """\
@@ -59,6 +60,7 @@ _TYPES: Final[Mapping[Any, str]] = {
     HttpUrl: "URL",
     Path | None: "path",
     tuple[str, ...]: "comma-separated list",
+    IngressPeers | None: "JSON",
 }
 #: Kubernetes' own structures. `kubectl explain` has their fields.
 _NOT_EXPANDED: Final = {

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     DEPLOYMENT = "Deployment"
     SERVICE = "Service"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
+    NETWORK_POLICY = "NetworkPolicy"
     REVISION = "ControllerRevision"
 
 
@@ -44,11 +45,12 @@ API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.DEPLOYMENT: "apps/v1",
     Kind.SERVICE: "v1",
     Kind.DISRUPTION_BUDGET: "policy/v1",
+    Kind.NETWORK_POLICY: "networking.k8s.io/v1",
     Kind.REVISION: "apps/v1",
 }
 
-#: Kinds of which a service owns one, of its own name; no budget where it asks for none.
-NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET)
+#: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
+NAMED_KINDS: Final = (Kind.DEPLOYMENT, Kind.SERVICE, Kind.DISRUPTION_BUDGET, Kind.NETWORK_POLICY)
 
 #: Lists that are maps: the API server merges them by these keys, and others may add items beside ours.
 _MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,6 +66,8 @@ _MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "ownerReferences": ("uid",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "sizeLimit"})
+#: Fields of a NetworkPolicy that are compared whole: a label or peer that others add opens the pods.
+_EXACT: Final = frozenset({"podSelector", "ingress"})
 
 
 def digest(value: object) -> str:
@@ -135,7 +139,9 @@ def differences(live: Any, wanted: Any, path: Path = (), key: str = "") -> Itera
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         for field, value in wanted.items():
             below = (*path, field)
-            if field in live:
+            if field in _EXACT and live.get(field) != value:
+                yield below
+            elif field in live:
                 yield from differences(live[field], value, below, key if key in _QUANTITIES else field)
             elif value not in ("", None, [], {}):
                 yield below

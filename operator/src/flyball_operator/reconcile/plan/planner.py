@@ -12,7 +12,15 @@ from dataclasses import replace
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import deployment, disruption_budget, revision, service, settling, status
+from flyball_operator.reconcile.plan import (
+    deployment,
+    disruption_budget,
+    network_policy,
+    revision,
+    service,
+    settling,
+    status,
+)
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.reconcile.plan.objects import (
@@ -72,6 +80,9 @@ def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecis
     if rollout.current.live is None:
         # First, so that the template a Deployment runs is always among those kept.
         yield Create(Kind.REVISION, revision.render(meta, rollout.current))
+    if (peers := snapshot.config.ingress_peers) is not None:
+        # Before the Deployment, so that no pod starts unfenced.
+        yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
     yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
     yield from _ensure(Kind.SERVICE, service.render(meta), live)
     budget = disruption_budget.render(wanted)

@@ -13,7 +13,8 @@ from typing import Final
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
-from flyball_operator.reconcile.plan.objects import Kind, Object, Path, controlled_by
+from flyball_operator.reconcile.plan.network_policy import IngressPeers
+from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
 
 #: Seconds between two lists of everything, where the operator is told no other.
 RESYNC_SECONDS: Final = 300.0
@@ -25,12 +26,19 @@ class Config:
 
     `plugin_image`: image of the init container that brings the engine plugin. `public_key`: PEM that engines verify
     setpoints with. Both may be empty; governed services are then not accepted. `resync_seconds`: seconds until what
-    others changed after each apply is applied again.
+    others changed after each apply is applied again. `ingress_peers`: who may connect to engine pods; None makes no
+    NetworkPolicy.
     """
 
     plugin_image: str = ""
     public_key: str = ""
     resync_seconds: float = RESYNC_SECONDS
+    ingress_peers: IngressPeers | None = None
+
+    @property
+    def named_kinds(self) -> tuple[Kind, ...]:
+        """Kinds of which a service owns one of its own name. Without the setting, NetworkPolicies may not be read."""
+        return tuple(kind for kind in NAMED_KINDS if kind is not Kind.NETWORK_POLICY or self.ingress_peers is not None)
 
 
 @dataclass(frozen=True)

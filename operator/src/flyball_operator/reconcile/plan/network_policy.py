@@ -1,0 +1,82 @@
+"""The NetworkPolicy of a service's pods: who may connect to the OpenAI port and to the control port, and to no other.
+
+It is made only where the operator is set to, and by the operator: in scope Cluster, nobody else knows the namespaces of
+services. Nothing is said of egress, because engines download models. The kubelet's probes come from the pod's node,
+which no NetworkPolicy holds off. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, model_validator
+from pydantic.alias_generators import to_camel
+
+from flyball_engine.contract import API_PORT, CONTROL_PORT
+from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
+
+
+class _Strict(BaseModel):
+    """Unknown fields are refused: a selector with a misspelt field would select everybody."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
+
+
+class Requirement(_Strict):
+    """One requirement on labels."""
+
+    key: Annotated[str, Field(min_length=1)]
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: tuple[str, ...] = ()
+
+
+class Selector(_Strict):
+    """Selects by labels; an empty one selects all."""
+
+    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+
+
+class IPBlock(_Strict):
+    """Addresses of no pod, such as those of nodes and load balancers."""
+
+    cidr: IPvAnyNetwork
+    excluded: Annotated[tuple[IPvAnyNetwork, ...], Field(alias="except")] = ()
+
+
+class Peer(_Strict):
+    """Who may connect, as in a NetworkPolicy: pods (of the same namespace unless one is selected), or addresses."""
+
+    namespace_selector: Selector | None = None
+    pod_selector: Selector | None = None
+    ip_block: IPBlock | None = None
+
+    @model_validator(mode="after")
+    def _names_somebody(self) -> Self:
+        if (self.ip_block is None) == (self.namespace_selector is None and self.pod_selector is None):
+            raise ValueError("must have namespaceSelector, podSelector or both, or ipBlock alone")
+        return self
+
+    def rendered(self) -> Object:
+        """As the API server returns it, without empty lists."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+class IngressPeers(_Strict):
+    """Who may connect to engine pods: to `api`, port 8000, and to `control`, port 8001. An empty list is nobody."""
+
+    api: tuple[Peer, ...]
+    control: tuple[Peer, ...]
+
+
+def render(meta: ObjectMeta, peers: IngressPeers) -> Object:
+    """The NetworkPolicy."""
+    # A rule without peers would let everybody in, so that a port without peers has no rule.
+    rules = [
+        {"from": [peer.rendered() for peer in allowed], "ports": [{"protocol": "TCP", "port": port}]}
+        for port, allowed in ((API_PORT, peers.api), (CONTROL_PORT, peers.control))
+        if allowed
+    ]
+    spec = {"podSelector": {"matchLabels": selector(meta)}, "policyTypes": ["Ingress"], "ingress": rules}
+    return owned(Kind.NETWORK_POLICY, meta, spec=spec)
