@@ -56,6 +56,12 @@ def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
     assert lease == "flyball"
 
 
+@pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
+def test_no_object_that_serves_can_be_deleted(scope: str) -> None:
+    given = rights(render({"watch": {"scope": scope}, "networkPolicy": {"enabled": True}}), account="flyball")
+    assert {right[1] for right in given if right[2] == "delete"} == {"controllerrevisions"}
+
+
 def environment(rendered: list[Object]) -> list[Object]:
     """Variables of the operator's container."""
     (deployment,) = of_kind(rendered, "Deployment")

@@ -33,6 +33,8 @@ _KEYS = {
     "claims": ("name",),
     "conditions": ("type",),
 }
+#: Verbs that writes need; status has a resource of its own.
+_RIGHTS = {"create": "create", "apply": "patch", "claim": "patch", "delete": "delete"}
 #: Maps that are one field.
 _ATOMIC = frozenset({"podSelector"})
 _IDENTITY = frozenset(
@@ -244,6 +246,8 @@ class MemoryApi:
         return f"{resource.plural}-{name}-{self._made[resource.plural, name]}"
 
     def _begin(self, verb: str, resource: Resource) -> None:
+        right = _RIGHTS.get(verb)
+        assert right is None or right in resource.verbs, f"the operator asks for no right to {right} {resource.plural}"
         self.writes += 1
 
     def _end(self, answer: Object) -> Object:

@@ -13,7 +13,8 @@ from flyball_operator.api import names
 from flyball_operator.reconcile.plan.objects import Kind
 
 READ: Final = ("get", "list", "watch")
-WRITE: Final = ("create", "patch", "delete")
+#: Nothing but what is surplus is deleted by the operator: garbage collection follows the service.
+WRITE: Final = ("create", "patch")
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ INFERENCE_SERVICE_STATUS: Final = Resource(names.GROUP, names.VERSION, f"{names.
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
 SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", READ + WRITE)
-#: Only where the operator is set to make them. Garbage collection deletes them.
-NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", (*READ, "create", "patch"))
-REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", READ + WRITE)
+#: Only where the operator is set to make them.
+NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", READ + WRITE)
+REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE, "delete"))
 #: Read only, for what lies between a Deployment and its pods (`reconcile.plan.membership`).
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
