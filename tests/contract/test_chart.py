@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.control.tokens import load_public_keys
+from flyball_lab.harness.engine import SetpointSigner
 from flyball_operator.api import names
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.startup import needed
@@ -95,6 +97,23 @@ def test_a_fenced_operator_without_prometheus_is_scraped_by_nobody() -> None:
     (text,) = (item["value"] for item in environment(rendered) if item["name"] == "FLYBALL_NETWORK_POLICY")
     assert json.loads(text)["api"] == []
     assert len(json.loads(text)["control"]) == 1
+
+
+def test_public_keys_are_brought_to_all_watched_namespaces() -> None:
+    pair = [SetpointSigner().public_pem, SetpointSigner().public_pem]
+    rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}, "signingKey": {"publicKeys": pair}})
+    maps = of_kind(rendered, "ConfigMap")
+    assert [one["metadata"]["namespace"] for one in maps] == ["team-a", "team-b"]
+    for one in maps:
+        assert one["metadata"]["name"] == names.PUBLIC_KEYS
+        assert len(load_public_keys(one["data"][names.PUBLIC_KEYS_KEY])) == 2
+    assert of_kind(render({}), "ConfigMap") == []
+
+
+def test_without_a_cluster_each_rendering_has_a_new_key_unless_it_comes_from_elsewhere() -> None:
+    (first,), (second,) = of_kind(render({}), "Secret"), of_kind(render({}), "Secret")
+    assert first["data"] != second["data"]
+    assert of_kind(render({"signingKey": {"existingSecret": "mine"}}), "Secret") == []
 
 
 def test_no_network_policy_is_made_unasked() -> None:
@@ -205,6 +224,7 @@ def test_users_of_the_namespace_may_edit_or_view_but_not_write_the_status() -> N
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
 
 
+PEM = SetpointSigner().public_pem
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"replica": 2}, "additional properties 'replica' not allowed"),
     ({"replicas": 0}, "minimum: got 0, want 1"),
@@ -240,6 +260,8 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"podMonitor": {"interval": "0s"}}}, "'0s' does not match pattern"),
     ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
+    ({"signingKey": {"publicKeys": ["ssh-ed25519 AAAA"]}}, "'ssh-ed25519 AAAA' does not match pattern"),
+    ({"signingKey": {"publicKeys": [PEM]}, "watch": {"scope": "Cluster"}}, "maxItems: got 1, want 0"),
     ({"networkPolicy": {"prometheus": [{}]}}, "minProperties: got 0, want 1"),
     ({"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {}}}]}}, "'matchLabel' not allowed"),
     ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.1"}}]}}, "'10.0.0.1' does not match pattern"),

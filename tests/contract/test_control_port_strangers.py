@@ -134,3 +134,65 @@ def test_silent_clients_hold_the_port_for_moments_only(tmp_path: Path, monkeypat
         eventually(served, expecting="it serves beside them")
         for client in crowd:
             client.close()
+
+
+class TestPublicKeys:
+    """A signing key is changed while the engine runs, by a file that the kubelet keeps current."""
+
+    present, later = SetpointSigner(), SetpointSigner()
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return tmp_path / "public-keys.pem"
+
+    @pytest.fixture
+    def port(self, tmp_path: Path, file: Path) -> Iterator[Port]:
+        with control_port(an_engine(tmp_path), public_pem=self.present.public_pem, keys_file=file) as running:
+            yield running
+
+    def writes(self, port: Port, generation: int) -> tuple[int, int]:
+        """The status that a write of each key gets."""
+        statuses = []
+        for signer in (self.present, self.later):
+            body = setpoint(generation).model_dump_json().encode()
+            statuses.append(port.client.put_raw(body, token=signer.token(body)).status_code)
+        return statuses[0], statuses[1]
+
+    def test_a_key_follows_another_without_a_restart(self, port: Port, file: Path) -> None:
+        assert self.writes(port, 1) == (200, 401)
+        file.write_text(self.present.public_pem + self.later.public_pem)
+        assert self.writes(port, 2) == (200, 200)
+        file.write_text(self.later.public_pem)
+        assert self.writes(port, 3) == (401, 200)
+
+    def test_the_key_of_the_pod_template_counts_again_where_the_file_goes(self, port: Port, file: Path) -> None:
+        file.write_text(self.later.public_pem)
+        assert self.writes(port, 1) == (401, 200)
+        file.unlink()
+        assert self.writes(port, 2) == (200, 401)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("", "no public key is configured"),
+            ("nonsense", "the public key is no PEM"),
+            (present.public_pem + "\nnonsense", "the public key is no PEM"),
+            (present.public_pem * 3, "3 public keys are configured, at most 2 are accepted"),
+            ("\x00" * 100, "the public key is no PEM"),
+        ],
+    )
+    def test_a_file_without_usable_keys_accepts_nobody_and_is_named(
+        self, port: Port, file: Path, text: str, says: str
+    ) -> None:
+        file.write_text(text)
+        body = setpoint(1).model_dump_json().encode()
+        status, error = port.client.refuse(body, token=self.present.token(body))
+        assert (status, error.error) == (401, Refusal.BAD_TOKEN)
+        assert f"{file}: {says}" in error.message
+
+    def test_a_token_that_is_otherwise_wrong_is_told_so_whichever_key_signed_it(self, port: Port, file: Path) -> None:
+        file.write_text(self.present.public_pem + self.later.public_pem)
+        body = setpoint(1).model_dump_json().encode()
+        for signer in (self.present, self.later):
+            _, error = port.client.refuse(body, token=signer.token(body, lifetime=-31))
+            assert "expired" in error.message

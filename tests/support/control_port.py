@@ -43,9 +43,14 @@ def an_engine(folder: Path, cores: int = 1) -> PlainEngine:
 
 @contextmanager
 def control_port(
-    engine: PlainEngine, *, public_pem: str | None = "", timeout: float = 5.0, body_timeout: float = 5.0
+    engine: PlainEngine,
+    *,
+    public_pem: str | None = "",
+    keys_file: Path | None = None,
+    timeout: float = 5.0,
+    body_timeout: float = 5.0,
 ) -> Iterator[Port]:
-    """Serve `engine`; `public_pem` None is a pod without a key, empty the test's own."""
+    """Serve `engine`; `public_pem` None is a pod without a key, empty the test's own. `keys_file`: of public keys."""
     signer, ledger = SetpointSigner(), RequestLedger()
     sock = bind("127.0.0.1", 0)
     address = sock.getsockname()
@@ -56,7 +61,7 @@ def control_port(
         nonlocal stop
         service = ControlService(
             engine=engine,
-            verifier=verifier_of(_environment(signer.public_pem if public_pem == "" else public_pem)),
+            verifier=verifier_of(_environment(signer.public_pem if public_pem == "" else public_pem, keys_file)),
             service=SERVICE,
             follow=lambda setpoint: ledger.set_objectives(setpoint.objectives),
             timeout=timeout,
@@ -87,6 +92,7 @@ def control_port(
         assert not thread.is_alive()
 
 
-def _environment(pem: str | None) -> dict[str, str]:
+def _environment(pem: str | None, keys_file: Path | None) -> dict[str, str]:
     key = {} if pem is None else {Env.PUBLIC_KEY.value: pem}
-    return {Env.SERVICE_UID.value: SERVICE, **key}
+    file = {} if keys_file is None else {Env.PUBLIC_KEYS_FILE.value: str(keys_file)}
+    return {Env.SERVICE_UID.value: SERVICE, **key, **file}

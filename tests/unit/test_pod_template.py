@@ -177,6 +177,18 @@ def test_engines_by_claims_have_devices_and_are_replaced_in_place() -> None:
     assert rollout_steps(service(**changes), 2) == (0, 1)
 
 
+def test_public_keys_come_from_a_config_map_that_need_not_be_there() -> None:
+    spec = template()["spec"]
+    (volume,) = (item for item in spec["volumes"] if "configMap" in item)
+    assert volume["configMap"] == {"name": names.PUBLIC_KEYS, "optional": True}
+    (mount,) = (item for item in engine()["volumeMounts"] if item["name"] == volume["name"])
+    variables = {item["name"]: item.get("value") for item in engine()["env"]}
+    assert variables["FLYBALL_PUBLIC_KEYS_FILE"] == f"{mount['mountPath']}/{names.PUBLIC_KEYS_KEY}"
+    # By a path within the volume it would never change.
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount
+
+
 def test_an_accelerator_is_requested_once_per_device() -> None:
     wide = {"tensor": 4, "pipeline": 2}
     found = engine(spec__accelerator=GPU, spec__parallelism=wide)

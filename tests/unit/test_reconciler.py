@@ -103,7 +103,7 @@ def test_another_renderer_rolls_nothing_until_adopted() -> None:
     world = World()
     world.apply(service())
     template = world.template()
-    world.config = Config(plugin_image="flyball/plugin:2", public_key="PEM")
+    world.config = Config(plugin_image="flyball/plugin:2", public_key="a new key")
     world.restart()
     world.settle()
     assert world.template() == template

@@ -67,6 +67,8 @@ CONTROL_PORT: Final = 8001
 #: Algorithm and audience rules of the write token: an EdDSA JWT over the body's digest.
 TOKEN_ALGORITHM: Final = "EdDSA"
 TOKEN_LIFETIME_SECONDS: Final = 30.0
+#: Public keys accepted at a time: the present one and the next.
+MOST_PUBLIC_KEYS: Final = 2
 #: Clocks of operator and node may differ by this much before a token is refused.
 TOKEN_LEEWAY_SECONDS: Final = 30.0
 #: Largest setpoint body accepted, in bytes; a setpoint is under 4 KiB.
@@ -80,6 +82,8 @@ class Env(StrEnum):
     """UID of the InferenceService; the audience of write tokens."""
     PUBLIC_KEY = "FLYBALL_PUBLIC_KEY"
     """PEM of the Ed25519 public key that write tokens are verified with."""
+    PUBLIC_KEYS_FILE = "FLYBALL_PUBLIC_KEYS_FILE"
+    """File of `MOST_PUBLIC_KEYS` PEM keys at most. While it exists they count in place of `PUBLIC_KEY`."""
     CONTROL_PORT = "FLYBALL_CONTROL_PORT"
     """Port of the control server; default `CONTROL_PORT`."""
     STATE_DIR = "FLYBALL_STATE_DIR"

@@ -1,69 +1,132 @@
 """Checks who wrote a setpoint: an EdDSA JWT over the body's digest, for this service alone.
 
-The pod holds the public key only; nothing here is worth stealing. Reads need no token.
+The pod holds public keys only; nothing here is worth stealing. Reads need no token.
+
+A signing key is changed without a restart of pods. The pod template names one key for good, because a template that
+changes replaces pods. Beside it lies a file of keys, from a ConfigMap that need not exist and that the kubelet keeps
+current. While there is such a file it alone counts, so that a key which is taken from it is refused. It is read at
+every write: writes are seconds apart, and what is read late would be believed too long.
+
+An endpoint that takes the next key, signed by the present one, was the other way. An engine that restarts would forget
+it, so the old private key would have to live as long as the pods, and whoever stole it could hand over a key, too.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Mapping
-from typing import NoReturn
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import ValidationError
 
-from flyball_engine.contract import TOKEN_ALGORITHM, TOKEN_LEEWAY_SECONDS, Claims, Env, Refusal, body_digest
+from flyball_engine.contract import (
+    MOST_PUBLIC_KEYS,
+    TOKEN_ALGORITHM,
+    TOKEN_LEEWAY_SECONDS,
+    Claims,
+    Env,
+    Refusal,
+    body_digest,
+)
 from flyball_engine.control.acceptance import SetpointRefused
 
 _SCHEME = "bearer "
+#: Two keys are under 300 bytes.
+_MOST_BYTES: Final = 16 * 1024
+_PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTALL)
 _log = logging.getLogger(__name__)
 
 
 class UnusableKeyError(Exception):
-    """The configured public key is absent or no Ed25519 key."""
+    """The configured public keys are absent, too many, or no Ed25519 keys."""
 
 
-def load_public_key(pem: str | None) -> Ed25519PublicKey:
-    """The key that write tokens are verified with; raises UnusableKeyError."""
-    if not pem:
+Keys = tuple[Ed25519PublicKey, ...]
+
+
+def load_public_keys(pem: str | None) -> Keys:
+    """The keys of a PEM text, one after the other; raises UnusableKeyError."""
+    if not pem or not pem.strip():
         raise UnusableKeyError("no public key is configured")
+    found = _PEM.findall(pem)
+    if not found or _PEM.sub("", pem).strip():
+        raise UnusableKeyError("the public key is no PEM")
+    if len(found) > MOST_PUBLIC_KEYS:
+        raise UnusableKeyError(f"{len(found)} public keys are configured, at most {MOST_PUBLIC_KEYS} are accepted")
+    return tuple(_load_public_key(one) for one in found)
+
+
+def _load_public_key(pem: str) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(pem.encode())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UnusableKeyError(f"the public key is no PEM: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise UnusableKeyError("the public key is no Ed25519 key")
     return key
 
 
-class TokenVerifier:
-    """Verifies write tokens for one service. Without a usable key it refuses every write and says so."""
+def _read_public_keys(pem: str | None, file: Path | None) -> Keys:
+    """Those of the file while there is one, else those of `pem`; raises UnusableKeyError, which names the file."""
+    if file is None:
+        return load_public_keys(pem)
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MOST_BYTES).decode()
+        return load_public_keys(text)
+    except FileNotFoundError:
+        return load_public_keys(pem)
+    except (OSError, UnicodeDecodeError, UnusableKeyError) as error:
+        raise UnusableKeyError(f"{file}: {error}") from error
 
-    def __init__(self, *, public_key: Ed25519PublicKey | None, service: str) -> None:
-        self._key = public_key
+
+class TokenVerifier:
+    """Verifies write tokens for one service. Without a usable key it refuses every write and says so.
+
+    `keys`: those that count at this moment; raises UnusableKeyError.
+    """
+
+    def __init__(self, *, keys: Callable[[], Keys], service: str) -> None:
+        self._keys = keys
         self._service = service
 
     def verify(self, authorization: str | None) -> Claims:
         """The claims of a valid `Authorization` header; raises SetpointRefused. The digest is still to be checked."""
-        if self._key is None:
-            _refuse("this engine has no usable public key, so it accepts no writes")
+        try:
+            keys = self._keys()
+        except UnusableKeyError as error:
+            _refuse(f"this engine has no usable public key, so it accepts no writes: {error}")
         if authorization is None or not authorization.lower().startswith(_SCHEME):
             _refuse("Authorization must be `Bearer <token>`")
+        token = authorization[len(_SCHEME) :].strip()
         try:
-            claims = jwt.decode(
-                authorization[len(_SCHEME) :].strip(),
-                self._key,
-                algorithms=[TOKEN_ALGORITHM],
-                audience=self._service,
-                leeway=TOKEN_LEEWAY_SECONDS,
-                options={"require": ["iss", "aud", "iat", "exp", "digest"]},
-            )
-            return Claims.model_validate(claims)
+            for key in keys[:-1]:
+                # Signed by the other one, if by any.
+                with suppress(jwt.InvalidSignatureError):
+                    return self._decode(token, key)
+            return self._decode(token, keys[-1])
         except (jwt.PyJWTError, ValidationError) as error:
             _refuse(f"the token is not valid here: {_brief(error)}")
+
+    def _decode(self, token: str, key: Ed25519PublicKey) -> Claims:
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=[TOKEN_ALGORITHM],
+            audience=self._service,
+            leeway=TOKEN_LEEWAY_SECONDS,
+            options={"require": ["iss", "aud", "iat", "exp", "digest"]},
+        )
+        return Claims.model_validate(claims)
 
 
 def check_digest(claims: Claims, body: bytes) -> None:
@@ -82,9 +145,10 @@ def _refuse(message: str) -> NoReturn:
 
 def verifier_of(environment: Mapping[str, str]) -> TokenVerifier:
     """The verifier of this pod, by what the operator set on its container."""
+    file = environment.get(Env.PUBLIC_KEYS_FILE)
+    keys = partial(_read_public_keys, environment.get(Env.PUBLIC_KEY), Path(file) if file else None)
     try:
-        key = load_public_key(environment.get(Env.PUBLIC_KEY))
+        keys()
     except UnusableKeyError as error:
         _log.warning("Flyball: no setpoint will be accepted: %s", error)
-        key = None
-    return TokenVerifier(public_key=key, service=environment.get(Env.SERVICE_UID, ""))
+    return TokenVerifier(keys=keys, service=environment.get(Env.SERVICE_UID, ""))

@@ -54,6 +54,10 @@ ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 MANAGER_RECONCILER: Final = "flyball-reconciler"
 MANAGER_TUNER: Final = "flyball-tuner"
 
+#: The ConfigMap of public keys that engines accept, in each namespace of services, and its key. It need not exist.
+PUBLIC_KEYS: Final = "flyball-public-keys"
+PUBLIC_KEYS_KEY: Final = "public-keys.pem"
+
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
 PORT_HTTP: Final = "http"

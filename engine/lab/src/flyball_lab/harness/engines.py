@@ -177,7 +177,7 @@ class ServedEngine:
         self.engine = self.make()
         service = ControlService(
             engine=self.engine,
-            verifier=TokenVerifier(public_key=self.key.public_key(), service=self.service),
+            verifier=TokenVerifier(keys=lambda: (self.key.public_key(),), service=self.service),
             service=self.service,
             follow=lambda setpoint: self.engine.set_objectives(setpoint.objectives),
             timeout=2.0,

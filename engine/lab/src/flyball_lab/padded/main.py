@@ -17,7 +17,7 @@ from flyball_lab.openai.ports import INTERRUPTED, check_ports
 from flyball_lab.padded.engine import PaddedConfig, Runner
 from flyball_lab.padded.server import ServerConfig, serve_forever
 
-_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
+_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY, Env.PUBLIC_KEYS_FILE)
 #: Files of a tokeniser, of which each family has others.
 _TOKENISERS: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 _DTYPES: Final = ("auto", "float32", "bfloat16", "float16")

@@ -27,7 +27,7 @@ from flyball_lab.simulator.workload import ArrivalPhase, TraceError, read_trace,
 
 #: The most that the contract takes of an objective, in seconds.
 _DAY: Final = 86_400.0
-_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY)
+_ENVIRONMENT: Final = (Env.CONTROL_PORT, Env.SERVICE_UID, Env.PUBLIC_KEY, Env.PUBLIC_KEYS_FILE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

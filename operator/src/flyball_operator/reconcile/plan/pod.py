@@ -36,6 +36,7 @@ STARTUP_PERIOD: Final = 5
 _NO_TARGET: Final = {"containerPort": CONTROL_PORT, "protocol": "UDP"}
 
 _PLUGIN_PATH: Final = "/flyball"
+_KEYS_PATH: Final = "/flyball-keys"
 _MODEL_PATH: Final = "/model"
 _TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 
@@ -232,6 +233,7 @@ def _owned_environment(service: InferenceService, config: Config) -> Mapping[str
         "PYTHONPATH": _PLUGIN_PATH,
         Env.SERVICE_UID.value: service.metadata.uid,
         Env.PUBLIC_KEY.value: config.public_key,
+        Env.PUBLIC_KEYS_FILE.value: f"{_KEYS_PATH}/{names.PUBLIC_KEYS_KEY}",
     }
 
 
@@ -263,6 +265,8 @@ def _volumes(service: InferenceService) -> list[Object]:
     volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
     if service.spec.engine.governed:
         volumes.append({"name": "flyball", "emptyDir": {}})
+        # A key can then be changed in pods that run.
+        volumes.append({"name": "keys", "configMap": {"name": names.PUBLIC_KEYS, "optional": True}})
     claim = _claim(service.spec.model)
     if claim is not None:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
@@ -273,6 +277,7 @@ def _mounts(service: InferenceService) -> list[Object]:
     mounts: list[Object] = [{"name": "tmp", "mountPath": _TMP_PATH}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
     if service.spec.engine.governed:
         mounts.append({"name": "flyball", "mountPath": _PLUGIN_PATH, "readOnly": True})
+        mounts.append({"name": "keys", "mountPath": _KEYS_PATH, "readOnly": True})
     if _claim(service.spec.model) is not None:
         mounts.append({"name": "model", "mountPath": _MODEL_PATH, "readOnly": True})
     return mounts

@@ -63,7 +63,8 @@ class _Phase:
 
     def __post_init__(self) -> None:
         self.engine = PlantEngine()
-        verifier = TokenVerifier(public_key=Ed25519PrivateKey.generate().public_key(), service="fleet")
+        keys = (Ed25519PrivateKey.generate().public_key(),)
+        verifier = TokenVerifier(keys=lambda: keys, service="fleet")
         self.service = ControlService(
             engine=self.engine, verifier=verifier, service="fleet", follow=lambda _: None, timeout=2.0
         )
