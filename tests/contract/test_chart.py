@@ -13,7 +13,7 @@ from flyball_lab.harness.engine import SetpointSigner
 from flyball_operator.api import names
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.startup import needed
-from flyball_operator.kube.resources import CRDS, NAMESPACES
+from flyball_operator.kube.resources import CRDS, NAMESPACES, OWNED
 from flyball_operator.kube.resources import watched as granted_on
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support import helm
@@ -114,6 +114,47 @@ def test_without_a_cluster_each_rendering_has_a_new_key_unless_it_comes_from_els
     (first,), (second,) = of_kind(render({}), "Secret"), of_kind(render({}), "Secret")
     assert first["data"] != second["data"]
     assert of_kind(render({"signingKey": {"existingSecret": "mine"}}), "Secret") == []
+
+
+def policies(values: Object) -> dict[str, Object]:
+    """Admission policies by name; each has a binding that denies."""
+    rendered = render({"admissionPolicies": values})
+    found = {one["metadata"]["name"]: one["spec"] for one in of_kind(rendered, "ValidatingAdmissionPolicy")}
+    bindings = [one["spec"] for one in of_kind(rendered, "ValidatingAdmissionPolicyBinding")]
+    assert {one["policyName"] for one in bindings} == set(found)
+    assert all(one["validationActions"] == ["Deny"] for one in bindings)
+    assert all(spec["failurePolicy"] == "Fail" for spec in found.values())
+    return found
+
+
+def test_admission_policies_are_made_only_where_asked() -> None:
+    assert policies({}) == {}
+    assert set(policies({"operator": True})) == {"flyball-system-flyball-owned", "flyball-system-flyball-pods"}
+    assert set(policies({"inferenceServices": {"enabled": True}})) == {"flyball-system-flyball-allowed"}
+
+
+def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> None:
+    spec = policies({"operator": True})["flyball-system-flyball-owned"]
+    held = {
+        (group, plural)
+        for rule in spec["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for plural in rule["resources"]
+    }
+    assert held == {(resource.group, resource.plural) for resource in OWNED.values()}
+
+
+def test_a_list_that_is_null_has_no_rule_and_an_empty_one_allows_nothing() -> None:
+    def rules(**lists: Any) -> list[Object]:
+        (spec,) = policies({"inferenceServices": {"enabled": True, **lists}}).values()
+        found: list[Object] = spec["validations"][1:]
+        return found
+
+    assert rules() == []
+    (claims,) = rules(claims=[])
+    assert claims["expression"].endswith(" in []")
+    assert claims["message"].endswith("accepted: none")
+    assert len(rules(images=["a/"], secrets=["s"], claims=["c"], priorityClasses=["p"])) == 5
 
 
 def test_no_network_policy_is_made_unasked() -> None:
@@ -262,6 +303,8 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
     ({"signingKey": {"publicKeys": ["ssh-ed25519 AAAA"]}}, "'ssh-ed25519 AAAA' does not match pattern"),
     ({"signingKey": {"publicKeys": [PEM]}, "watch": {"scope": "Cluster"}}, "maxItems: got 1, want 0"),
+    ({"admissionPolicies": {"inferenceServices": {"secrets": ["A b"]}}}, "'A b' does not match pattern"),
+    ({"admissionPolicies": {"inferenceServices": {"images": ["a b"]}}}, "'a b' does not match pattern"),
     ({"networkPolicy": {"prometheus": [{}]}}, "minProperties: got 0, want 1"),
     ({"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {}}}]}}, "'matchLabel' not allowed"),
     ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.1"}}]}}, "'10.0.0.1' does not match pattern"),

@@ -1,0 +1,141 @@
+"""The chart's admission policies on the real API server: what the operator may write, and what services may use.
+
+Denials are of dry runs, which pass all admission. A policy acts some time after it is made.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from flyball_lab.harness.manifests import good
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.kube.resources import DEPLOYMENTS, SERVICES
+from support import helm
+from support.cluster import KubectlError, Object, kubectl, namespace
+from support.helm import CHART
+from support.world import World, service
+
+RELEASE = "flyball-admission-test"
+USER = "flyball-test-user"
+ALLOWED = "registry.example.com/vllm/vllm-openai:v1"
+VALUES: Object = {
+    "image": {"registry": "localhost", "repository": "no/such-image", "pullPolicy": "Never"},
+    "crds": {"install": False},
+    "admissionPolicies": {
+        "operator": True,
+        "inferenceServices": {
+            "enabled": True,
+            "images": ["registry.example.com/vllm/"],
+            "secrets": ["hf"],
+            "claims": ["weights"],
+            "priorityClasses": ["serving"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def installed(crd: object) -> Iterator[str]:
+    """The chart with its policies, in a namespace where a user may write InferenceServices."""
+    with namespace("flyball-admission") as name:
+        helm.run("install", RELEASE, str(CHART), "-n", name, values=VALUES)
+        kubectl("create", "role", USER, "--verb=create", "--resource=inferenceservices.serving.flyball.dev", "-n", name)
+        kubectl("create", "rolebinding", USER, f"--role={USER}", f"--user={USER}", "-n", name)
+        yield name
+        helm.run("uninstall", RELEASE, "-n", name, "--ignore-not-found")
+
+
+def create(body: Object, place: str, *who: str) -> str:
+    """What a dry run of creating it answers, or why it is refused."""
+    placed = {**body, "metadata": {**body["metadata"], "namespace": place}}
+    try:
+        return kubectl("create", "--dry-run=server", *who, "-f", "-", stdin=json.dumps(placed))
+    except KubectlError as error:
+        return str(error)
+
+
+def expect(answer: Callable[[], str], words: str) -> None:
+    """A policy, and a role, act soon after they are made."""
+    eventually(lambda: words in answer(), expecting=f"{words!r}; the answer is {answer()!r}", within=60)
+
+
+@pytest.fixture(scope="module")
+def owned() -> dict[str, Object]:
+    """A Deployment and a Service as the operator makes them."""
+    world = World()
+    world.apply(service())
+    found = {}
+    for kind, resource in (("Deployment", DEPLOYMENTS), ("Service", SERVICES)):
+        body = copy.deepcopy(world.api.one(resource, "chat"))
+        metadata = {field: body["metadata"][field] for field in ("name", "labels", "annotations", "ownerReferences")}
+        found[kind] = {"apiVersion": body["apiVersion"], "kind": kind, "metadata": metadata, "spec": body["spec"]}
+    return found
+
+
+def changed(body: Object, change: Callable[[Object], Any]) -> Object:
+    made = copy.deepcopy(body)
+    change(made)
+    return made
+
+
+def test_the_operator_may_write_objects_of_services_alone(installed: str, owned: dict[str, Object]) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    for body in owned.values():
+        theirs = changed(body, lambda found: found["metadata"].pop("ownerReferences"))
+        expect(lambda theirs=theirs: create(theirs, installed, account), "that an InferenceService controls")  # type: ignore[misc]
+        bare = changed(body, lambda found: found["metadata"].pop("labels"))
+        expect(lambda bare=bare: create(bare, installed, account), "app.kubernetes.io/managed-by: flyball")  # type: ignore[misc]
+        assert "created" in create(body, installed, account)
+        assert "created" in create(theirs, installed), "the policy is the operator's alone"
+
+
+def pod(found: Object) -> Object:
+    spec: Object = found["spec"]["template"]["spec"]
+    return spec
+
+
+WRONG_PODS: list[tuple[Callable[[Object], Any], str]] = [
+    (lambda found: pod(found).update(hostNetwork=True), "hostNetwork, hostPID or hostIPC"),
+    (lambda found: pod(found)["volumes"].append({"name": "x", "hostPath": {"path": "/"}}), "hostPath volumes"),
+    (lambda found: pod(found).pop("securityContext"), "run as root"),
+    (lambda found: pod(found)["containers"][0].pop("securityContext"), "must drop ALL capabilities"),
+    (lambda found: pod(found)["initContainers"][0].pop("securityContext"), "must drop ALL capabilities"),
+    (lambda found: pod(found).update(serviceAccountName="admin"), "a service account or its token"),
+]
+
+
+def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dict[str, Object]) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    for change, says in WRONG_PODS:
+        wrong = changed(owned["Deployment"], change)
+        expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
+
+
+WRONG_SERVICES: list[tuple[Object, str]] = [
+    ({"spec__engine__image": "docker.io/vllm/vllm-openai:v1"}, "spec.engine.image: not allowed here"),
+    ({"spec__model__tokenSecretRef": {"name": "root", "key": "t"}}, "spec.model.tokenSecretRef.name: not allowed"),
+    ({"spec__podTemplate__imagePullSecrets": [{"name": "root"}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
+    ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
+    ({"spec__podTemplate__priorityClassName": "high"}, "spec.podTemplate.priorityClassName: not allowed here"),
+]
+
+
+def test_services_may_use_what_is_listed_alone(installed: str) -> None:
+    user = f"--as={USER}"
+    for wrong, says in WRONG_SERVICES:
+        body = good(**({"spec__engine__image": ALLOWED} | wrong))
+        expect(lambda body=body: create(body, installed, user), says)  # type: ignore[misc]
+        # Of an exempt group, and named, because the local administrator need not be of it.
+        exempt = ("--as=admin", "--as-group=system:masters")
+        assert "created" in create(body, installed, *exempt)
+    allowed = good(
+        spec__engine__image=ALLOWED,
+        spec__model__uri="pvc://weights/model",
+        spec__podTemplate={"imagePullSecrets": [{"name": "hf"}], "priorityClassName": "serving"},
+    )
+    assert "created" in create(allowed, installed, user)
