@@ -78,6 +78,8 @@ def tenants(number: int) -> Iterator[Tenants]:
         own = stack.enter_context(namespace("flyball-own"))
         names = tuple(stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number])
         values: Object = {"watch": {"namespaces": list(names)}, "rbac": {"aggregate": False}}
+        # The Lease is granted by name, and this is what an operator calls it of itself.
+        values["fullnameOverride"] = "flyball-operator"
         rendered = [one for one in render(values, release=release, namespace=own) if one["kind"] in _RBAC]
         made = Tenants(own, names, rendered)
         listed = {"apiVersion": "v1", "kind": "List", "items": rendered}

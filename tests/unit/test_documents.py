@@ -30,7 +30,22 @@ def test_every_hazard_that_is_shown_is_on_the_page() -> None:
     assert {f"{HAZARDS}::{name}" for name in shown} - set(named_tests()) == set()
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+def guards() -> list[str]:
+    """`file::test` of every row of the threat model; a row names one at least."""
+    page = (ROOT / "SECURITY.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| threat")]
+    found = [re.findall(r"\[`(tests/[\w/]+\.py::\w+)`\]", row) for row in rows]
+    assert all(found), "a row without a test"
+    return [name for row in found for name in row]
+
+
+@pytest.mark.parametrize("name", guards())
+def test_a_test_that_the_threat_model_names_is_there(name: str) -> None:
+    path, test = name.split("::")
+    assert re.search(rf"(?:def|class) {test}\b", (ROOT / path).read_text()), name
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

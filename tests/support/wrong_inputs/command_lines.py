@@ -220,6 +220,30 @@ SETTINGS: Final[list[tuple[str, tuple[str, ...]]]] = [
         ("INSECURE_SKIP_VERIFY: goes not with FLYBALL_PROMETHEUS_CA_FILE; accepted: one of them",),
     ),
 ]
+#: Of the variable `FLYBALL_NETWORK_POLICY`.
+NETWORK_POLICY: Final[list[tuple[str, tuple[str, ...]]]] = [
+    ("everybody", ("Expecting value",)),
+    ("[]", ("FLYBALL_NETWORK_POLICY: Input should be a valid dictionary",)),
+    ('{"api": []}', ("CONTROL: Field required",)),
+    ('{"api": "everybody", "control": []}', ("_API: Input should be a valid tuple",)),
+    ('{"api": [{}], "control": []}', ("API_0: ", "must have namespaceSelector, podSelector or both, or ipBlock alone")),
+    (
+        '{"api": [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}], "control": []}',
+        ("API_0: ", "must have namespaceSelector, podSelector or both, or ipBlock alone"),
+    ),
+    (
+        '{"api": [], "control": [{"podSelector": {"matchLabel": {"a": "b"}}}]}',
+        ("CONTROL_0_PODSELECTOR_MATCHLABEL: Extra inputs are not permitted",),
+    ),
+    (
+        '{"api": [{"ipBlock": {"cidr": "10.0.0.1/8"}}], "control": []}',
+        ("API_0_IPBLOCK_CIDR: value is not a valid IPv4 or IPv6 network",),
+    ),
+    (
+        '{"api": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "in"}]}}], "control": []}',
+        ("OPERATOR: Input should be 'In', 'NotIn', 'Exists' or 'DoesNotExist'",),
+    ),
+]
 #: Of `hack/bench`.
 BENCH: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("", ("required: name",)),

@@ -134,6 +134,7 @@ BODIES: Final[list[tuple[bytes, tuple[str, ...]]]] = [
 OTHERS: Final[list[tuple[str, int, Refusal]]] = [
     ("no token, of another scheme, or of another key, issuer, service or body", 401, Refusal.BAD_TOKEN),
     ("a token that expired, or with claims too many", 401, Refusal.BAD_TOKEN),
+    ("any token, where the file of public keys has no usable one", 401, Refusal.BAD_TOKEN),
     ("more than 64 KiB", 413, Refusal.TOO_LARGE),
     ("a body that never ends", 408, Refusal.INVALID),
     ("a setpoint for another service", 409, Refusal.OTHER_SERVICE),

@@ -95,6 +95,12 @@ def doors() -> Iterator[Door]:
         [(given, 2, says) for given, says in command_lines.SETTINGS],
     )
     yield Door(
+        "Variable `FLYBALL_NETWORK_POLICY` of the operator",
+        "Exit code 2 and a line per fault, which begins with the variable; nothing is touched.",
+        "tests/unit/test_network_policy.py",
+        [(given, 2, says) for given, says in command_lines.NETWORK_POLICY],
+    )
+    yield Door(
         "`flyball-bench`",
         "As above.",
         "tests/unit/test_bench.py",
