@@ -33,6 +33,7 @@ VALUES: Object = {
             "images": ["registry.example.com/vllm/"],
             "secrets": ["hf"],
             "claims": ["weights"],
+            "serviceAccounts": ["engines"],
             "priorityClasses": ["serving"],
         },
     },
@@ -105,7 +106,6 @@ WRONG_PODS: list[tuple[Callable[[Object], Any], str]] = [
     (lambda found: pod(found).pop("securityContext"), "run as root"),
     (lambda found: pod(found)["containers"][0].pop("securityContext"), "must drop ALL capabilities"),
     (lambda found: pod(found)["initContainers"][0].pop("securityContext"), "must drop ALL capabilities"),
-    (lambda found: pod(found).update(serviceAccountName="admin"), "a service account or its token"),
 ]
 
 
@@ -116,12 +116,35 @@ def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dic
         expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
 
 
+FROM_ROOT: Object = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "root", "key": "t"}}}
 WRONG_SERVICES: list[tuple[Object, str]] = [
     ({"spec__engine__image": "docker.io/vllm/vllm-openai:v1"}, "spec.engine.image: not allowed here"),
     ({"spec__model__tokenSecretRef": {"name": "root", "key": "t"}}, "spec.model.tokenSecretRef.name: not allowed"),
     ({"spec__podTemplate__imagePullSecrets": [{"name": "root"}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
     ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
     ({"spec__podTemplate__priorityClassName": "high"}, "spec.podTemplate.priorityClassName: not allowed here"),
+    ({"spec__podTemplate__serviceAccountName": "admin"}, "spec.podTemplate.serviceAccountName: not allowed here"),
+    (
+        {"spec__podTemplate__containers": [{"name": "side", "image": "side:1"}]},
+        "spec.podTemplate: image of a container not allowed here",
+    ),
+    ({"spec__engine__env": [FROM_ROOT]}, "spec.engine.env: Secret not allowed here"),
+    (
+        {"spec__podTemplate__containers": [{"name": "side", "image": ALLOWED, "env": [FROM_ROOT]}]},
+        "spec.podTemplate: Secret of a container's env not allowed here",
+    ),
+    (
+        {"spec__podTemplate__volumes": [{"name": "x", "secret": {"secretName": "root"}}]},
+        "spec.podTemplate.volumes: Secret not allowed here",
+    ),
+    (
+        {"spec__podTemplate__volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "root"}}]}}]},
+        "spec.podTemplate.volumes: Secret not allowed here",
+    ),
+    (
+        {"spec__podTemplate__volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "others"}}]},
+        "spec.podTemplate.volumes: claim not allowed here",
+    ),
 ]
 
 
@@ -136,6 +159,16 @@ def test_services_may_use_what_is_listed_alone(installed: str) -> None:
     allowed = good(
         spec__engine__image=ALLOWED,
         spec__model__uri="pvc://weights/model",
-        spec__podTemplate={"imagePullSecrets": [{"name": "hf"}], "priorityClassName": "serving"},
+        spec__engine__env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}}],
+        spec__podTemplate={
+            "imagePullSecrets": [{"name": "hf"}],
+            "priorityClassName": "serving",
+            "serviceAccountName": "engines",
+            "containers": [{"name": "side", "image": ALLOWED}],
+            "volumes": [
+                {"name": "x", "secret": {"secretName": "hf"}},
+                {"name": "y", "persistentVolumeClaim": {"claimName": "weights"}},
+            ],
+        },
     )
     assert "created" in create(allowed, installed, user)

@@ -29,11 +29,13 @@ def test_a_killed_operator_costs_no_request_and_resumes(chat: Service, flyball: 
         kill_container(operator, container="operator")
         eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the restarted operator governs", within=180)
         pin(chat, 13)
+        # What the new leader knows at its first change. A busy machine may give it reason to learn anew later.
+        resumed = chat.tuning()["model"]
         pin(chat, None)
         finished = totals.finished
         eventually(lambda: totals.finished > finished, expecting="requests go on")
     totals.expect_nothing_lost()
-    assert chat.tuning()["model"].get("steps", 0) >= before["model"].get("steps", 0), "the learnt model was forgotten"
+    assert resumed.get("trusted") == before["model"].get("trusted"), "the learnt model was forgotten"
 
 
 def test_an_operator_restart_writes_nothing_but_leases_and_events(chat: Service, flyball: Flyball) -> None:

@@ -1,7 +1,7 @@
-"""The pod templates of services that run already: what changes one of these files restarts pods at its users'.
+"""The pod templates that services get: what changes one of these files reaches a service with its next edit, or `adopt`.
 
-A spec that uses nothing new keeps its template and its hashes, whatever the API gains. A diff of these files may only
-add files.
+A service that runs keeps the template of its revision. So a spec that uses nothing new keeps its spec hash, whatever
+the API gains.
 """
 
 from __future__ import annotations

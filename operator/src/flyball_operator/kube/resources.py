@@ -13,7 +13,7 @@ from flyball_operator.api import names
 from flyball_operator.reconcile.plan.objects import Kind
 
 READ: Final = ("get", "list", "watch")
-#: Nothing but what is surplus is deleted by the operator: garbage collection follows the service.
+#: Nothing that serves is deleted by the operator: garbage collection follows the service.
 WRITE: Final = ("create", "patch")
 
 
@@ -41,7 +41,7 @@ INFERENCE_SERVICES: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, R
 INFERENCE_SERVICE_STATUS: Final = Resource(names.GROUP, names.VERSION, f"{names.PLURAL}/status", ("patch",))
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", READ + WRITE)
 SERVICES: Final = Resource("", "v1", "services", READ + WRITE)
-DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", READ + WRITE)
+DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", (*READ, *WRITE, "delete"))
 #: Only where the operator is set to make them.
 NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", READ + WRITE)
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE, "delete"))
