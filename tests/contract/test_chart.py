@@ -61,7 +61,7 @@ def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 def test_no_object_that_serves_can_be_deleted(scope: str) -> None:
     given = rights(render({"watch": {"scope": scope}, "networkPolicy": {"enabled": True}}), account="flyball")
-    assert {right[1] for right in given if right[2] == "delete"} == {"controllerrevisions"}
+    assert {right[1] for right in given if right[2] == "delete"} == {"controllerrevisions", "poddisruptionbudgets"}
 
 
 def environment(rendered: list[Object]) -> list[Object]:
@@ -151,10 +151,12 @@ def test_a_list_that_is_null_has_no_rule_and_an_empty_one_allows_nothing() -> No
         return found
 
     assert rules() == []
-    (claims,) = rules(claims=[])
-    assert claims["expression"].endswith(" in []")
-    assert claims["message"].endswith("accepted: none")
-    assert len(rules(images=["a/"], secrets=["s"], claims=["c"], priorityClasses=["p"])) == 5
+    for one in rules(claims=[]):
+        assert " in []" in one["expression"]
+        assert one["message"].endswith("accepted: none")
+    lists = {"images": 2, "secrets": 5, "claims": 2, "serviceAccounts": 1, "priorityClasses": 1}
+    assert {name: len(rules(**{name: ["x"]})) for name in lists} == lists
+    assert len(rules(**{name: ["x"] for name in lists})) == sum(lists.values())
 
 
 def test_no_network_policy_is_made_unasked() -> None:

@@ -1,4 +1,4 @@
-"""The pod templates that services get: what changes one of these files reaches a service with its next edit, or `adopt`.
+"""The pod templates that services get: a change of one of these files reaches a service with its next edit, or `adopt`.
 
 A service that runs keeps the template of its revision. So a spec that uses nothing new keeps its spec hash, whatever
 the API gains.

@@ -119,6 +119,8 @@ class TestChosenScenarios:
 
 
 class TestCtrlC:
+    # Where the interrupt meets a destructor, Python drops it with this warning; then it is asked for.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     def test_what_was_measured_is_kept(self, tmp_path: Path) -> None:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.kept import Kept
+from flyball_lab.benchmark.interrupts import Interrupts
 
 #: Seconds between two lines about how far it is.
 TELL_SECONDS: Final = 10.0
@@ -49,12 +50,16 @@ def finish(jobs: Sequence[Job], kept: Kept) -> tuple[dict[str, RunFigures], bool
         found[job.key] = run.result()
 
     try:
-        for job in left:
-            # One by one: Ctrl-C may come while there are still some to be handed over.
-            runs[pool.submit(_play, job)] = job
-        for run in as_completed(runs):
-            ended(run)
-            progress.one_more()
+        # One that is raised inside a destructor or a callback is dropped by Python, so it is asked for, too.
+        with Interrupts() as interrupts:
+            for job in left:
+                # One by one: Ctrl-C may come while there are still some to be handed over.
+                runs[pool.submit(_play, job)] = job
+            for run in as_completed(runs):
+                interrupts.check()
+                ended(run)
+                progress.one_more()
+            interrupts.check()
     except KeyboardInterrupt:
         print("  interrupted: with what was measured", file=sys.stderr, flush=True)
         # Those that run come to their end, the others do not begin.
