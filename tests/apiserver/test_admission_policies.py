@@ -34,6 +34,7 @@ VALUES: Object = {
             "secrets": ["hf"],
             "claims": ["weights"],
             "serviceAccounts": ["engines"],
+            "csiDrivers": [],
             "priorityClasses": ["serving"],
         },
     },
@@ -140,6 +141,10 @@ WRONG_SERVICES: list[tuple[Object, str]] = [
     (
         {"spec__podTemplate__volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "root"}}]}}]},
         "spec.podTemplate.volumes: Secret not allowed here",
+    ),
+    (
+        {"spec__podTemplate__volumes": [{"name": "x", "csi": {"driver": "secrets-store.csi.k8s.io"}}]},
+        "spec.podTemplate.volumes: CSI driver not allowed here; accepted: none",
     ),
     (
         {"spec__podTemplate__volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "others"}}]},

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
-from flyball_operator.api.parse import parse_service
+from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.api.volumes import OWN_VOLUMES
 from flyball_operator.reconcile.plan import pod
 from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
 from flyball_operator.reconcile.plan.objects import covers
@@ -308,3 +309,16 @@ def test_everything_covers_itself_and_more(found: dict[str, Any]) -> None:
 )
 def test_what_counts_as_the_same(live: Object, wanted: Object, same: bool) -> None:
     assert covers(live, wanted) is same
+
+
+def test_names_and_paths_of_what_is_mounted_are_reserved() -> None:
+    spec = template(spec__model__uri="pvc://weights/model")["spec"]
+    ours = {volume["name"] for volume in spec["volumes"]}
+    assert ours == set(OWN_VOLUMES)
+    for mount in spec["containers"][0]["volumeMounts"]:
+        for path in (mount["mountPath"], f"{mount['mountPath']}/file"):
+            if path.startswith(("/tmp/", "/dev/shm/")):
+                continue
+            wrong = {"volumes": [{"name": "x", "emptyDir": {}}], "volumeMounts": [{"name": "x", "mountPath": path}]}
+            with pytest.raises(InvalidSpecError, match="which Flyball mounts"):
+                template(spec__podTemplate=wrong)

@@ -236,8 +236,16 @@ NETWORK_POLICY: Final[list[tuple[str, tuple[str, ...]]]] = [
         ("CONTROL_0_PODSELECTOR_MATCHLABEL: Extra inputs are not permitted",),
     ),
     (
-        '{"api": [{"ipBlock": {"cidr": "10.0.0.1/8"}}], "control": []}',
-        ("API_0_IPBLOCK_CIDR: value is not a valid IPv4 or IPv6 network",),
+        '{"api": [{"ipBlock": {"cidr": "10.0.0.0/99"}}], "control": []}',
+        ("API_0_IPBLOCK_CIDR", "does not appear to be an IPv4 or IPv6 network"),
+    ),
+    (
+        '{"api": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["192.168.0.0/16"]}}], "control": []}',
+        ("API_0_IPBLOCK: ", "only networks within cidr"),
+    ),
+    (
+        '{"api": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}], "control": []}',
+        ("MATCHEXPRESSIONS_0: ", "must have values with In and NotIn"),
     ),
     (
         '{"api": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "in"}]}}], "control": []}',

@@ -25,7 +25,7 @@ from flyball_operator.api.rules import (
 )
 
 #: Volumes of Flyball's own; no volume of a user's may have these names.
-OWN_VOLUMES: Final = ("flyball", "model", "shm", "tmp")
+OWN_VOLUMES: Final = ("flyball", "flyball-keys", "model", "shm", "tmp")
 
 LabelName = Annotated[
     str, Field(min_length=1, max_length=63), Matches(LABEL, "must be a DNS label: a-z, 0-9 and '-', at most 63")
@@ -47,12 +47,21 @@ MountPath = Annotated[
     Refuses(r".*/\.\.?(/.*)?", "must be a path without '.' and '..'"),
 ]
 #: The apostrophe is spelt by its number: patterns stand in quotes.
+_METADATA: Final = rf"metadata\.(name|namespace|uid|(labels|annotations)\[\x27({SUBDOMAIN}/)?{QUALIFIED}\x27\])"
+MetadataPath = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    Matches(
+        _METADATA,
+        "must be metadata.name, metadata.namespace, metadata.uid, metadata.labels['key'] or"
+        " metadata.annotations['key']",
+    ),
+]
 FieldPath = Annotated[
     str,
     Field(min_length=1, max_length=200),
     Matches(
-        rf"metadata\.(name|namespace|uid|(labels|annotations)\[\x27({SUBDOMAIN}/)?{QUALIFIED}\x27\])"
-        r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)",
+        _METADATA + r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)",
         "must be metadata.name, metadata.namespace, metadata.uid, metadata.labels['key'], metadata.annotations['key'],"
         " spec.nodeName, spec.serviceAccountName, status.hostIP, status.hostIPs, status.podIP or status.podIPs",
     ),
@@ -150,12 +159,19 @@ class EmptyDir(Model):
     """Most that it may hold, such as 20Gi; a pod that has more is evicted. Default: no limit."""
 
 
+class MetadataRef(Model):
+    """A field of the pod that can be a file."""
+
+    field_path: MetadataPath
+    """Path of the field, such as `metadata.labels['app']`."""
+
+
 class DownwardFile(Model):
     """A field of the pod as a file."""
 
     path: RelativePath
     """Name of the file."""
-    field_ref: FieldRef
+    field_ref: MetadataRef
     """Field to show."""
 
 
@@ -285,9 +301,9 @@ class EngineVolumeMount(VolumeMount):
     mount_path: Annotated[
         MountPath,
         Refuses(
-            r"/tmp|/dev|/dev/shm|/(flyball|model)(/.*)?",  # noqa: S108 - what is refused
-            "would cover /tmp, /dev/shm, /flyball or /model, which Flyball mounts; accepted: any other path, such as"
-            " /cache, or a folder in /tmp",
+            r"/tmp|/dev|/dev/shm|/(flyball|flyball-keys|model)(/.*)?",  # noqa: S108 - what is refused
+            "would cover /tmp, /dev/shm, /flyball, /flyball-keys or /model, which Flyball mounts; accepted: any other"
+            " path, such as /cache, or a folder in /tmp",
         ),
     ]
     """Absolute path in the container, unique in the list; folders in /tmp are accepted, /tmp is not."""

@@ -34,7 +34,7 @@ CONNECT_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Longer than a step of many thousand prefill tokens on a slow device.
 WRITE_SECONDS: Final = 15.0
-#: Pods of one namespace that are spoken to at once. Those that never answer delay nobody outside of it.
+#: Pods of one namespace that are spoken to at once. Those of up to 31 namespaces that never answer delay no other.
 CONCURRENCY: Final = 32
 #: Connections at once, over all namespaces: each takes a file descriptor.
 MOST_CONNECTIONS: Final = 1024

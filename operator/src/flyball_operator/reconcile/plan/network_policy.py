@@ -7,14 +7,33 @@ which no NetworkPolicy holds off. Pure.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from flyball_engine.contract import API_PORT, CONTROL_PORT
+from flyball_operator.api.rules import QUALIFIED, SUBDOMAIN
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    """A network; bits of a host are cut off, as the API server takes them."""
+    return ip_network(str(value), strict=False)
+
+
+def _within(one: IPv4Network | IPv6Network, other: IPv4Network | IPv6Network) -> bool:
+    if isinstance(one, IPv4Network):
+        return isinstance(other, IPv4Network) and one.subnet_of(other)
+    return isinstance(other, IPv6Network) and one.subnet_of(other)
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+_LABEL_KEY: Final = rf"({SUBDOMAIN}/)?{QUALIFIED}"
+LabelKey = Annotated[str, Field(pattern=rf"^{_LABEL_KEY}$")]
+LabelValue = Annotated[str, Field(pattern=rf"^({QUALIFIED})?$")]
 
 
 class _Strict(BaseModel):
@@ -26,23 +45,35 @@ class _Strict(BaseModel):
 class Requirement(_Strict):
     """One requirement on labels."""
 
-    key: Annotated[str, Field(min_length=1)]
+    key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = ()
+    values: tuple[LabelValue, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_values_where_they_count(self) -> Self:
+        if (self.operator in ("In", "NotIn")) != bool(self.values):
+            raise ValueError("must have values with In and NotIn, and none with Exists and DoesNotExist")
+        return self
 
 
 class Selector(_Strict):
     """Selects by labels; an empty one selects all."""
 
-    match_labels: dict[str, str] = Field(default_factory=dict)
+    match_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     match_expressions: tuple[Requirement, ...] = ()
 
 
 class IPBlock(_Strict):
     """Addresses of no pod, such as those of nodes and load balancers."""
 
-    cidr: IPvAnyNetwork
-    excluded: Annotated[tuple[IPvAnyNetwork, ...], Field(alias="except")] = ()
+    cidr: Network
+    excluded: Annotated[tuple[Network, ...], Field(alias="except")] = ()
+
+    @model_validator(mode="after")
+    def _excludes_what_it_has(self) -> Self:
+        if not all(_within(one, self.cidr) for one in self.excluded):
+            raise ValueError("must have in except only networks within cidr")
+        return self
 
 
 class Peer(_Strict):

@@ -139,7 +139,7 @@ def differences(live: Any, wanted: Any, path: Path = (), key: str = "") -> Itera
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         for field, value in wanted.items():
             below = (*path, field)
-            if field in _EXACT and live.get(field) != value:
+            if field in _EXACT and (live.get(field) or type(value)()) != value:
                 yield below
             elif field in live:
                 yield from differences(live[field], value, below, key if key in _QUANTITIES else field)

@@ -266,7 +266,7 @@ def _volumes(service: InferenceService) -> list[Object]:
     if service.spec.engine.governed:
         volumes.append({"name": "flyball", "emptyDir": {}})
         # A key can then be changed in pods that run.
-        volumes.append({"name": "keys", "configMap": {"name": names.PUBLIC_KEYS, "optional": True}})
+        volumes.append({"name": "flyball-keys", "configMap": {"name": names.PUBLIC_KEYS, "optional": True}})
     claim = _claim(service.spec.model)
     if claim is not None:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
@@ -277,7 +277,7 @@ def _mounts(service: InferenceService) -> list[Object]:
     mounts: list[Object] = [{"name": "tmp", "mountPath": _TMP_PATH}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
     if service.spec.engine.governed:
         mounts.append({"name": "flyball", "mountPath": _PLUGIN_PATH, "readOnly": True})
-        mounts.append({"name": "keys", "mountPath": _KEYS_PATH, "readOnly": True})
+        mounts.append({"name": "flyball-keys", "mountPath": _KEYS_PATH, "readOnly": True})
     if _claim(service.spec.model) is not None:
         mounts.append({"name": "model", "mountPath": _MODEL_PATH, "readOnly": True})
     return mounts
