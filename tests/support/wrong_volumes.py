@@ -143,9 +143,9 @@ WRONG_VOLUMES = (
             {"volumes": [{"name": name, "emptyDir": {}}]},
             {"volumes": [{"name": f"{name}-2", "emptyDir": {}}]},
             "volumes[0].name",
-            "is a volume of Flyball's; accepted: any name but flyball, model, shm, tmp",
+            "is a volume of Flyball's; accepted: any name but flyball, flyball-keys, model, shm, tmp",
         )
-        for name in ("flyball", "model", "shm", "tmp")
+        for name in ("flyball", "flyball-keys", "model", "shm", "tmp")
     ),
     _pod(
         "volume: name",
@@ -208,7 +208,11 @@ WRONG_VOLUMES = (
     ),
     _volume(
         "a field that pods lack",
-        {"projected": {"sources": [{"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "spec"}}]}}]}},
+        {
+            "projected": {
+                "sources": [{"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "spec.nodeName"}}]}}]
+            }
+        },
         {
             "projected": {
                 "sources": [
