@@ -44,5 +44,5 @@ def _engine_pod(pod: KnownPod) -> EnginePod:
         ready=pod.ready,
         container_id=pod.container_id,
         restarts=pod.restarts,
-        host=pod.link.namespace,
+        namespace=pod.link.namespace,
     )

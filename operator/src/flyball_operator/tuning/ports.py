@@ -20,7 +20,7 @@ class EnginePod:
     """A pod of a service, as last seen.
 
     `container_id` names this start of the engine container (empty before the first), `restarts` counts the earlier
-    ones: both change when the engine comes back with its start values. `host` is the pod's namespace.
+    ones: both change when the engine comes back with its start values.
     """
 
     name: str
@@ -29,7 +29,7 @@ class EnginePod:
     ready: bool
     container_id: str
     restarts: int
-    host: str
+    namespace: str
 
 
 class Services(Protocol):

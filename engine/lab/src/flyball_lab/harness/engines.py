@@ -220,7 +220,7 @@ class ServedEngine:
             ready=self.ready,
             container_id=f"containerd://{self.uid}-{self.restarts}",
             restarts=self.restarts,
-            host="team",
+            namespace="team",
         )
 
     @property

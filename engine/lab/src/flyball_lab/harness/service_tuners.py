@@ -259,7 +259,7 @@ class Harness:
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         return [
-            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, host="ns")
+            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, namespace="ns")
             for uid in self.engines.held
         ]
 

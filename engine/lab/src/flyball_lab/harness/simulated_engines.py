@@ -42,7 +42,7 @@ class SimulatedEngines:
                 ready=core.serves,
                 container_id=f"{uid}-{core.starts}",
                 restarts=core.starts - 1,
-                host="bench",
+                namespace="bench",
             )
             for uid, core in self._cores.items()
         ]

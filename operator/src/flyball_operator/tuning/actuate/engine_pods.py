@@ -341,7 +341,7 @@ class EnginePods:
         for uid in uids:
             pod = self._ready[uid]
             if pod.ip is not None and uid not in self._talks:
-                talk = asyncio.create_task(say(Address(key=uid, tenant=pod.host, ip=pod.ip, port=self.port)))
+                talk = asyncio.create_task(say(Address(key=uid, tenant=pod.namespace, ip=pod.ip, port=self.port)))
                 self._talks[uid] = talk
                 talk.add_done_callback(lambda _, uid=uid: self._talks.pop(uid, None))  # type: ignore[misc]
                 new.append(talk)

@@ -80,7 +80,13 @@ class LoopbackWorld(World):
         del service_uid
         return [
             EnginePod(
-                name=NAME, uid=NAME, ip="127.0.0.1", ready=True, container_id=f"live://{NAME}", restarts=0, host="team"
+                name=NAME,
+                uid=NAME,
+                ip="127.0.0.1",
+                ready=True,
+                container_id=f"live://{NAME}",
+                restarts=0,
+                namespace="team",
             )
         ]
 
