@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.batching.limits import (
+from flyball_engine.batching.setpoint_enforcer import (
     RunningBatch,
     Sizes,
     active_limit,

@@ -19,7 +19,7 @@ from vllm.version import __version_tuple__
 
 from flyball_engine.contract import OnTime, Setpoint
 from flyball_engine.model import StepModel
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.plugin import governed_class
 from flyball_lab.harness.engine import setpoint
 from support import an_image_model
 from support.reflexes import a_budget

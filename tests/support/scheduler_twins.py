@@ -18,8 +18,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, batch_counts
-from flyball_engine.batching.limits import RequestedLimits, Sizes
-from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, SetpointEnforcer, Sizes
 from flyball_engine.contract import Limits, SchedulingPolicy, Setpoint
 from flyball_engine.vllm.plugin import failure, register
 from flyball_lab.harness import scheduler_story, story_scheduler

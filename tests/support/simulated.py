@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from random import Random
 
-from flyball_engine.batching.limits import Sizes
+from flyball_engine.batching.setpoint_enforcer import Sizes
 from flyball_engine.contract import (
     Classes,
     Limits,

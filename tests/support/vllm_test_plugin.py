@@ -35,7 +35,7 @@ def _schedule_asynchronously() -> None:
 
 def _make_floors_removable(flag: Path) -> None:
     from flyball_engine.batching import setpoint_enforcer  # noqa: PLC0415
-    from flyball_engine.batching.limits import Limited  # noqa: PLC0415 – as above
+    from flyball_engine.batching.setpoint_enforcer import Limited  # noqa: PLC0415 – as above
 
     original = vars(setpoint_enforcer)["token_limit"]
     if original.__name__ == "token_limit_or_not":

@@ -12,8 +12,8 @@ import pytest
 from flyball_engine.contract import OnTime, OrderKnob
 from flyball_engine.knobs import Batching, NoEvict, SchedulingPolicy, Static
 from flyball_engine.model import StepModel
+from flyball_engine.vllm.plugin import governed_class
 from flyball_engine.vllm.queue import WaitingQueues
-from flyball_engine.vllm.scheduler import governed_class
 from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler
 from support.plain_scheduler import SchedulingPolicy as PlainPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.batching.limits import (
+from flyball_engine.batching.setpoint_enforcer import (
     Limited,
     RunningBatch,
     Sizes,

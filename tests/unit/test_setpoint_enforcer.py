@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
-from flyball_engine.batching.setpoint_enforcer import ReportedLimit, SetpointEnforcer
+from flyball_engine.batching.setpoint_enforcer import (
+    ReportedLimit,
+    RequestedLimits,
+    RunningBatch,
+    SetpointEnforcer,
+    Sizes,
+)
 from flyball_engine.batching.step_token_budgeter import Queue
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import Batching, ClampReason, Generation, Knob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.batching.batch_metrics import batch_counts
-from flyball_engine.batching.limits import RunningBatch
+from flyball_engine.batching.setpoint_enforcer import RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, SchedulingPolicy, StepBudget
 from flyball_lab.simulator.core import Core, Speculation

@@ -11,7 +11,7 @@ import pytest
 
 from flyball_engine.contract import Clamp, ClampReason, Generation, Knob
 from flyball_engine.control.state_file import StateReader, find_state_files
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.plugin import governed_class
 from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.engine import setpoint

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flyball_engine.batching.step_sizes import rounded_down
-from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
+from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter, rounded_down
 from flyball_engine.model import StepModel
 from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainConfig, PlainScheduler

@@ -14,8 +14,8 @@ from flyball_engine.contract import BatchingKnob, Knob, OrderKnob, QueueKnob, Se
 from flyball_engine.control.service import UnansweredError
 from flyball_engine.control.state_file import find_state_files
 from flyball_engine.vllm.client import VllmEngine
+from flyball_engine.vllm.plugin import flyball_apply, flyball_read
 from flyball_engine.vllm.queue_limiter import QueueLimiter
-from flyball_engine.vllm.scheduler import flyball_apply, flyball_read
 from flyball_lab.harness.engine import setpoint
 from support.gates import a_policy
 from support.plain_scheduler import GovernedCore

@@ -23,7 +23,7 @@ from flyball_engine.control.acceptance import SetpointRefused
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.launch.environment import OUR_PLUGINS, Place, changes
 from flyball_engine.vllm import plugin
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.plugin import governed_class
 from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from support.hazards.core import Core
 

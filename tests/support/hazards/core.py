@@ -16,7 +16,7 @@ from vllm.v1.engine.core import EngineCoreProc
 
 from flyball_engine.contract import AnyKnob, Setpoint
 from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
-from flyball_engine.vllm.scheduler import flyball_apply
+from flyball_engine.vllm.plugin import flyball_apply
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.model_runner import output_of, request_of
 from flyball_lab.harness.story import Story

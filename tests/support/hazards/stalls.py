@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flyball_engine.batching.limits import RequestedLimits
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits
 from flyball_engine.batching.strategies import BatchDecision
 from flyball_engine.contract import BatchingKnob
 from flyball_engine.vllm import admission

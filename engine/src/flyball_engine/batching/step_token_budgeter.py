@@ -13,12 +13,12 @@ Pure: imports only the standard library, the contract, the limits and the step-t
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.batching.step_sizes import rounded_down
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import StepBudget
 from flyball_engine.model import StepModel
@@ -275,3 +275,21 @@ def _mean_context(prompts: Sequence[Prompt]) -> int:
 
 #: Longer than any prompt.
 _ENDLESS: Final = 2**31
+
+
+#: Tokens: the tile of matrix kernels on current GPUs, so that no tile is partly empty. Rounding down to it costs a step
+#: beyond the largest graph (512 by default) a fifth of its tokens at most.
+EVEN: Final = 128
+
+
+def rounded_down(tokens: int, *, graphs: Sequence[int], least: int) -> int:
+    """The largest good size of a step of at most so many tokens, but never below `least`.
+
+    `graphs`: captured sizes, rising; without any every size is as good.
+    """
+    if not graphs:
+        return tokens
+    if tokens > graphs[-1]:
+        return max(least, graphs[-1], tokens - tokens % EVEN)
+    smaller = bisect_right(graphs, tokens)
+    return max(least, graphs[smaller - 1] if smaller else 0)

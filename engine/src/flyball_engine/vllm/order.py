@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any, Final
 
 from flyball_engine.batching.classes import prefill_shares, terms
-from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.setpoint_enforcer import RunningBatch
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue
 from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
 from flyball_engine.control.state_file import Slot

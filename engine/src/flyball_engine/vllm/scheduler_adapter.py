@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from flyball_engine.batching.limits import LEAST_CHUNK, RequestedLimits, RunningBatch, Sizes
+from flyball_engine.batching.setpoint_enforcer import LEAST_CHUNK, RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.step_token_budgeter import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
 from flyball_engine.contract import AnyKnob, Knob

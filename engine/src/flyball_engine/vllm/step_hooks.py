@@ -17,9 +17,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import CoreLoad
 from flyball_engine.batching.late import LetIn, SequenceProgress, but_one_alone
-from flyball_engine.batching.limits import RunningBatch
 from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, SetpointEnforcer
+from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, RunningBatch, SetpointEnforcer
 from flyball_engine.batching.step_statistics import Occupancy, Step, StepStatistics
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
 from flyball_engine.batching.watchdog import Watchdog

@@ -23,7 +23,6 @@ from flyball_operator.tuning.control_input import (
 )
 from flyball_operator.tuning.estimate.step_time import doubt_message, learn
 from flyball_operator.tuning.filters.filters import Filter, HoldReason, PodsObserved, Proposal, Tick
-from flyball_operator.tuning.first_policy import edited_first
 from flyball_operator.tuning.observe.signals import (
     Observation,
     RequestLoad,
@@ -33,7 +32,7 @@ from flyball_operator.tuning.observe.signals import (
     blind_spot,
 )
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.policy import Policy, replace_limits, rounded, wanted_policy, within_spec
+from flyball_operator.tuning.policy import Policy, edited_first, replace_limits, rounded, wanted_policy, within_spec
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES

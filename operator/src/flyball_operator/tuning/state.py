@@ -10,8 +10,7 @@ from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
 from flyball_operator.tuning.filters.filters import FILTERS, Filter, HoldReason, Pace, Rollback
-from flyball_operator.tuning.first_policy import first_policy
-from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.policy import Policy, first_policy
 from flyball_operator.tuning.spec import TuningSpec
 
 

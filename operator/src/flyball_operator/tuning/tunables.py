@@ -55,7 +55,7 @@ class Tunables:
     first_token_margin: float = 0.85  # [share of the objective]
     #: Gap objectives hold for single steps, which scatter about the mean that the model predicts.
     gap_share: float = 0.85  # [share of the objective]
-    # The law (`optimise.py`, `first_policy.py`)
+    # The law (`optimise.py`, `policy.py`)
 
     #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
     least_chunk: float = 16.0  # [tokens]

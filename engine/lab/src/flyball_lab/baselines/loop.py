@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flyball_engine.batching.limits import RequestedLimits, RunningBatch
 from flyball_engine.batching.outcomes import MET
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.batching.step_token_budgeter import Queue
 from flyball_engine.contract import Limits, Setpoint

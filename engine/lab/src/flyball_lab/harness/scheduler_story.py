@@ -21,7 +21,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
 from flyball_engine.batching import setpoint_enforcer
-from flyball_engine.batching.limits import Limited, Sizes
+from flyball_engine.batching.setpoint_enforcer import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import (
     STEP_FIELDS,

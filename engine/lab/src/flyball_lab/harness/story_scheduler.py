@@ -16,7 +16,7 @@ from vllm.config import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.plugin import governed_class
 
 #: Tokens in a block of the KV cache.
 BLOCK = 32

@@ -18,9 +18,8 @@ from typing import Final, Protocol
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import Arrival, Gate
-from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.outcomes import End, LedgerCounts, RequestLedger
-from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, SetpointEnforcer, Sizes
 from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
 from flyball_engine.contract import AnyKnob, Batching, SchedulingPolicy, Setpoint, StrategyType
 from flyball_engine.control.service import Reports

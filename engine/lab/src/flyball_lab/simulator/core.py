@@ -18,10 +18,9 @@ from typing import Final
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, CoreLoad, Gate
 from flyball_engine.batching.late import LetIn, SequenceProgress, but_one_alone
-from flyball_engine.batching.limits import RequestedLimits, Sizes
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.batching.outcomes import End, RequestLedger
-from flyball_engine.batching.setpoint_enforcer import SetpointEnforcer
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, SetpointEnforcer, Sizes
 from flyball_engine.batching.step_statistics import Step, StepStatistics
 from flyball_engine.contract import (
     DEFAULT_CLASS,

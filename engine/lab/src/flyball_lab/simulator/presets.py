@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from flyball_engine.batching.limits import Sizes
+from flyball_engine.batching.setpoint_enforcer import Sizes
 from flyball_engine.model import StepModel
 from flyball_lab.simulator.plant import StepTimes
 from flyball_lab.sizing.devices import GIB, gpu

@@ -19,8 +19,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from flyball_engine.batching.limits import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.on_time import StepOrder
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, Sizes
 from flyball_engine.batching.step_statistics import Occupancy, Step
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Prompt, Queue
 from flyball_engine.contract import SchedulingPolicy

@@ -25,7 +25,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import ModelRunnerOutput
 
 from flyball_engine.contract import OnTime, Setpoint, StepBudget
-from flyball_engine.vllm.scheduler import governed_class
+from flyball_engine.vllm.plugin import governed_class
 from flyball_lab.benches.engine.timed_steps import Books, TimedStep, around, read_steps
 from flyball_lab.harness.model_runner import output_of, request_of
 from flyball_lab.harness.story import Story, a_model
