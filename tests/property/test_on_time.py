@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, step_order
+from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, Pending, PrefillRate, step_order
 
 RATE = PrefillRate(per_token=1.0)
 #: Deadline and tokens: whole numbers, so that sums are exact.
@@ -80,7 +80,7 @@ def test_nobody_starves_however_many_come_that_can_be_on_time(sizes: list[int], 
         order.judge(RATE, 1.0, most=10_000)
         first = next(order.in_order()).request
         tokens = min(step, left.get(first, step))
-        order.served(tokens=step, behind={"": tokens if first in left else 0}, most=step)
+        order.served(tokens=step, behind={"": tokens if first in left else 0}, most=step, now=SHARED_AFTER)
         if first not in left:
             order.started(first, 2.0)
             continue
@@ -183,9 +183,9 @@ class Orders(RuleBasedStateMachine):
     def keep(self, share: float, of_class: float) -> None:
         self.order.keep(share, {"a": of_class} if of_class else {})
 
-    @rule(tokens=st.integers(0, 50), share=st.floats(0.0, 1.0))
-    def serve(self, tokens: int, share: float) -> None:
-        self.order.served(tokens=tokens, behind={"a": int(tokens * share)}, most=50)
+    @rule(tokens=st.integers(0, 50), share=st.floats(0.0, 1.0), now=st.floats(0.0, 2 * SHARED_AFTER))
+    def serve(self, tokens: int, share: float, now: float) -> None:
+        self.order.served(tokens=tokens, behind={"a": int(tokens * share)}, most=50, now=now)
 
     @invariant()
     def each_is_in_the_order_once(self) -> None:

@@ -203,7 +203,7 @@ def test_the_share_of_a_class_goes_to_its_oldest() -> None:
         first = next(order.in_order()).request
         seen.append(first)
         got = 100 * (first == "old")
-        order.served(tokens=100, behind={"batch": got}, most=100)
+        order.served(tokens=100, behind={"batch": got}, most=100, now=0.0)
     assert seen.count("old") == pytest.approx(25, abs=1)
     assert set(seen) == {"old", "good"}
     order.discard("old")
@@ -230,7 +230,7 @@ def test_who_cannot_be_refused_any_more_has_its_share() -> None:
     order.add("batch", arrived=0.0, deadline=5.0, tokens=10, of_class="batch", refusable=True)
     order.add("good", arrived=0.0, deadline=9.0, tokens=10)
     order.redate(lambda one: (math.inf if one.of_class == "batch" else 9.0, 1.0))
-    order.served(tokens=100, behind={}, most=100)
+    order.served(tokens=100, behind={}, most=100, now=0.0)
     assert next(order.in_order()).request == "batch"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.batching.on_time import SHARED_AFTER
 from flyball_engine.contract import OnTime, OrderKnob
 from flyball_engine.knobs import Batching, NoEvict, SchedulingPolicy, Static
 from flyball_engine.model import StepModel
@@ -83,7 +84,7 @@ def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: P
     assert "short" in served[0]
     assert not any(name in tokens for tokens in served for name in ("late", "later")), "their decodes would slow others"
     assert len(core.scheduler.waiting) == 2
-    core.scheduler.finish_requests(*(f"decode{number}" for number in range(50)))
+    core.scheduler.finish_requests(*(f"decode{number}" for number in range(55)))
     assert {"late", "later"} & step(core).keys(), "beside a small one they join"
 
 
@@ -187,6 +188,7 @@ def test_who_was_preempted_before_its_first_token_is_ordered_as_it_was(core: Gov
 def test_the_oldest_of_those_behind_gets_its_share(core: GovernedCore) -> None:
     core.hooks.apply(ordered(2, late_share=0.1))
     core.add("long", prompt=6000)
+    core.now += SHARED_AFTER
     served = 0
     for number in range(100):
         core.add(f"short {number}", prompt=100, output=1)
@@ -358,6 +360,7 @@ def test_what_was_passed_over_for_its_share_comes_first_in_the_end(core: Governe
     core.hooks.apply(ordered(2, seconds=2.0, late_share=0.5))
     core.scheduler.kv_cache_manager.usage = 0.9
     core.add("large", prompt=4000)
+    core.now += SHARED_AFTER
     firsts = []
     for number in range(6):
         core.add(f"small {number}", prompt=90, output=1)

@@ -6,12 +6,14 @@ import math
 
 import pytest
 
-from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, PrefillRate, SlotTurnover, StepOrder, step_order
 from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.model import StepModel
 
 #: A millisecond per token.
 RATE = PrefillRate(per_token=0.001)
+#: When those that came at first have waited for their share.
+LATER = SHARED_AFTER + 9.0
 
 
 def an_order(*, late_share: float = 0.1) -> OnTimeOrder[str]:
@@ -61,7 +63,7 @@ def test_who_is_refused_before_long_has_no_share_while_requests_are_refused() ->
         order.add(name, arrived=0.0, deadline=math.inf, tokens=500, refusable=refusable)
     order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
     order.refuses = True
-    order.served(tokens=100, behind={}, most=100)
+    order.served(tokens=100, behind={}, most=100, now=0.0)
     assert [one.request for one in order.in_order()] == ["second", "in time", "first"]
     order.discard("second")
     assert order.owed is None
@@ -73,7 +75,7 @@ def test_where_nobody_is_refused_all_share() -> None:
     order = an_order(late_share=0.5)
     order.add("behind", arrived=0.0, deadline=math.inf, tokens=500, refusable=True)
     order.add("in time", arrived=0.0, deadline=10.0, tokens=500)
-    order.served(tokens=100, behind={}, most=100)
+    order.served(tokens=100, behind={}, most=100, now=LATER)
     assert order.owed is order.get("behind")
 
 
@@ -183,20 +185,31 @@ def test_the_oldest_of_those_behind_gets_its_share() -> None:
     for _ in range(100):
         first = names(order)[0]
         seen.append(first)
-        order.served(tokens=100, behind={"": 100 * (first != "good")}, most=100)
+        order.served(tokens=100, behind={"": 100 * (first != "good")}, most=100, now=LATER)
     assert seen.count("old") == pytest.approx(10, abs=1)
     assert "young" not in seen
+
+
+def test_the_share_begins_once_the_oldest_has_waited_for_a_minute() -> None:
+    order = queued(an_order(late_share=0.5), old=(0.1, 5_000), young=(0.1, 5_000), good=(1e9, 100))
+    judged(order)
+    order.served(tokens=100, behind={}, most=100, now=SHARED_AFTER - 0.01)
+    assert names(order) == ["good", "old", "young"]
+    order.served(tokens=100, behind={}, most=100, now=SHARED_AFTER)
+    assert names(order) == ["old", "good", "young"]
+    order.discard("old")
+    assert names(order) == ["good", "young"], "the next has not waited as long"
 
 
 def test_what_those_behind_get_while_nobody_else_wants_it_is_not_held_against_them() -> None:
     order = queued(an_order(), old=(0.1, 5_000), good=(99.0, 100))
     judged(order)
     for _ in range(1000):
-        order.served(tokens=100, behind={"": 90}, most=100)
+        order.served(tokens=100, behind={"": 90}, most=100, now=LATER)
     steps = 0
     while order.owed is None:
         steps += 1
-        order.served(tokens=100, behind={}, most=100)
+        order.served(tokens=100, behind={}, most=100, now=LATER)
     assert steps <= 11, "a step's tokens at a tenth of each"
 
 
@@ -204,7 +217,7 @@ def test_with_no_share_nobody_behind_comes_first() -> None:
     order = queued(an_order(late_share=0.0), old=(0.1, 5_000), good=(99.0, 100))
     judged(order)
     for _ in range(100):
-        order.served(tokens=100, behind={}, most=100)
+        order.served(tokens=100, behind={}, most=100, now=LATER)
     assert names(order) == ["good", "old"]
     assert not order.owes_all
 

@@ -132,7 +132,8 @@ def test_a_share_of_the_prefill_keeps_the_oldest_late_one_from_starving(late_sha
     core = ordered(late_share=late_share)
     (long,) = submitted(core, a_request(2400, 2))
     # Short prompts come without end, as many as are carried.
-    submitted(core, *(a_request(150, 1, at=number * 0.05) for number in range(1, 400)))
+    submitted(core, *(a_request(150, 1, at=number * 0.05) for number in range(1, 2000)))
+    core.run(95.0)
     assert (long.first_token is None) is waits
 
 

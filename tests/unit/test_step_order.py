@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate, StepOrder, step_order
+from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
 
 
 def test_nobody_is_parked_for_one_that_has_no_room_in_the_cache() -> None:
@@ -45,5 +45,5 @@ def test_late_ones_do_not_join_a_batch_that_slows_prompts_down() -> None:
 
 def test_the_oldest_late_one_joins_any_batch_once_its_share_is_owed() -> None:
     order = late(2)
-    order.served(tokens=400, behind={}, most=400)
+    order.served(tokens=400, behind={}, most=400, now=SHARED_AFTER)
     assert joining(order, BUSY) == ("late 0", "on time")

@@ -143,13 +143,13 @@ class OnTime(Frozen):
     """Serve prompts in the order of the on-time set, see `flyball_engine.batching.on_time`.
 
     `first_token_deadline_seconds`: from a request's arrival to its first token. `margin`: share of it that is planned
-    with. `late_share`: of the prefill tokens, for the oldest of the requests that are served behind; with 0 they may
-    starve. Without a deadline only classes of requests have one.
+    with. `late_share`: of the prefill tokens, for the oldest of the requests that are served behind, once it has waited
+    for a minute; with 0 they may starve. Without a deadline only classes of requests have one.
     """
 
     first_token_deadline_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
     margin: Annotated[float, Field(gt=0, le=1)] = 0.9
-    late_share: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    late_share: Annotated[float, Field(ge=0, le=0.5)] = 0.05
 
 
 class StrategyType(StrEnum):

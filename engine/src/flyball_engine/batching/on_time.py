@@ -3,8 +3,9 @@
 The prompts of an engine core are jobs on one machine, its prefill. The most of them are on time if they are taken by
 deadline and, whenever one would be late, the longest of those taken is given up: Moore and Hodgson, 1968. Where jobs
 have weights, the one with the least weight per second of work is given up. Those that are given up, and those that
-have no deadline, are served behind, in order of arrival; a share of the prefill goes to the oldest of them, so that
-nobody starves. Who will be refused before long needs no share: prompt tokens spent on it are lost.
+have no deadline, are served behind, in order of arrival. Once the oldest of them has waited for a minute, it has a
+share of the prefill, so that nobody starves. Who will be refused before long needs no share: prompt tokens spent on it
+are lost.
 
 A long queue is judged in parts, some requests before each step, so that no step waits for it: what a call costs
 depends on how many requests it looks at, not on how many there are.
@@ -29,9 +30,11 @@ _VERDICTS_IN_A_STEP: Final = 128
 #: Seconds over which the turnover of slots is averaged: some tens of requests of an engine that is full.
 _TURNOVER_SECONDS: Final = 10.0
 #: Those that are served behind join while prompts are processed at this share of an idle engine's rate, or faster. Each
-#: of them decodes for seconds, and slows down all prompts that come meanwhile. In simulation ¾ is worth 4 % of the
-#: goodput of chats in bursts; the longest wait becomes 50 s instead of 29 s.
-LEAST_RATE_FOR_BEHIND: Final = 0.75
+#: of them decodes for seconds, and slows down all prompts that come meanwhile.
+LEAST_RATE_FOR_BEHIND: Final = 0.9
+#: Seconds that the oldest of those behind has waited before it has its share. An overload that ends within them costs
+#: those in time nothing, and proxies commonly give up on a silent server after a minute.
+SHARED_AFTER: Final = 60.0
 
 R = TypeVar("R")
 
@@ -156,6 +159,7 @@ class OnTimeOrder(Generic[R]):
         self._hopeful: list[tuple[float, int, Pending[R]]] = []
         self._judgement: _Judgement[R] | None = None
         self._most = 0.0
+        self._now = 0.0
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -241,8 +245,8 @@ class OnTimeOrder(Generic[R]):
     def keep(self, late_share: float, shares: Mapping[str, float]) -> None:
         """What of the prefill tokens is kept for those that are served behind.
 
-        `late_share` is for the oldest of them all, and each of the `shares` for the oldest of a class. What one gets by
-        the share of its class counts for the late, too.
+        `late_share` is for the oldest of them all once it has waited for `SHARED_AFTER`, and each of the `shares` for
+        the oldest of a class at once. What one gets by the share of its class counts for the late, too.
         """
         self._late.share = late_share
         self._accounts = [self._late, *(_Account[R](share, name) for name, share in shares.items())]
@@ -293,16 +297,16 @@ class OnTimeOrder(Generic[R]):
             if pending is not oldest:
                 yield pending
 
-    def served(self, *, tokens: int, behind: Mapping[str, int], most: int) -> None:
+    def served(self, *, tokens: int, behind: Mapping[str, int], most: int, now: float) -> None:
         """A step processed so many prompt `tokens`; it had room for `most`.
 
         `behind`: those of requests that stand behind, by class. What they get while nobody else wants it is not held
         against them.
         """
-        self._most = float(most)
+        self._most, self._now = float(most), now
         for account in self._accounts:
             got = sum(behind.values()) if account.of_class is None else behind.get(account.of_class, 0)
-            shares = bool(self._on_time and account.sharing(refuses=self.refuses))
+            shares = bool(self._on_time) and account.sharing(refuses=self.refuses, now=now) is not None
             account.served(tokens, got, self._most, shares=shares)
 
     @property
@@ -312,8 +316,7 @@ class OnTimeOrder(Generic[R]):
         Of several that are owed something it is the one that is owed most.
         """
         account = self._most_owed()
-        sharing = account.sharing(refuses=self.refuses)
-        return sharing[0][1] if sharing and account.owed > 0 else None
+        return account.sharing(refuses=self.refuses, now=self._now) if account.owed > 0 else None
 
     @property
     def owes_all(self) -> bool:
@@ -340,7 +343,8 @@ class OnTimeOrder(Generic[R]):
         return heapq.merge(tuple(self._on_time), tuple(self._hopeful))
 
     def _most_owed(self) -> _Account[R]:
-        sharing = (account for account in self._accounts if account.sharing(refuses=self.refuses))
+        refuses, now = self.refuses, self._now
+        sharing = (account for account in self._accounts if account.sharing(refuses=refuses, now=now) is not None)
         return max(sharing, key=lambda account: account.owed, default=self._late)
 
     def _place(self, pending: Pending[R]) -> None:
@@ -390,9 +394,17 @@ class _Account(Generic[R]):
         # Those of them that are served in any case.
         self._staying: list[tuple[int, Pending[R]]] = []
 
-    def sharing(self, *, refuses: bool) -> list[tuple[int, Pending[R]]]:
-        """Those that have the share. `refuses`: whether requests are refused that may be."""
-        return self._staying if refuses else self.waiting
+    def sharing(self, *, refuses: bool, now: float) -> Pending[R] | None:
+        """Who has the share, None if nobody has. `refuses`: whether requests are refused that may be.
+
+        Of those that are served in any case there are few then, so these have it at once.
+        """
+        sharing = self._staying if refuses else self.waiting
+        if not sharing:
+            return None
+        oldest = sharing[0][1]
+        at_once = refuses or self.of_class is not None
+        return oldest if at_once or now >= oldest.arrived + SHARED_AFTER else None
 
     def add(self, pending: Pending[R]) -> None:
         """One is served behind from now on."""

@@ -274,7 +274,7 @@ class PromptOrder:
             behind[pending.of_class] += 0 if pending.on_time else served
             if not request.is_prefill_chunk:
                 starting.append(pending)
-        order.served(tokens=tokens, behind=behind, most=room)
+        order.served(tokens=tokens, behind=behind, most=room, now=now)
         if starting:
             for pending in starting:
                 order.discard(pending.request)

@@ -384,7 +384,8 @@ class Core:
             self.ledger.gaps_passed(objective, met=met, violated=gaps - met)
         if flight.plan.chunks:
             self.governed.served({str(request.number) for request in flight.plan.chunks}, self.now)
-            self.prompts.served(flight.plan.chunks, most=step.occupancy.room - (step.tokens - step.prefill_tokens))
+            room = step.occupancy.room - (step.tokens - step.prefill_tokens)
+            self.prompts.served(flight.plan.chunks, most=room, now=self.now)
         self._deliver(1, flight.plan.chunks)
         self._refuse_late()
 

@@ -150,7 +150,7 @@ class PromptOrder:
             self._turnover.observe(now - self._looked, requests)
         self._looked = now
 
-    def served(self, chunks: dict[Request, int], *, most: int) -> None:
+    def served(self, chunks: dict[Request, int], *, most: int, now: float) -> None:
         """A step ends that processed these parts of prompts; it had room for `most` tokens."""
         tokens, behind = 0, Counter[str]()
         for request, chunk in chunks.items():
@@ -158,7 +158,7 @@ class PromptOrder:
             if pending is not None:
                 tokens += chunk
                 behind[pending.of_class] += 0 if pending.on_time else chunk
-        self._order.served(tokens=tokens, behind=behind, most=most)
+        self._order.served(tokens=tokens, behind=behind, most=most, now=now)
 
     def progressed(self, request: Request) -> None:
         """What is left of its prompt is another: some was processed, or it lost its blocks."""

@@ -110,7 +110,7 @@ class QueueDiscipline:
     seqs: int = 256
     budget: float = STEP_MARGIN
     margin: float = 0.95
-    late_share: float = 0.1
+    late_share: float = OnTime().late_share
 
     def setpoint(self, case: Scenario) -> Setpoint:
         """As it is sent, once and for all."""
