@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
@@ -31,8 +32,7 @@ BUSY = replace(RATE, of_idle=0.5)
 
 
 def joining(order: OnTimeOrder[str], rate: PrefillRate) -> tuple[str, ...]:
-    behind = order.slots_behind(rate)
-    return step_order(order.in_order(), [], tokens=400, slots=8, most=8, slots_behind=behind).joining
+    return step_order(order.candidates(rate, 8), [], tokens=400, slots=8, most=8).joining
 
 
 def test_beside_a_small_batch_late_ones_take_what_is_left() -> None:
@@ -41,6 +41,13 @@ def test_beside_a_small_batch_late_ones_take_what_is_left() -> None:
 
 def test_late_ones_do_not_join_a_batch_that_slows_prompts_down() -> None:
     assert joining(late(2), BUSY) == ("on time",)
+
+
+def test_batch_work_joins_a_larger_batch_than_late_ones_do() -> None:
+    order = late(2)
+    order.add("batch", arrived=9.0, deadline=math.inf, tokens=100)
+    assert joining(order, replace(RATE, of_idle=0.8)) == ("on time", "batch")
+    assert joining(order, BUSY) == ("on time",)
 
 
 def test_the_oldest_late_one_joins_any_batch_once_its_share_is_owed() -> None:

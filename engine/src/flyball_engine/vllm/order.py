@@ -9,7 +9,6 @@ what vLLM preempts first: a prompt that is late.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,15 @@ from itertools import islice
 from typing import Any, Final
 
 from flyball_engine.batching.classes import prefill_shares, terms
-from flyball_engine.batching.on_time import OnTimeOrder, Pending, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.on_time import (
+    OnTimeOrder,
+    Pending,
+    PrefillRate,
+    SlotTurnover,
+    StepOrder,
+    holds_back,
+    step_order,
+)
 from flyball_engine.batching.setpoint_enforcer import RunningBatch
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue
 from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
@@ -84,7 +91,8 @@ class PromptOrder:
         self._step = 0
         self._looked = float("-inf")
         self._slots = 0
-        self._slots_behind = math.inf
+        # The rate of prompts, where it keeps some of those behind from joining.
+        self._rate: PrefillRate | None = None
         self._full = False
         self._resumed = 0
         self._begun: list[Pending[Any]] = []
@@ -197,7 +205,7 @@ class PromptOrder:
             slots = 0 if self._full else max(0, self._slots)
             order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
         # Without a decode nothing but those behind may be there to be served.
-        self._slots_behind = order.slots_behind(rate) if rate is not None and batch.decodes else math.inf
+        self._rate = rate if rate is not None and batch.decodes and holds_back(rate) else None
         self._look_up_some()
         owed = order.owed
         begun.sort(key=lambda one: (one is not owed, *one.rank()))
@@ -228,7 +236,6 @@ class PromptOrder:
             slots=self._slots,
             most=_LOOKED_AT,
             least_cap=sizes.least_chunk if caps else _NO_CAP,
-            slots_behind=self._slots_behind,
         )
         if plan.parked and not self._may_park(plan, decodes=decodes):
             plan = StepOrder((*plan.running, *plan.parked), (), plan.joining)
@@ -240,7 +247,7 @@ class PromptOrder:
         resuming = [request for request in self._resuming if request not in plan.joining]
         self._queues.put_first([*plan.joining, *resuming] or self._kept_waiting())
         withheld = len(plan.parked)
-        if math.isfinite(self._slots_behind) and not self._queues.holding_cache():
+        if self._rate is not None and not self._queues.holding_cache():
             # vLLM would go on admitting from the queue, where those behind are next.
             withheld = max(withheld, self._slots - len(plan.joining))
         return withheld, plan.threshold
@@ -345,7 +352,7 @@ class PromptOrder:
         for one in (*self._begun[:begun], *resuming):
             tokens -= int(one.tokens)
             yield one
-        for one in order.in_order():
+        for one in order.in_order() if self._rate is None else order.candidates(self._rate, _LOOKED_AT):
             if tokens <= 0 or slots <= 0 or looked >= _LOOKED_AT:
                 break
             if one.begun:

@@ -135,13 +135,12 @@ class PromptOrder:
         slots = active - len(scheduler.running) - sum(not request.running for request in resuming)
         self._full = slots <= 0
         return step_order(
-            order.in_order(),
+            order.candidates(rate, JUDGED_IN_A_STEP),
             [one.request for one in begun],
             tokens=tokens - sum(remaining(request) for request in resuming),
             slots=slots,
             most=JUDGED_IN_A_STEP,
             memory=scheduler.free_tokens() if begun else math.inf,
-            slots_behind=order.slots_behind(rate),
         )
 
     def ended(self, requests: int, now: float) -> None:
