@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -17,7 +17,7 @@ import pytest
 
 from flyball_engine.vllm import plugin
 from flyball_lab.benches import main
-from flyball_lab.benches.engine import cost, timed_steps
+from flyball_lab.benches.engine import bare, cost, fuzz, hooks, timed_steps
 from flyball_lab.benches.engine.load import Prompts, poisson
 from flyball_lab.benches.engine.timed_steps import read_steps
 from flyball_lab.harness.story import Story
@@ -187,3 +187,8 @@ def test_a_story_in_which_vllm_itself_raises_is_named() -> None:
     (failure,) = fuzz.failures
     assert failure["story"]["seed"] == 7
     assert failure["wrong"] == {"raised": "AssertionError: running > slots"}
+
+
+@pytest.mark.parametrize("part", [hooks, fuzz])
+def test_what_the_python_of_vllm_runs_is_there(part: Any) -> None:
+    assert importlib.util.find_spec(f"{bare.TOOLS}.{part.MODULE}") is not None

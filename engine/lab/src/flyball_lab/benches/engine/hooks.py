@@ -10,6 +10,8 @@ from flyball_lab.benches.engine.engines import Where
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.pages.figures import Cell, Column, table
 
+#: What plays them.
+MODULE: Final = "step_hooks"
 #: In titles of loads with a queue, which have a table of their own.
 _QUEUE: Final = " waiting"
 _SHARES: Final = ("p50", "p90", "p99")
@@ -17,7 +19,7 @@ _SHARES: Final = ("p50", "p90", "p99")
 
 def measure(where: Where) -> dict[str, dict[str, float]]:
     """Microseconds of processor time per step, by kind of load and state of the caches."""
-    figures: dict[str, dict[str, float]] = json.loads(played(where, "hooks").splitlines()[-1])
+    figures: dict[str, dict[str, float]] = json.loads(played(where, MODULE).splitlines()[-1])
     return figures
 
 
