@@ -17,7 +17,7 @@ TOOLS: Final = "flyball_lab.tools"
 
 
 def played(where: Where, module: str, *arguments: str, check: bool = True) -> str:
-    """What a module of `flyball_lab.tools` printed, given the model; raises CalledProcessError if it failed and `check`."""
+    """What a module of `TOOLS` printed, given the model; raises CalledProcessError if it failed and `check`."""
     with TemporaryDirectory(prefix=f"flyball-{module}-") as name:
         model = where.model or make_model(where.python, Path(name) / "model")
         environment = {
