@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flyball_engine.vllm import plugin
 from flyball_lab.benches import main
 from flyball_lab.benches.engine import bare, cost, fuzz, hooks, timed_steps
-from flyball_lab.benches.engine.load import Prompts, poisson
+from flyball_lab.benches.engine.engines import WarmEngines, Where
+from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, SentLoad, closed, open_loop, poisson
 from flyball_lab.benches.engine.timed_steps import read_steps
 from flyball_lab.harness.story import Story
 from flyball_lab.tools.fuzz import Fuzz
@@ -131,6 +136,81 @@ def test_quantiles_of_few_pairs_are_student_s(freedom: int, quantile: float) -> 
 def test_the_processor_time_of_a_session_is_that_of_its_processes() -> None:
     assert cost.processor_seconds(2**30) == 0
     assert cost.processor_seconds(os.getsid(0)) > 0
+
+
+def test_the_processor_time_of_a_child_that_ended_is_not_lost() -> None:
+    work = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+    code = f"import subprocess, sys; subprocess.run({work!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        assert cost.processor_seconds(process.pid) >= 0.45
+        process.stdin.close()
+
+
+@pytest.fixture
+def sessions() -> Iterator[list[int]]:
+    """Three processes, each with a session of its own."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)) for _ in range(3)
+        ]
+        for process in started:
+            stack.callback(process.kill)
+        yield [process.pid for process in started]
+
+
+def test_clients_share_the_bench_s_processor_while_engines_have_the_others(sessions: Sequence[int]) -> None:
+    governed, stock, clients = sessions
+    engines = WarmEngines(
+        Where("python"),
+        cast("Any", SimpleNamespace(server=SimpleNamespace(process=SimpleNamespace(pid=governed)))),
+        cast("Any", SimpleNamespace(process=SimpleNamespace(pid=stock))),
+        cast("Any", SimpleNamespace(session=clients)),
+    )
+    everyone = (0, governed, stock, clients)
+    before = [os.sched_getaffinity(one) for one in everyone]
+    first, *others = engines.processors
+    with engines.apart(), engines.apart():
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(clients) == {first}
+        assert os.sched_getaffinity(governed) == os.sched_getaffinity(stock) == set(others or [first])
+    assert [os.sched_getaffinity(one) for one in everyone] == before
+
+
+def test_what_the_generator_is_told_of_a_load() -> None:
+    wanted = [Ask([1, 2], 3, 0.5)]
+    told = {"url": "http://there", "model": "chat", "requests": [([1, 2], 3, 0.5)]}
+    assert open_loop("http://there", wanted, patience=7.0).order() == told | {
+        "streams": None,
+        "seconds": None,
+        "patience": 7.0,
+    }
+    loop = closed("http://there", wanted, streams=4).order()
+    assert loop == told | {"streams": 4, "seconds": None, "patience": 0.0}
+    endless = closed("http://there", itertools.repeat(wanted[0]), streams=4, seconds=2.0)
+    assert endless.order()["seconds"] == 2.0
+
+
+def test_what_the_generator_says_of_a_load() -> None:
+    answered = {"status": 200, "ttft": 0.2, "latency": 0.5, "output_tokens": 3}
+    refused = {"status": 503, "ttft": None, "latency": None, "output_tokens": 0}
+    stream = {"duration": 1.5, "requests": [answered, refused]}
+    sent = SentLoad.of(open_loop("http://there", [Ask([1], 3)] * 2, patience=7.0), stream)
+    assert sent == SentLoad([RequestResult(200, 0.2, 0.5, 3), RequestResult(503)], 1.5)
+    assert [(result.refused, result.in_time(0.2), result.in_time(0.1)) for result in sent.results] == [
+        (False, True, False),
+        (True, False, False),
+    ]
+
+
+def test_a_closed_loop_that_had_too_few_requests_for_its_time_is_no_measurement() -> None:
+    load = closed("http://there", [Ask([1], 3)], streams=1, seconds=2.0)
+    with pytest.raises(RuntimeError, match="0 requests were too few for 2 s"):
+        SentLoad.of(load, {"duration": 1.9, "requests": []})
+    assert SentLoad.of(load, {"duration": 2.1, "requests": []}).seconds == 2.1
 
 
 def test_arrivals_come_at_their_rate_and_prompts_share_what_they_should() -> None:

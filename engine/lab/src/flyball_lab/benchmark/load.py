@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from flyball_lab.benchmark.errors import GeneratorError, OptionError, why
 from flyball_lab.benchmark.interrupts import held_back
 from flyball_lab.benchmark.log import Log
+from flyball_lab.benchmark.writing import write_all
 
 GENERATOR: Final = Path(__file__).with_name("generator.py")
 #: Importing vLLM on a busy machine.
@@ -89,17 +90,35 @@ class GeneratorProcess:
         load._up = True
         return load
 
+    @property
+    def session(self) -> int:
+        """The session of all its processes."""
+        return self._process.pid
+
     def run(self, arguments: Sequence[str], *, seconds: float, started: Tick, tick: Tick) -> Mapping[str, Any]:
-        """Make one run and return its stream; `seconds` bounds it. `started` is called when it starts."""
+        """Make one run of vLLM's benchmark and return its stream; as `run_streams`."""
+        stream: dict[str, Any] = self.run_streams(
+            {"all": list(arguments)}, seconds=seconds, started=started, tick=tick
+        )["all"]
+        return stream
+
+    def run_streams(
+        self, streams: Mapping[str, Any], *, seconds: float, started: Tick, tick: Tick
+    ) -> Mapping[str, Any]:
+        """Make one run of streams side by side, each as `generator.stream` takes it; return what it says, by name.
+
+        `seconds` bounds it. `started` is called when it starts. After a run that `tick` ended by raising there is none.
+        Raises GeneratorError.
+        """
         self._runs += 1
         name = str(self._runs)
-        self._order({"prepare": name, "streams": {"all": list(arguments)}})
+        self._order({"prepare": name, "streams": streams})
         self._expect("prepared", seconds=PREPARE_SECONDS, tick=tick)
         self._order({"start": name})
         self._expect("started", seconds=END_SECONDS, tick=tick)
         started()
-        stream: dict[str, Any] = self._expect("finished", seconds=seconds, tick=tick)["streams"]["all"]
-        return stream
+        results: dict[str, Any] = self._expect("finished", seconds=seconds, tick=tick)["streams"]
+        return results
 
     def close(self) -> None:
         """End it, and the requests it has under way."""
@@ -124,7 +143,7 @@ class GeneratorProcess:
 
     def _order(self, message: Mapping[str, Any]) -> None:
         try:
-            self._orders.write(json.dumps(message).encode() + b"\n")
+            write_all(self._orders, json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise self._gone() from error
 

@@ -109,20 +109,20 @@ def _pairs(engines: WarmEngines) -> tuple[list[float], list[float]]:
 def _run(engines: WarmEngines, server: VllmServer) -> tuple[float, float]:
     """Seconds, and processor seconds of the server's processes, for the same tokens each time."""
     asks = [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(REQUESTS)]
-    began, processor = time.monotonic(), processor_seconds(server.process.pid)
-    answers = closed(server.url, asks, streams=STREAMS)
-    if any(answer.tokens != OUTPUT for answer in answers):
+    processor = processor_seconds(server.process.pid)
+    sent = engines.clients.send(closed(server.url, asks, streams=STREAMS))
+    if any(result.tokens != OUTPUT for result in sent.results):
         raise RuntimeError(f"a request did not get its tokens: {server.tail()}")
-    return time.monotonic() - began, processor_seconds(server.process.pid) - processor
+    return sent.seconds, processor_seconds(server.process.pid) - processor
 
 
 def processor_seconds(session: int) -> float:
-    """Processor time of all processes in a session, in seconds, those that ended left out."""
+    """Processor time of all processes in a session, in seconds, with that of children which ended before them."""
     ticks = 0
     for process in processes_of(session):
         with contextlib.suppress(OSError):  # it ended
             fields = (process / "stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,7 +1,8 @@
 """The engines of the parts that measure a real vLLM: one governed, one stock, both of the same Python and arguments.
 
 Both are started by the launcher; the stock one finds no plugin, and so runs as plain vLLM. In the governed one each
-step is timed (`flyball_bench`). Where clients must not disturb engines, they have a processor of their own.
+step is timed (`flyball_bench`). One process of vLLM's load generator is the clients of both. Where clients must not
+disturb engines, they have a processor of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from flyball_engine.contract import Generation, ReadBack
 from flyball_lab.benches.engine import timed_steps
-from flyball_lab.benches.engine.load import Ask, Prompts, closed
+from flyball_lab.benches.engine.load import Ask, Clients, Prompts, clients, closed
 from flyball_lab.benches.engine.timed_steps import TimedStep, read_steps
 from flyball_lab.harness.engine import ControlClient, setpoint
 from flyball_lab.harness.vllm_server import SMALL, VllmServer, make_model, make_plugin, started
@@ -95,11 +96,12 @@ class Governed:
 
 @dataclass(eq=False)
 class WarmEngines:
-    """Both engines, warm."""
+    """Both engines, warm, and their clients."""
 
     where: Where
     governed: Governed
     stock: VllmServer
+    clients: Clients
     #: Processors there are, the first for clients where they are kept apart.
     processors: Sequence[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
     random: Random = field(default_factory=lambda: Random(1788))
@@ -111,21 +113,22 @@ class WarmEngines:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """The bench on the first processor, the engines on all others; where there is but one, nothing changes.
+        """The bench and the clients on the first processor, the engines on all others, if there are others.
 
         Whoever leaves restores what was before, so that it may be entered within itself.
         """
         first, others = self.processors[:1], self.processors[1:]
-        sessions = (self.governed.server.process.pid, self.stock.process.pid)
-        before = {session: sorted(os.sched_getaffinity(session)) for session in (0, *sessions)}
+        engines, clients = (self.governed.server.process.pid, self.stock.process.pid), self.clients.session
+        before = {session: sorted(os.sched_getaffinity(session)) for session in (0, clients, *engines)}
         try:
-            for session in sessions:
+            for session in engines:
                 pin(session, others or first)
+            pin(clients, first)
             os.sched_setaffinity(0, first)
             yield
         finally:
             os.sched_setaffinity(0, before[0])
-            for session in sessions:
+            for session in (clients, *engines):
                 pin(session, before[session])
 
 
@@ -146,15 +149,17 @@ def both(where: Where, *, slots: int = SLOTS, timed: bool = True, size: Sequence
         if where.gpu:
             governed.expect_ready()  # what another takes meanwhile would confuse vLLM's look at the device's memory
         stock = stack.enter_context(_started(where, folder / "stock", model, ROOT / "engine/src", slots, size, {}))
+        # It imports vLLM while the engines do.
+        generator = stack.enter_context(clients(where.python, folder))
         for server in (governed, stock):
             server.expect_ready()
         control = ControlClient(governed.control_url, governed.signer)
         stack.callback(control.close)
         if not control.read().governed:
             raise RuntimeError(f"the engine is not governed:\n{governed.tail()}")
-        engines = WarmEngines(where, Governed(governed, control, log), stock)
+        engines = WarmEngines(where, Governed(governed, control, log), stock, generator)
         for server in (governed, stock):
-            closed(server.url, [Ask(engines.prompts.of(500), 8) for _ in range(8)], streams=4)
+            generator.send(closed(server.url, [Ask(engines.prompts.of(500), 8) for _ in range(8)], streams=4))
         yield engines
 
 

@@ -33,8 +33,9 @@ def _learnt(engines: WarmEngines) -> Fit:
         engines.governed.put(limits={"max_num_scheduled_tokens": tokens})
         lengths = (engines.random.randint(*PROMPTS) for _ in iter(int, 1))
         asks = (Ask(engines.prompts.of(length), engines.random.randint(4, 48)) for length in lengths)
+        load = closed(engines.governed.server.url, asks, streams=STREAMS, seconds=WINDOW_SECONDS)
         began = time.time()
-        closed(engines.governed.server.url, asks, streams=STREAMS, seconds=WINDOW_SECONDS)
+        engines.clients.send(load)
         after = _sums(engines)
         cells = {key: sums.minus(before.get(key, Sums())) for key, sums in after.items()}
         step_time, before = learn(step_time, StepWindow(start=began, end=time.time(), cells=cells)), after

@@ -16,7 +16,7 @@ from typing import Final
 from flyball_engine.contract import OnTime, QueueLimits, Shed, StepBudget
 from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
-from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, carried, closed, open_loop, poisson
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
 from flyball_lab.pages.figures import Column, table
@@ -52,7 +52,7 @@ def _measure(engines: WarmEngines, fit: Fit) -> dict[str, dict[str, float]]:
     step = StepBudget(seconds=BUDGET, model=model_spec(fit.model))
     shed, order = Shed(ttft_deadline_seconds=TTFT), OnTime(first_token_deadline_seconds=TTFT)
     streams, requests = BUSY
-    busy = never_idle(
+    busy = engines.clients.never_idle(
         engines.stock.url, [Ask(engines.prompts.of(PROMPT), OUTPUT) for _ in range(requests)], streams=streams
     )
     capacity, tried = carried(
@@ -99,8 +99,8 @@ def _at(engines: WarmEngines, url: str, rate: float, seconds: float, prompts: Pr
     """What became of the requests at this rate; those of the warm-up are left out."""
     arrivals = list(poisson(engines.random, rate=rate, seconds=seconds + WARM_UP))
     asks = [Ask(prompts.of(PROMPT), OUTPUT, at) for at in arrivals]
-    answers = open_loop(url, asks, patience=2 * TTFT)
-    return [answer for at, answer in zip(arrivals, answers, strict=True) if at >= WARM_UP]
+    results = engines.clients.send(open_loop(url, asks, patience=2 * TTFT)).results
+    return [result for at, result in zip(arrivals, results, strict=True) if at >= WARM_UP]
 
 
 def _share(answers: Sequence[RequestResult]) -> float:
@@ -119,19 +119,19 @@ def _outcome(answers: Sequence[RequestResult], capacity: float) -> dict[str, flo
 
 def _warm(engines: WarmEngines, rate: float, step: StepBudget) -> dict[str, float]:
     """Refusals where the prefix is cached, at half the rate at which prompts a fifth as long keep the engine busy."""
-    random, governed = engines.random, engines.governed
+    random, governed, send = engines.random, engines.governed, engines.clients.send
     url, shared = governed.server.url, Prompts(random, shared=Prompts(random).of(WARM_PREFIX))
     governed.put()
-    cold = closed(url, _alone(engines), streams=1)
+    cold = send(closed(url, _alone(engines), streams=1)).results
     deadline = statistics.median(answer.first or TTFT for answer in cold) / 2
     warming = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, index / 2) for index in range(10)]
-    open_loop(url, warming, patience=20.0)
+    send(open_loop(url, warming, patience=20.0))
     governed.put(
         step=step, shed=Shed(ttft_deadline_seconds=deadline), on_time=OnTime(first_token_deadline_seconds=deadline)
     )
     asks = [Ask(shared.of(WARM_OWN), WARM_OUTPUT, at) for at in poisson(random, rate=rate, seconds=WARM_SECONDS)]
-    warm = open_loop(url, asks, patience=2 * TTFT)
-    refused_cold = closed(url, _alone(engines), streams=1)
+    warm = send(open_loop(url, asks, patience=2 * TTFT)).results
+    refused_cold = send(closed(url, _alone(engines), streams=1)).results
     governed.put()
     return {
         "deadline s": deadline,

@@ -18,7 +18,7 @@ from typing import Any, Final
 from flyball_engine.contract import OnTime, Shed, StepBudget
 from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.identified import identify
-from flyball_lab.benches.engine.load import Ask, RequestResult, carried, closed, never_idle, open_loop, poisson
+from flyball_lab.benches.engine.load import Ask, RequestResult, carried, closed, open_loop, poisson
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.law.plays import model_spec
 from flyball_lab.harness.waiting import eventually
@@ -135,7 +135,7 @@ def _capacity(engines: WarmEngines) -> tuple[float, dict[str, float]]:
     streams, number = BUSY
     for _ in ("warm", "measured"):
         asks = _asks(engines, Random(99), number / NEVER_IDLE, NEVER_IDLE)
-        busy = never_idle(engines.stock.url, asks, streams=streams)
+        busy = engines.clients.never_idle(engines.stock.url, asks, streams=streams)
 
     def kept_at(rate: float) -> float:
         loads = (_asks(engines, Random(repetition), rate, SECONDS) for repetition in range(REPETITIONS))
@@ -162,12 +162,12 @@ def _play(engines: WarmEngines, policy: dict[str, Any] | None, asks: Sequence[As
     if policy is not None:
         engines.governed.put(**policy)
         url = engines.governed.server.url
-    answers = open_loop(url, asks, patience=TTFT + OUTPUT[1] * TPOT)
+    results = engines.clients.send(open_loop(url, asks, patience=TTFT + OUTPUT[1] * TPOT)).results
     if policy is not None:
         eventually(lambda: not any(_unfinished(engines)), expecting="an idle engine", within=DRAIN_SECONDS)
     else:
-        closed(url, [Ask(engines.prompts.of(8), 1)], streams=1)
-    return Fared.of(asks, answers)
+        engines.clients.send(closed(url, [Ask(engines.prompts.of(8), 1)], streams=1))
+    return Fared.of(asks, results)
 
 
 def _unfinished(engines: WarmEngines) -> Iterator[int]:

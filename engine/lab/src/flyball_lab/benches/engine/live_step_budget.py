@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flyball_engine.contract import StepBudget
@@ -101,17 +100,10 @@ def _under_load(engines: WarmEngines, rate: float) -> list[TimedStep]:
     url, random = engines.governed.server.url, engines.random
     lengths = [(at, random.randint(*PROMPTS)) for at in poisson(random, rate=rate, seconds=SECONDS)]
     long = [Ask(engines.prompts.of(length), PROMPT_OUTPUT, at) for at, length in lengths]
-    short = [Ask(engines.prompts.of(STREAM_PROMPT), STREAM_OUTPUT) for _ in range(1000)]
+    short = (Ask(engines.prompts.of(STREAM_PROMPT), STREAM_OUTPUT) for _ in iter(int, 1))
+    loads = closed(url, short, streams=STREAMS, seconds=SECONDS), open_loop(url, long, patience=5.0)
     mark = engines.governed.mark()
-    both: tuple[Callable[[], object], ...] = (
-        lambda: closed(url, short, streams=STREAMS, seconds=SECONDS),
-        lambda: open_loop(url, long, patience=5.0),
-    )
-    threads = [threading.Thread(target=each, daemon=True) for each in both]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    engines.clients.send_all(*loads)
     return engines.governed.steps(mark)
 
 

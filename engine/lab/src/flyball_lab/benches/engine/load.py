@@ -1,27 +1,32 @@
-"""Load on an OpenAI endpoint, as its clients see it: so many streams at once, or arrivals at times of their own."""
+"""Load on an OpenAI endpoint, as its clients see it: so many streams at once, or arrivals at times of their own.
+
+vLLM's load generator sends the requests, in a process of its own (`flyball_lab.benchmark.load`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-import aiohttp
-
+from flyball_lab.benchmark.errors import GeneratorError
+from flyball_lab.benchmark.load import GeneratorProcess
 from flyball_lab.harness.vllm_server import MODEL_NAME
-
-_DATA: Final = b"data: "
-_DONE: Final = b"data: [DONE]"
 
 #: Where the search for a capacity begins, as shares of what an engine answers that never idles: bursts take part of it,
 #: and a short run that nobody waits long in may exceed it. So many rates are tried: within a tenth of the largest.
 SEARCHED: Final = (0.25, 1.3)
 TRIALS: Final = 4
+#: Requests per second of which a closed loop is given enough for its time: several times what the small model answers.
+MOST_PER_SECOND: Final = 100
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,11 @@ class Ask:
     at: float = 0.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class RequestResult:
-    """What became of it. `first`, `ended`: seconds since it was sent, None: that never came. `status` 0: no answer.
+    """What became of it. `first`, `ended`: seconds since it was sent, None: that never came.
 
-    `tokens`: those it got, if it came to its end.
+    `status`: HTTP's; 0: no answer, -1: an error before one. `tokens`: those it got, if it came to its end.
     """
 
     status: int = 0
@@ -53,6 +58,50 @@ class RequestResult:
     def in_time(self, deadline: float) -> bool:
         """Whether its first token came within so many seconds."""
         return self.first is not None and self.first <= deadline
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests to the endpoint at `url`: `streams` at once, none sent after `seconds`; or, without it, as they arrive.
+
+    Clients of an open loop leave `patience` seconds after the last arrival.
+    """
+
+    url: str
+    asks: Sequence[Ask]
+    streams: int | None = None
+    seconds: float = math.inf
+    patience: float = 0.0
+
+    def order(self) -> dict[str, Any]:
+        """What the generator is told."""
+        return {
+            "url": self.url,
+            "model": MODEL_NAME,
+            "requests": [(ask.prompt, ask.output, ask.at) for ask in self.asks],
+            "streams": self.streams,
+            "seconds": None if math.isinf(self.seconds) else self.seconds,
+            "patience": self.patience,
+        }
+
+
+@dataclass(frozen=True)
+class SentLoad:
+    """The results of the requests that were sent, in their order, and after how many seconds the last had ended."""
+
+    results: Sequence[RequestResult]
+    seconds: float
+
+    @classmethod
+    def of(cls, load: Load, stream: dict[str, Any]) -> SentLoad:
+        """What the generator says of a load. Raises RuntimeError if a closed loop had too few requests for its time."""
+        results = [
+            RequestResult(one["status"], one["ttft"], one["latency"], one["output_tokens"])
+            for one in stream["requests"]
+        ]
+        if stream["duration"] < load.seconds < math.inf:
+            raise RuntimeError(f"{len(results)} requests were too few for {load.seconds:g} s: raise MOST_PER_SECOND")
+        return cls(results, stream["duration"])
 
 
 @dataclass
@@ -75,21 +124,66 @@ def poisson(random: Random, *, rate: float, seconds: float) -> Iterator[float]:
         at += random.expovariate(rate)
 
 
-def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = float("inf")) -> list[RequestResult]:
-    """Send these, so many at a time, each when one before it has ended; none that would begin after `seconds`."""
-    return asyncio.run(_closed(url, iter(asks), streams, seconds))
+def closed(url: str, asks: Iterable[Ask], *, streams: int, seconds: float = math.inf) -> Load:
+    """These, so many at a time, each when one before it has ended; none that would begin after `seconds`.
+
+    With finite `seconds`, `asks` may be endless.
+    """
+    most = None if math.isinf(seconds) else math.ceil(MOST_PER_SECOND * seconds)
+    return Load(url, list(itertools.islice(asks, most)), streams=streams, seconds=seconds)
 
 
-def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> list[RequestResult]:
-    """Send each when it arrives, whatever became of the others; clients leave `patience` seconds after the last."""
-    return asyncio.run(arrive(url, asks, patience=patience))
+def open_loop(url: str, asks: Sequence[Ask], *, patience: float) -> Load:
+    """Each when it arrives, whatever became of the others; clients leave `patience` seconds after the last."""
+    return Load(url, asks, patience=patience)
 
 
-def never_idle(url: str, asks: Sequence[Ask], *, streams: int) -> float:
-    """Requests per second of an engine that never idles."""
-    began = time.monotonic()
-    closed(url, asks, streams=streams)
-    return len(asks) / (time.monotonic() - began)
+class Clients:
+    """Send loads, one call at a time. Every method raises GeneratorError if the generator is gone."""
+
+    def __init__(self, generator: GeneratorProcess) -> None:
+        self._generator = generator
+        #: The session of the processes that send.
+        self.session = generator.session
+
+    def send(self, load: Load) -> SentLoad:
+        """Send one load, and wait until it has ended."""
+        return self.send_all(load)[0]
+
+    def send_all(self, *loads: Load, tick: Callable[[], None] = lambda: None) -> list[SentLoad]:
+        """Send several at once. What `tick` raises, which is called often, ends the wait, and no other load follows."""
+        streams = {str(number): load.order() for number, load in enumerate(loads)}
+        # Unbounded: each request has a limit of its own, and the end of the process is noticed.
+        told = self._generator.run_streams(streams, seconds=math.inf, started=lambda: None, tick=tick)
+        return [SentLoad.of(load, told[name]) for name, load in zip(streams, loads, strict=True)]
+
+    async def send_beside(self, load: Load) -> SentLoad:
+        """As `send`, in an event loop that does other things meanwhile; no other load follows if it is cancelled."""
+        cancelled = threading.Event()
+
+        def tick() -> None:
+            if cancelled.is_set():
+                raise GeneratorError("nobody waits for this load any more")
+
+        try:
+            return (await asyncio.to_thread(self.send_all, load, tick=tick))[0]
+        finally:
+            # The thread ends with it: whoever runs the event loop waits for all threads.
+            cancelled.set()
+
+    def never_idle(self, url: str, asks: Sequence[Ask], *, streams: int) -> float:
+        """Requests per second of an engine that never idles."""
+        return len(asks) / self.send(closed(url, asks, streams=streams)).seconds
+
+
+@contextmanager
+def clients(python: str, folder: Path) -> Iterator[Clients]:
+    """Start vLLM's load generator by this Python, its log in the folder; it ends with the block.
+
+    Raises OptionError if that Python has no vLLM.
+    """
+    with closing(GeneratorProcess.start(python, folder / "generator.log", tick=lambda: None)) as generator:
+        yield Clients(generator)
 
 
 def carried(
@@ -114,66 +208,3 @@ def carried(
     if most is None:
         raise RuntimeError(f"stock vLLM kept its objectives at no rate that was tried: {tried}")
     return most, tried
-
-
-async def _closed(url: str, asks: Iterator[Ask], streams: int, seconds: float) -> list[RequestResult]:
-    answers: list[RequestResult] = []
-    until = time.monotonic() + seconds
-
-    async def stream(session: aiohttp.ClientSession) -> None:
-        while time.monotonic() < until and (ask := next(asks, None)) is not None:
-            answers.append(RequestResult())
-            await _ask(session, url, ask, answers[-1])
-
-    async with _session() as session:
-        await asyncio.gather(*(stream(session) for _ in range(streams)))
-    return answers
-
-
-async def arrive(url: str, asks: Sequence[Ask], *, patience: float) -> list[RequestResult]:
-    """As `open_loop`, in a loop that does other things beside it."""
-    answers = [RequestResult() for _ in asks]
-    began = time.monotonic()
-
-    async def later(ask: Ask, answer: RequestResult) -> None:
-        await asyncio.sleep(max(0.0, ask.at - (time.monotonic() - began)))
-        await _ask(session, url, ask, answer)
-
-    async with _session() as session:
-        tasks = [asyncio.create_task(later(ask, answer)) for ask, answer in zip(asks, answers, strict=True)]
-        last = max((ask.at for ask in asks), default=0.0)
-        _, unfinished = await asyncio.wait(tasks, timeout=last + patience)
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return answers
-
-
-async def _ask(session: aiohttp.ClientSession, url: str, ask: Ask, answer: RequestResult) -> None:
-    body = {
-        "model": MODEL_NAME,
-        "prompt": list(ask.prompt),
-        "max_tokens": ask.output,
-        "ignore_eos": True,
-        "stream": True,
-    }
-    sent = time.monotonic()
-    try:
-        async with session.post(f"{url}/v1/completions", json=body) as response:
-            answer.status = response.status
-            if response.status != 200:
-                await response.read()
-                return
-            async for line in response.content:
-                if line.startswith(_DONE):
-                    # Several tokens may come at once, so they are not counted: `ignore_eos` gives exactly these.
-                    answer.tokens, answer.ended = ask.output, time.monotonic() - sent
-                elif line.startswith(_DATA) and answer.first is None:
-                    answer.first = time.monotonic() - sent
-    except (aiohttp.ClientError, TimeoutError):
-        answer.status = answer.status or -1
-
-
-def _session() -> aiohttp.ClientSession:
-    timeout = aiohttp.ClientTimeout(total=600, sock_connect=30)
-    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flyball_engine.contract import Generation, Metric, MetricName, ObjectiveSpec, Setpoint, Shed, StepBudget
 from flyball_lab.benches.engine.engines import WarmEngines
-from flyball_lab.benches.engine.load import Ask, RequestResult, arrive, closed
+from flyball_lab.benches.engine.load import Ask, Load, RequestResult, SentLoad, closed, open_loop
 from flyball_lab.benches.law.setpoints import GATE_MARGIN
 from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.elsewhere import Elsewhere
@@ -80,22 +80,24 @@ class Bed:
         patience = seconds - max((one.at for one in arrivals), default=0.0)
         patience += objectives.ttft + longest * objectives.tpot
         url = (self.engines.stock if variant.stock else self.engines.governed.server).url
+        load = open_loop(url, asks, patience=patience)
         world = None
         before = self._counted()
-        elsewhere = Elsewhere([self.engines.governed.server.process.pid, self.engines.stock.process.pid])
+        servers, clients = (self.engines.governed.server, self.engines.stock), self.engines.clients
+        elsewhere = Elsewhere([clients.session, *(server.process.pid for server in servers)])
         if variant.governed:
             world = self._world(objectives, gate=gate, tuning=tuning)
-            answers = asyncio.run(self._governed(world, url, asks, patience))
+            sent = asyncio.run(self._governed(world, load))
         else:
             if not variant.stock:
                 self._hold(variant, objectives, gate=gate, tuning=tuning)
-            answers = asyncio.run(arrive(url, asks, patience=patience))
+            sent = clients.send(load)
         others = elsewhere.share()
         self._drain(variant)
         after = self._counted()
         played = LiveRun(
             seconds=seconds,
-            seen=tuple(_seen(*one) for one in zip(arrivals, answers, strict=True)),
+            seen=tuple(_seen(*one) for one in zip(arrivals, sent.results, strict=True)),
             counted=None if variant.stock else (after[0] - before[0], after[1] - before[1]),
             others=others,
             held=() if world is None else tuple(world.held),
@@ -110,9 +112,7 @@ class Bed:
         world.serve(service(objectives, sheds=gate, tuning=tuning))
         return world
 
-    async def _governed(
-        self, world: LoopbackWorld, url: str, asks: Sequence[Ask], patience: float
-    ) -> list[RequestResult]:
+    async def _governed(self, world: LoopbackWorld, load: Load) -> SentLoad:
         with closing(PrometheusReader(PrometheusClient(self.prometheus, timeout=TIMEOUT))) as reader:
             # A Prometheus that has just begun knows no window yet, and what is in another variant's is not our doing.
             async with asyncio.timeout(IDLE_SECONDS):
@@ -122,7 +122,7 @@ class Bed:
             recorded = RecordingReader(reader, IDENTITY)
             world.steps = recorded.steps
             async with thinking(world, recorded, tick=TICK):
-                return await arrive(url, asks, patience=patience)
+                return await self.engines.clients.send_beside(load)
 
     def _hold(self, variant: Variant, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> None:
         assert variant.limits is not None
@@ -154,7 +154,7 @@ class Bed:
     def _stock_unfinished(self) -> float:
         """By vLLM's own gauges, which only a step brings up to date."""
         url = self.engines.stock.url
-        closed(url, [Ask(self.engines.prompts.of(8), 1)], streams=1)
+        self.engines.clients.send(closed(url, [Ask(self.engines.prompts.of(8), 1)], streams=1))
         text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
         families = (family for family in text_string_to_metric_families(text) if family.name in names)
@@ -196,5 +196,5 @@ def _contract(objectives: Objectives) -> tuple[ObjectiveSpec, ...]:
     )
 
 
-def _seen(arrival: PlannedRequest, answer: RequestResult) -> ClientRecord:
-    return ClientRecord(arrival.at, arrival.phase, arrival.output, answer.status, answer.first, answer.ended)
+def _seen(arrival: PlannedRequest, result: RequestResult) -> ClientRecord:
+    return ClientRecord(arrival.at, arrival.phase, arrival.output, result.status, result.first, result.ended)

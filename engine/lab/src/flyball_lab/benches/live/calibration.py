@@ -7,7 +7,6 @@ multiples of what a request takes with hardly anybody beside it, as users set th
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -44,10 +43,11 @@ class Calibration:
 
 def calibrate(engines: WarmEngines) -> Calibration:
     """Measure all of it, in half a minute."""
-    url = engines.stock.url
-    alone = closed(url, [Ask(engines.prompts.of(sum(LONG.prompt) // 2), 2) for _ in range(ALONE)], streams=1)
-    first = statistics.median(answer.first for answer in alone if answer.first is not None)
-    few = closed(url, asks(engines, CHAT), streams=FEW, seconds=SECONDS / 2)
+    url, send = engines.stock.url, engines.clients.send
+    long = [Ask(engines.prompts.of(sum(LONG.prompt) // 2), 2) for _ in range(ALONE)]
+    alone = send(closed(url, long, streams=1)).results
+    first = statistics.median(result.first for result in alone if result.first is not None)
+    few = send(closed(url, asks(engines, CHAT), streams=FEW, seconds=SECONDS / 2)).results
     token = statistics.median(
         (one.ended - one.first) / (one.tokens - 1) for one in few if one.first is not None and one.ended is not None
     )
@@ -60,9 +60,8 @@ def calibrate(engines: WarmEngines) -> Calibration:
 
 
 def _busy(engines: WarmEngines, kind: RequestKind) -> float:
-    began = time.monotonic()
-    answered = closed(engines.stock.url, asks(engines, kind), streams=STREAMS, seconds=SECONDS)
-    return sum(answer.ended is not None for answer in answered) / (time.monotonic() - began)
+    sent = engines.clients.send(closed(engines.stock.url, asks(engines, kind), streams=STREAMS, seconds=SECONDS))
+    return sum(result.ended is not None for result in sent.results) / sent.seconds
 
 
 def asks(engines: WarmEngines, kind: RequestKind) -> Iterator[Ask]:

@@ -47,6 +47,7 @@ _HERE: Final = Path(__file__).parent
 SOURCES: Final = (
     *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "variants.py")),
     _HERE.parent / "engine/load.py",
+    *(_HERE.parents[1] / "benchmark" / name for name in ("generator.py", "load.py")),
     *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "control", "vllm", "contract.py", "model.py")),
     *(Path(flyball_operator.__path__[0]) / name for name in ("engines", "prometheus", "tuning")),
 )

@@ -1,4 +1,4 @@
-"""What else the machine did during a run: the processor time that is neither the engines' nor the bench's.
+"""What else the machine did during a run: the processor time that is not the engines', the clients' or the bench's.
 
 Two processors serve the engine and its clients, so that other work shows in every latency.
 """
@@ -20,7 +20,7 @@ def busy(stat: str, ticks: int) -> float:
 
 
 class Elsewhere:
-    """Counts from when it is made; `sessions`: those of the engines, beside our own."""
+    """Counts from when it is made; `sessions`: those of engines and clients, beside our own."""
 
     def __init__(self, sessions: Sequence[int]) -> None:
         self._sessions = (os.getsid(0), *sessions)
