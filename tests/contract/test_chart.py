@@ -314,7 +314,9 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "says"), WRONG_VALUES, ids=[str(wrong) for wrong, _ in WRONG_VALUES])
+@pytest.mark.parametrize(
+    ("wrong", "says"), WRONG_VALUES, ids=[str(wrong).replace(repr(PEM), "PEM") for wrong, _ in WRONG_VALUES]
+)
 def test_wrong_values_are_refused_with_their_place(wrong: Object, says: str) -> None:
     with pytest.raises(HelmError) as refusal:
         render(wrong)

@@ -183,12 +183,12 @@ class TestLaw:
         made = comparison_tables.traced({f"{title}, open": values for title, values in figures.items()})
         assert markdown(made).splitlines()[2].startswith("|h100 chat, open|32/512, 10.0/s|1.00|")
 
-    def test_constants_that_move_no_run_are_counted(self) -> None:
+    def test_constants_that_move_no_run_are_named(self) -> None:
         options = Options(quick=True, ablate=("first_token_margin", "token_margin", "huber"))
         made = ablation.tables(ablation.measure(options))
         assert markdown(made).splitlines()[2:] == [
             "|`first_token_margin`|0.85|1|0.950|0.900 (load steps, queued)|1.000|",
-            "|2 other constants|||no run moves by more than 1 %|||",
+            "|`huber`, `token_margin`|||no run moves by more than 1 %|||",
         ]
 
     def test_orders_are_beside_the_perfect_scheduler(self) -> None:

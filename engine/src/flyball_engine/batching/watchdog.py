@@ -1,8 +1,8 @@
 """Notices that requests stand still although the engine steps.
 
 Every hang that live limits could cause is silent in vLLM: the core goes on stepping, raises nothing, and either some
-running requests get no token any more or the queue is never served. The floors in `limits` rule out the known ways;
-this watches for the unknown ones, so that the engine can return to its start values by itself.
+running requests get no token any more or the queue is never served. The floors in `setpoint_enforcer` rule out the
+known ways; this watches for the unknown ones, so that the engine can return to its start values by itself.
 
 A step costs next to nothing: what it served is kept as it is, and a step that served all that ran replaces those before
 it. Only where several are kept is it looked who was served when: newest first, until all are found.

@@ -66,8 +66,8 @@ class Admission:
         if BatchingKnob.POLICY not in self.unsupported:
             self.queues.follow(batching.policy)
 
-    def gate(self, *, active: int, prefilling: int, now: float) -> int:
-        """The admission gate of the coming step, within the `active` limit; brings forward who may join."""
+    def limit(self, *, active: int, prefilling: int, now: float) -> int:
+        """How many may run in the coming step, of the `active` limit; brings forward who may join."""
         running, holding = len(self._adapter.running), self.queues.holding_slots
         slots = active - running - holding
         if in_order(self._batching):

@@ -85,7 +85,7 @@ class StepHooks:
         self._shown: Generation | None = None
         self._held: EffectiveLimits | None = None
         self._had_prompts = False
-        self._gate: int | None = None
+        self._admission_limit: int | None = None
         self._let_in: LetIn[Any] = LetIn()
         self._refuser = Refuser(scheduler)
         self._deaf_since = 0.0
@@ -305,18 +305,18 @@ class StepHooks:
             self._held, self._active = held, held.limits.active
             for knob, shown in self._enforcer.shown(batch).items():
                 self._state.set_knob(knob, requested=shown.requested, effective=shown.effective, reason=shown.reason)
-        before, self._gate = self._gate, None
+        before, self._admission_limit = self._admission_limit, None
         if planning and self._admission.holds:
-            prefilling = len(self._prefilling)
-            self._gate = self._admission.gate(active=held.limits.active, prefilling=prefilling, now=self._began)
+            active, prefilling = held.limits.active, len(self._prefilling)
+            self._admission_limit = self._admission.limit(active=active, prefilling=prefilling, now=self._began)
         had, self._had_prompts = self._had_prompts, bool(batch.prefills)
         # What is written depends on the batch by its prompts alone, and on nothing else that changes by itself.
         by_batch = had or self._had_prompts or self._adapter.drains_by_slots or self._enforcer.budgeter.holds
-        if held is not stood or self._gate != before or by_batch:
+        if held is not stood or self._admission_limit != before or by_batch:
             self._write(held, batch, planning=planning)
 
     def _write(self, held: EffectiveLimits, batch: RunningBatch, *, planning: bool) -> None:
-        limits, active = held.limits, held.limits.active if self._gate is None else self._gate
+        limits, active = held.limits, held.limits.active if self._admission_limit is None else self._admission_limit
         self._planned_rate = None
         if not (planning and self._order.holds):
             step = self._enforcer.limits(batch, lambda: self._queue(batch))
@@ -355,7 +355,7 @@ class StepHooks:
         """What the next step may serve, as far as its time depends on it."""
         adapter = self._adapter
         # Behind the gate nobody joins, however short the prompt.
-        joining = LOOK_AHEAD if self._gate is None else self._gate - len(adapter.running)
+        joining = LOOK_AHEAD if self._admission_limit is None else self._admission_limit - len(adapter.running)
         head = adapter.queue_head(max(0, min(LOOK_AHEAD, joining)))
         return Queue(
             decodes=batch.decodes,

@@ -16,7 +16,7 @@ from flyball_engine.contract import Generation, Refusal
 
 
 class EnginesError(Exception):
-    """Root of this room's errors."""
+    """Root of this package's errors."""
 
 
 class EngineError(EnginesError):

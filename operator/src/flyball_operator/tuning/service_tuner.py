@@ -132,7 +132,7 @@ class ServiceTuner:
     def _decided_by(self) -> TuningSpec:
         """The spec, but that where some engine cannot refuse requests all wait."""
         spec = self._context.spec
-        return spec if self._engine_pods.gates else replace(spec, overload=Overload.QUEUE)
+        return spec if self._engine_pods.all_refuse else replace(spec, overload=Overload.QUEUE)
 
     @property
     def _pods_observed(self) -> PodsObserved:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """Root of this room's errors."""
+    """Root of this package's errors."""
 
 
 class OptionError(BenchError):

@@ -1,4 +1,4 @@
-"""One HTTP request, bounded in time and size. The only importer of urllib in this room."""
+"""One HTTP request, bounded in time and size. The only importer of urllib in this package."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class EnginePods:
         return self.unsupported().get(OrderKnob.CLASSES)
 
     @property
-    def gates(self) -> bool:
+    def all_refuse(self) -> bool:
         """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
         return self.ungated() is None and Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported()
 

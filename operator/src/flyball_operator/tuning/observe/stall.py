@@ -1,4 +1,6 @@
-"""Requests that wait while places are free, and nobody lets in, as the read-backs show it. `rollback` acts on it.
+"""Requests that wait while places are free, and nobody lets in, as the read-backs show it.
+
+`filters.Rollback` acts on it.
 
 The engine's watchdog sees a queue that stands still only where nothing runs, and only while the core steps. Here the
 rest is seen, later than it acts: a core that does not step at all, and a queue that nobody serves beside requests that

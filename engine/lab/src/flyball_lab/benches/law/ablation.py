@@ -159,8 +159,8 @@ def tables(figures: Figures) -> Tables:
         where = f"{case.removeprefix('h100 ')}, {'refused' if how == 'gated' else 'queued'}"
         told = f"{values[worst]:.3f} ({where})"
         rows.append((f"`{name}`", _cell(value), _cell(moved), values[MEAN], told, values[BEST]))
-    if still := len(constants - moving):
-        rows.append((f"{still} other constants", None, None, f"no run moves by more than {percent(NOISE)}", None, None))
+    if still := sorted(f"`{name}`" for name in constants - moving):
+        rows.append((", ".join(still), None, None, f"no run moves by more than {percent(NOISE)}", None, None))
     numbers = [Column(title=title, digits=4) for title in ("value", "set to")]
     mean, best = (Column(title=title, decimals=3) for title in ("mean", "best"))
     return {"": table(("constant", *numbers, mean, "worst", best), rows)}
