@@ -23,6 +23,12 @@ from support.operators import (
     serve,
 )
 
+#: Pods may run on the real node, whose kubelet cannot pull this; a busy one takes a while to say so.
+UNPULLABLE: dict[str, Any] = {
+    "spec__engine__image": "flyball.test/none:1",
+    "spec__podTemplate__nodeSelector": {},
+    "spec__rollout": {"startupTimeout": "45s"},
+}
 OWNED = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods", "endpointslices")
 
 
@@ -187,9 +193,7 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
     apply(idle_service(spec__replicas=replicas), namespace=place)
     made(place)
     serve(place, replicas=replicas)
-    # This one may run on the real node, whose kubelet cannot pull it.
-    bad: dict[str, Any] = {"spec__engine__image": "flyball.test/none:1", "spec__podTemplate__nodeSelector": {}}
-    apply(idle_service(spec__replicas=replicas, **bad), namespace=place)
+    apply(idle_service(spec__replicas=replicas, **UNPULLABLE), namespace=place)
     expect_condition(place, "Available", "True", "EarlierRevisionServes")
     message = expect_condition(place, "Progressing", "False", "RolledBack", within=180)
     assert "ImagePullFailed" in message
@@ -210,8 +214,7 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
 def test_without_an_earlier_good_one_the_failure_is_told_and_a_good_spec_recovers(
     place: str, running: OperatorProcess
 ) -> None:
-    bad: dict[str, Any] = {"spec__engine__image": "flyball.test/none:1", "spec__podTemplate__nodeSelector": {}}
-    apply(idle_service(**bad), namespace=place)
+    apply(idle_service(**UNPULLABLE), namespace=place)
     assert "flyball.test" in expect_condition(place, "Available", "False", "ImagePullFailed")
     message = expect_condition(place, "Progressing", "False", "ImagePullFailed", within=120)
     assert "no earlier good generation" in message
