@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
+from flyball_engine.batching.on_time import QUIET, SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
 
 
 def test_nobody_is_parked_for_one_that_has_no_room_in_the_cache() -> None:
@@ -41,6 +41,16 @@ def test_beside_a_small_batch_late_ones_take_what_is_left() -> None:
 
 def test_late_ones_do_not_join_a_batch_that_slows_prompts_down() -> None:
     assert joining(late(2), BUSY) == ("on time",)
+
+
+def test_a_late_one_that_waited_for_a_minute_joins_any_batch_that_nobody_on_time_waits_for() -> None:
+    order = late(2)
+    order.served(tokens=0, behind={}, most=400, now=SHARED_AFTER)
+    order.discard("on time")
+    order.served(tokens=0, behind={}, most=400, now=SHARED_AFTER + QUIET - 0.01)
+    assert joining(order, BUSY) == ()
+    order.served(tokens=0, behind={}, most=400, now=SHARED_AFTER + QUIET)
+    assert joining(order, BUSY) == ("late 0",)
 
 
 def test_batch_work_joins_a_larger_batch_than_late_ones_do() -> None:

@@ -38,6 +38,9 @@ LEAST_RATE_FOR_BATCH: Final = 0.75
 #: Seconds that the oldest of those behind has waited before it has its share. An overload that ends within them costs
 #: those in time nothing, and proxies commonly give up on a silent server after a minute.
 SHARED_AFTER: Final = 60.0
+#: Seconds without a request that can be on time, after which late ones may join any batch. In the gaps between bursts,
+#: which are shorter, they would fill the batch that the next burst finds.
+QUIET: Final = 5.0
 
 R = TypeVar("R")
 
@@ -163,6 +166,8 @@ class OnTimeOrder(Generic[R]):
         self._judgement: _Judgement[R] | None = None
         self._most = 0.0
         self._now = 0.0
+        #: When one that can be on time was pending last.
+        self._waited_for = -math.inf
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -307,6 +312,8 @@ class OnTimeOrder(Generic[R]):
         against them.
         """
         self._most, self._now = float(most), now
+        if self._on_time:
+            self._waited_for = now
         for account in self._accounts:
             got = sum(behind.values()) if account.of_class is None else behind.get(account.of_class, 0)
             shares = bool(self._on_time) and account.sharing(refuses=self.refuses, now=now) is not None
@@ -316,10 +323,13 @@ class OnTimeOrder(Generic[R]):
     def owed(self) -> Pending[R] | None:
         """Of those that share the oldest of a class, if it is to be served before all others; None if not.
 
-        Of several that are owed something it is the one that is owed most.
+        Of several that are owed something it is the one that is owed most. Where nobody has been pending for `QUIET`
+        that can be on time, it is the oldest of all, however large the batch: decodes may run for hours.
         """
         account = self._most_owed()
-        return account.sharing(refuses=self.refuses, now=self._now) if account.owed > 0 else None
+        if account.owed > 0:
+            return account.sharing(refuses=self.refuses, now=self._now)
+        return self._late.waited(self._now) if self._now >= self._waited_for + QUIET else None
 
     @property
     def owes_all(self) -> bool:
@@ -419,12 +429,15 @@ class _Account(Generic[R]):
 
         Of those that are served in any case there are few then, so these have it at once.
         """
+        if self.of_class is None and not refuses:
+            return self.waited(now)
         sharing = self._staying if refuses else self.waiting
-        if not sharing:
-            return None
-        oldest = sharing[0][1]
-        at_once = refuses or self.of_class is not None
-        return oldest if at_once or now >= oldest.arrived + SHARED_AFTER else None
+        return sharing[0][1] if sharing else None
+
+    def waited(self, now: float) -> Pending[R] | None:
+        """The oldest of them, if it has waited for `SHARED_AFTER`."""
+        oldest = self.waiting[0][1] if self.waiting else None
+        return oldest if oldest is not None and now >= oldest.arrived + SHARED_AFTER else None
 
     def add(self, pending: Pending[R]) -> None:
         """One is served behind from now on."""
