@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, PrefillRate, SlotTurnover, StepOrder, step_order
+from flyball_engine.batching.on_time import (
+    QUIET,
+    SHARED_AFTER,
+    OnTimeOrder,
+    PrefillRate,
+    SlotTurnover,
+    StepOrder,
+    step_order,
+)
 from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.model import StepModel
 
@@ -211,6 +219,29 @@ def test_what_those_behind_get_while_nobody_else_wants_it_is_not_held_against_th
         steps += 1
         order.served(tokens=100, behind={}, most=100, now=LATER)
     assert steps <= 11, "a step's tokens at a tenth of each"
+
+
+@pytest.mark.parametrize("of_class", [0.03, 0.07, 0.1, 0.25])
+def test_the_share_of_a_class_leaves_the_late_theirs(of_class: float) -> None:
+    order = queued(an_order(late_share=0.05), late=(0.1, 5_000), good=(1e9, 100))
+    order.keep(0.05, {"batch": of_class})
+    order.add("batch", arrived=5.0, deadline=math.inf, tokens=1e9, of_class="batch")
+    judged(order)
+    seen = []
+    for _ in range(400):
+        seen.append(names(order)[0])
+        behind = {"late": {"": 100}, "batch": {"batch": 100}}.get(seen[-1], {})
+        order.served(tokens=100, behind=behind, most=100, now=LATER)
+    assert seen.count("late") == pytest.approx(20, abs=2)
+    assert seen.count("batch") == pytest.approx(400 * of_class, abs=2)
+
+
+def test_who_joins_since_nobody_on_time_waits_is_owed_all_that_it_needs() -> None:
+    order = queued(an_order(), late=(0.1, 5_000))
+    judged(order)
+    order.served(tokens=0, behind={}, most=100, now=LATER - QUIET)
+    assert order.owed is order.get("late")
+    assert order.owes_all
 
 
 def test_with_no_share_nobody_behind_comes_first() -> None:

@@ -60,6 +60,21 @@ def test_batch_work_joins_a_larger_batch_than_late_ones_do() -> None:
     assert joining(order, BUSY) == ("on time",)
 
 
+def test_batch_work_is_not_hidden_by_late_ones_that_may_not_join() -> None:
+    order = late(2)
+    for number in range(100):
+        order.add(f"later {number}", arrived=1.0, deadline=2.0, tokens=100)
+    order.add("batch", arrived=9.0, deadline=math.inf, tokens=100)
+    order.judge(RATE, 9.0, most=1000)
+    assert joining(order, replace(RATE, of_idle=0.8)) == ("on time", "batch")
+
+
+def test_a_late_one_that_has_begun_goes_on_beside_any_batch() -> None:
+    order = late(2)
+    order.progressed("late 1", tokens=50, attention=0.0)
+    assert [one.request for one in order.candidates(BUSY, 8)] == ["on time", "late 1"]
+
+
 def test_the_oldest_late_one_joins_any_batch_once_its_share_is_owed() -> None:
     order = late(2)
     order.served(tokens=400, behind={}, most=400, now=SHARED_AFTER)

@@ -21,7 +21,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 #: Requests that are judged before one step, some 20 µs: a queue of 1,000 is judged anew every 36 steps or so.
 JUDGED_IN_A_STEP: Final = 32
@@ -163,6 +163,8 @@ class OnTimeOrder(Generic[R]):
         self._accounts = [self._late]
         # Those of the latter that may be on time yet, by deadline.
         self._hopeful: list[tuple[float, int, Pending[R]]] = []
+        # Those of the latter that have no deadline, by arrival.
+        self._undated: list[tuple[int, Pending[R]]] = []
         self._judgement: _Judgement[R] | None = None
         self._most = 0.0
         self._now = 0.0
@@ -246,6 +248,7 @@ class OnTimeOrder(Generic[R]):
         self._pending.clear()
         for each in (self._on_time, self._hopeful):
             each.clear()
+        self._undated.clear()
         for account in self._accounts:
             account.clear()
         self._judgement = None
@@ -254,7 +257,7 @@ class OnTimeOrder(Generic[R]):
         """What of the prefill tokens is kept for those that are served behind.
 
         `late_share` is for the oldest of them all once it has waited for `SHARED_AFTER`, and each of the `shares` for
-        the oldest of a class at once. What one gets by the share of its class counts for the late, too.
+        the oldest of a class at once. What one gets by the share of its class is not held against the late.
         """
         self._late.share = late_share
         self._accounts = [self._late, *(_Account[R](share, name) for name, share in shares.items())]
@@ -272,6 +275,7 @@ class OnTimeOrder(Generic[R]):
             pending.refusable &= math.isfinite(pending.deadline)
         self._on_time.clear()
         self._hopeful.clear()
+        self._undated.clear()
         for account in self._accounts:
             account.forget()
         for pending in self._pending.values():
@@ -314,10 +318,12 @@ class OnTimeOrder(Generic[R]):
         self._most, self._now = float(most), now
         if self._on_time:
             self._waited_for = now
-        for account in self._accounts:
-            got = sum(behind.values()) if account.of_class is None else behind.get(account.of_class, 0)
+        others = float(sum(behind.values()))
+        # The late last: what a class gets by its own share is not held against them.
+        for account in reversed(self._accounts):
+            got = others if account.of_class is None else float(behind.get(account.of_class, 0))
             shares = bool(self._on_time) and account.sharing(refuses=self.refuses, now=now) is not None
-            account.served(tokens, got, self._most, shares=shares)
+            others -= account.served(tokens, got, self._most, shares=shares)
 
     @property
     def owed(self) -> Pending[R] | None:
@@ -329,26 +335,36 @@ class OnTimeOrder(Generic[R]):
         account = self._most_owed()
         if account.owed > 0:
             return account.sharing(refuses=self.refuses, now=self._now)
-        return self._late.waited(self._now) if self._now >= self._waited_for + QUIET else None
+        return self._oldest_in_quiet()
 
     @property
     def owes_all(self) -> bool:
         """Whether it is owed as much as may be saved up: something else keeps it waiting."""
-        return 0 < self._most <= self._most_owed().owed
+        owed = self._most_owed().owed
+        return 0 < self._most <= owed or (owed <= 0 and self._oldest_in_quiet() is not None)
 
     def candidates(self, rate: PrefillRate, most: int) -> Iterator[Pending[R]]:
         """In order those that may be served beside the present batch; those that have begun always may.
 
-        At most so many are looked at of those that may not.
+        Of those behind the first `most` are looked at for some that have begun.
         """
+        if not holds_back(rate):
+            yield from self.in_order()
+            return
         owed = self.owed
-        for pending in self.in_order():
-            if pending.on_time or pending.begun or pending is owed or rate.of_idle >= _least_rate(pending):
+        if owed is not None:
+            yield owed
+        for _, _, pending in self._on_time:
+            yield pending
+        batch = self._undated if rate.of_idle >= LEAST_RATE_FOR_BATCH else []
+        begun = [
+            (number, pending)
+            for number, pending in self._late.waiting[:most]
+            if pending.begun and not (batch and math.isinf(pending.deadline))
+        ]
+        for _, pending in heapq.merge(begun, batch):
+            if pending is not owed:
                 yield pending
-                continue
-            most -= 1
-            if most <= 0:
-                return
 
     def behind(self) -> int:
         """Requests that are served behind."""
@@ -362,6 +378,10 @@ class OnTimeOrder(Generic[R]):
         """Those that may be on time, as they are now: those behind come back only while their deadline is ahead."""
         del self._hopeful[: bisect_left(self._hopeful, (now,))]
         return heapq.merge(tuple(self._on_time), tuple(self._hopeful))
+
+    def _oldest_in_quiet(self) -> Pending[R] | None:
+        """Who waited long enough, where nobody has been pending for `QUIET` that can be on time."""
+        return self._late.waited(self._now) if self._now >= self._waited_for + QUIET else None
 
     def _most_owed(self) -> _Account[R]:
         refuses, now = self.refuses, self._now
@@ -377,6 +397,8 @@ class OnTimeOrder(Generic[R]):
             account.add(pending)
         if math.isfinite(pending.deadline):
             insort(self._hopeful, by_deadline)
+        else:
+            insort(self._undated, (pending.number, pending))
 
     def _take_out(self, pending: Pending[R]) -> None:
         by_deadline = (pending.deadline, pending.number)
@@ -385,6 +407,9 @@ class OnTimeOrder(Generic[R]):
             return
         for account in self._accounts:
             account.remove(pending)
+        if math.isinf(pending.deadline):
+            del self._undated[bisect_left(self._undated, (pending.number,))]
+            return
         index = bisect_left(self._hopeful, by_deadline)
         # Not there once its deadline has passed.
         if index < len(self._hopeful) and self._hopeful[index][2] is pending:
@@ -402,10 +427,6 @@ class OnTimeOrder(Generic[R]):
 def holds_back(rate: PrefillRate) -> bool:
     """Whether some of those behind may not join at this rate."""
     return rate.of_idle < LEAST_RATE_FOR_LATE
-
-
-def _least_rate(behind: Pending[Any]) -> float:
-    return LEAST_RATE_FOR_LATE if math.isfinite(behind.deadline) else LEAST_RATE_FOR_BATCH
 
 
 class _Account(Generic[R]):
@@ -463,16 +484,18 @@ class _Account(Generic[R]):
         self.forget()
         self.owed = 0.0
 
-    def served(self, tokens: int, got: int, most: float, *, shares: bool) -> None:
-        """A step with room for `most` processed so many tokens, and they `got` some.
+    def served(self, tokens: int, got: float, most: float, *, shares: bool) -> float:
+        """A step with room for `most` processed so many tokens, and they `got` some: how many of these count here.
 
         `shares`: whether somebody has the share, and others wanted the tokens, too.
         """
         if not shares:
             self.owed = 0.0
-            return
+            return 0.0
         # No more is saved up, and no more is held against them, than they can get in one step.
-        self.owed = max(-most, min(most, self.owed + self.share * tokens - got))
+        owed = self.owed + self.share * tokens - got
+        self.owed = max(-most, min(most, owed))
+        return got + min(0.0, owed + most)
 
 
 class _Judgement(Generic[R]):
