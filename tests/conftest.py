@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-_FIGURES = pytest.StashKey[list[str]]()
+#: Key of a noted figure among the properties of a test.
+_FIGURE = "figure"
 
 Note = Callable[[str], None]
 
@@ -19,12 +20,15 @@ Note = Callable[[str], None]
 @pytest.fixture
 def note_figure(request: pytest.FixtureRequest) -> Note:
     """Note a measured figure for the summary of the run, with the test that measured it."""
-    figures = request.config.stash.setdefault(_FIGURES, [])
-    return lambda text: figures.append(f"{request.node.name}: {text}")
+    name = request.node.name
+    # Reports bring properties from the processes that run tests side by side.
+    return lambda text: request.node.user_properties.append((_FIGURE, f"{name}: {text}"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    figures = config.stash.get(_FIGURES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = (report for reports in terminalreporter.stats.values() for report in reports)
+    noted = (one for report in reports for one in getattr(report, "user_properties", ()) if report.when == "call")
+    figures = [text for key, text in noted if key == _FIGURE]
     if figures:
         terminalreporter.section("figures measured")
         for figure in figures:

@@ -204,3 +204,17 @@ def test_a_generator_that_ended_is_said(vllm_python: str, tmp_path: Path) -> Non
         eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", expecting="its end", within=30.0)
         with pytest.raises(GeneratorError, match="ended"):
             started.send(open_loop("http://127.0.0.1:1", asks(4), patience=1.0))
+
+
+async def test_a_generator_that_is_killed_under_load_is_said_and_sends_no_more(
+    vllm_python: str, tmp_path: Path, endpoint: Endpoint
+) -> None:
+    def kill() -> None:
+        if endpoint.open:
+            with suppress(ProcessLookupError):
+                os.kill(started.session, 9)
+
+    with clients(vllm_python, tmp_path) as started:
+        load = open_loop(endpoint.url, asks(SILENT), patience=600.0)
+        with pytest.raises(GeneratorError, match="ended"):
+            await asyncio.wait_for(asyncio.to_thread(started.send_all, load, tick=kill), 120.0)

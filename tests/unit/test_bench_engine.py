@@ -208,8 +208,11 @@ def test_what_the_generator_says_of_a_load() -> None:
 
 def test_a_closed_loop_that_had_too_few_requests_for_its_time_is_no_measurement() -> None:
     load = closed("http://there", [Ask([1], 3)], streams=1, seconds=2.0)
-    with pytest.raises(RuntimeError, match="0 requests were too few for 2 s"):
-        SentLoad.of(load, {"duration": 1.9, "requests": []})
+    answered = {"status": 200, "ttft": 0.1, "latency": 0.2, "output_tokens": 3}
+    with pytest.raises(RuntimeError, match="1 requests were too few for 2 s"):
+        SentLoad.of(load, {"duration": 1.9, "requests": [answered]})
+    with pytest.raises(RuntimeError, match="http://there answered none of 1 requests"):
+        SentLoad.of(load, {"duration": 1.9, "requests": [{**answered, "status": -1}]})
     assert SentLoad.of(load, {"duration": 2.1, "requests": []}).seconds == 2.1
 
 

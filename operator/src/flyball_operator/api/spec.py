@@ -303,8 +303,9 @@ class Tuning(Model):
     order: Order = Order.ON_TIME
     """Which request is served first. OnTime: those whose first token can still be in time, by deadline; the others are
     served behind them, and a twentieth of the work on prompts goes to the oldest of these once it has waited for a
-    minute, so that nobody starves. Arrival: vLLM's own order. OnTime needs an objective on TimeToFirstToken or EndToEndLatency, and begins once the times of the
-    engine's steps are learnt; the modes Disabled and Recommend leave vLLM's order. Default: OnTime."""
+    minute, so that nobody starves. Arrival: vLLM's own order. OnTime needs an objective on TimeToFirstToken or
+    EndToEndLatency, and begins once the times of the engine's steps are learnt; the modes Disabled and Recommend leave
+    vLLM's order. Default: OnTime."""
     classes: Annotated[tuple[RequestClass, ...], Field(max_length=MOST_CLASSES), MapKeyed("name")] = ()
     """Classes of requests. One that names no class, or an unknown one, is of the default class: objectives without a
     class are its own. Default: none."""

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import importlib
 import json
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator
 from io import RawIOBase
@@ -35,6 +37,8 @@ REQUEST_FUNCTIONS: Final = "vllm.benchmarks.lib.endpoint_request_func"
 #: The most that a listed request may take.
 REQUEST_SECONDS: Final = 600.0
 READ_BYTES: Final = 1 << 16
+#: Of prctl(2): the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG: Final = 1
 
 
 def requests_of(result: dict[str, Any], expected: list[int], clock: float) -> list[dict[str, Any]]:
@@ -64,7 +68,11 @@ def requests_of(result: dict[str, Any], expected: list[int], clock: float) -> li
 
 
 def stream(pipe: Connection, order: list[str] | dict[str, Any]) -> None:
-    """Child: prepare one stream, wait for the word, make the run, send its requests back."""
+    """Child: prepare one stream, wait for the word, make the run, send its requests back.
+
+    It ends with its parent, however that ends: nobody would hear of what it goes on sending.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     pipe.send(_benchmark(pipe, order) if isinstance(order, list) else _listed(pipe, order))
 
 

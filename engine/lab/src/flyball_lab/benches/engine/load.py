@@ -100,6 +100,8 @@ class SentLoad:
             for one in stream["requests"]
         ]
         if stream["duration"] < load.seconds < math.inf:
+            if not any(one.status > 0 for one in results):
+                raise RuntimeError(f"{load.url} answered none of {len(results)} requests")
             raise RuntimeError(f"{len(results)} requests were too few for {load.seconds:g} s: raise MOST_PER_SECOND")
         return cls(results, stream["duration"])
 
