@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, workload
 from flyball_operator.tuning.control_input import Margins, margins
@@ -156,3 +157,10 @@ def test_an_end_to_end_objective_leaves_the_first_token_what_the_others_do_not_t
     assert long.deadline is not None
     assert E2E.seconds > short.deadline > long.deadline >= TUNABLES.least_first_share * E2E.seconds
     assert choose(inputs(E2E, TTFT)).deadline == TTFT.seconds
+
+
+def test_steps_that_a_model_makes_cost_nothing_divide_by_nothing() -> None:
+    # Fitted to absurd figures: tokens cost something above κ alone.
+    free = StepModel(t0=0.0, h=0.0, c1=0.0, c2=5e-4, beta=0.0, g=0.0, kappa=2048)
+    decided = choose(inputs(TTFT, model=free))
+    assert decided.capacity >= 0.0

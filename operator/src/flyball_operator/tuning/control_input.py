@@ -16,6 +16,9 @@ from flyball_engine.model import StepModel
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span
 from flyball_operator.tuning.tunables import TUNABLES
 
+#: No step takes less, in seconds: a shorter one is no measurement, and no prediction.
+SHORTEST_STEP: Final = 1e-6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
@@ -121,13 +124,15 @@ class ControlInput:
         """Seconds of a step of this many decodes and prefill tokens at the mean context."""
         # A chunk's attention is its tokens times their mean context, which is the prompts' and no less than its own.
         context = max(self.workload.attention, prefill / self.stages / 2)
-        return self.model.step_seconds(
+        seconds = self.model.step_seconds(
             tokens=decodes * self.workload.drafted + prefill,
             decodes=decodes,
             prefills=prefill > 0,
             attention=prefill * context,
             kv_tokens=decodes * self.workload.context,
         )
+        # A model of absurd figures may have steps for nothing.
+        return max(SHORTEST_STEP, seconds)
 
     def chunk(self, decodes: float, seconds: float | None) -> float:
         """Most prefill tokens that fit into a step's time and tokens beside some decodes; 0 if none do."""
