@@ -20,7 +20,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
-from flyball_engine.batching import setpoint_enforcer
+from flyball_engine.batching import on_time, setpoint_enforcer
 from flyball_engine.batching.setpoint_enforcer import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import (
@@ -370,6 +370,8 @@ def _result(engine: CoreLoop) -> dict[str, Any]:
 def prepare() -> None:
     """What vLLM and the plugin need before the first story of a process."""
     init_none_hash(_hash)
+    # A story lasts for seconds: late requests have their share within it.
+    vars(on_time).update(SHARED_AFTER=0.5, QUIET=0.1)
     register()
     assert failure() is None, failure()
 
