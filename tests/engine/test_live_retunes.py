@@ -271,7 +271,7 @@ def test_greedy_answers_are_the_same_in_whatever_order_prompts_are_served(engine
     # None begins like another test's, so that no block of theirs is cached.
     prompts = [[7, *prompt] for prompt in some_prompts(32)]
     moved, metrics = engine.core().order.moved_behind, engine.control.metrics
-    # Steps of few tokens, and a deadline that many miss on any machine: prompts are begun, overtaken and taken up again.
+    # Steps of few tokens, and a deadline that many miss on any machine: prompts are begun, overtaken, taken up again.
     engine.set(step=a_budget(0.01, A_GUESS), on_time=OnTime(first_token_deadline_seconds=0.05))
     in_order = greedy(engine.server.url, prompts, max_tokens=40)
     assert engine.core().order.moved_behind > moved
