@@ -1,24 +1,70 @@
-"""Hypothesis strategies for valid specs, as JSON: every field of the API appears in some of them."""
+"""Hypothesis strategies for valid specs, and walks over them, as JSON: every field of the API appears in some."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric
+from flyball_operator.api.parse import InvalidSpecError, parse_service
 
 Object = dict[str, Any]
+#: Walks that a test takes, on the real API server a tenth. `hack/test long` takes 200.
+WALKS: Final = int(os.environ.get("FLYBALL_TEST_WALKS", "30"))
 
 _LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
 _KEYS = st.builds(lambda domain, name: f"{domain}.example.com/{name}", _LABELS, _LABELS)
 _TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
+#: Fields of a spec that are changed in one step; the last set is all of them.
+_PARTS: tuple[set[str], ...] = (
+    {"model"},
+    {"engine"},
+    {"accelerator", "parallelism"},
+    {"objectives", "tuning"},
+    {"batching", "tuning"},
+    {"podTemplate"},
+    {"rollout"},
+    {"replicas"},
+    {"podDisruptionBudget"},
+)
+_PARTS += (set().union(*_PARTS),)
 _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 3000), st.sampled_from(["ms", "s"]))
 
 
 def specs() -> st.SearchStrategy[Object]:
     """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
     return st.builds(_joined, _free(), _devices(), _batch(), _objectives()).map(_with_classes)
+
+
+@st.composite
+def walks(draw: st.DrawFn, *, most: int) -> list[Object]:
+    """At most so many specs that follow one another: some differ in all, most in one part.
+
+    Engines of the image `engine:bad` do not start; those of the first and last spec do, and both say how many replicas.
+    None asks for more than three.
+    """
+    serves = {"engine": {"image": "engine:good"}, "replicas": draw(st.integers(0, 3))}
+    few = specs().map(lambda spec: spec | {"replicas": spec["replicas"] % 4} if "replicas" in spec else spec)
+    walk = [draw(few) | serves]
+    for _ in range(draw(st.integers(1, most - 1))):
+        other = draw(few)
+        part = draw(st.sampled_from(_PARTS))
+        step = {field: value for field, value in walk[-1].items() if field not in part}
+        step |= {field: value for field, value in other.items() if field in part}
+        if draw(st.integers(0, 4)) == 0:
+            step["engine"] = step["engine"] | {"image": "engine:bad"}
+        walk.append(step if _is_valid(step) else other)
+    return [*walk, walk[-1] | serves]
+
+
+def _is_valid(spec: Object) -> bool:
+    try:
+        parse_service({"metadata": {"namespace": "n", "uid": "u", "name": "chat"}, "spec": spec})
+    except InvalidSpecError:
+        return False
+    return True
 
 
 def _with_classes(spec: Object) -> Object:

@@ -1,0 +1,82 @@
+"""Random walks over specs, as in `perturb`, on the real API server: its defaults, its merges, its refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from flyball_lab.harness.manifests import Object, good
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, ConditionType
+from support.cluster import apply, delete, get, items
+from support.memory_api import leaves
+from support.operators import RESOURCE, OperatorProcess
+from support.specs import WALKS, walks
+
+_HASHES = (names.ANNOTATION_SPEC_HASH, names.ANNOTATION_TEMPLATE_HASH)
+KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions")
+
+
+# Shrinking takes hours, and the walk that fails says enough. A hypothesis example has the namespace of the one before.
+@settings(
+    max_examples=max(1, WALKS // 10),
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(walk=walks(most=15))
+def test_a_walk_ends_where_a_fresh_service_begins(place: str, running: OperatorProcess, walk: list[Object]) -> None:
+    for spec in walk:
+        asked_for(place, "walked", spec)
+    asked_for(place, "fresh", walk[-1])
+    assert left(place, "walked") == left(place, "fresh")
+    for name in ("walked", "fresh"):
+        delete(RESOURCE, name, namespace=place)
+    eventually(lambda: not [one for kind in KINDS for one in items(kind, namespace=place)], expecting="nothing left")
+
+
+def asked_for(place: str, name: str, spec: Object) -> None:
+    """Ask for a spec without pods, and wait until the operator has done all that it can about it."""
+    apply(good(name) | {"spec": spec | {"replicas": 0}}, namespace=place)
+
+    def settled() -> bool:
+        service = get(RESOURCE, name, namespace=place) or {}
+        status = service.get("status") or {}
+        conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+        at_it = status.get("observedGeneration") == service["metadata"]["generation"]
+        return at_it and "True" in (conditions.get(ConditionType.READY), conditions.get(ConditionType.STALLED))
+
+    eventually(settled, expecting=f"{name} is as asked for, or refused", within=60)
+
+
+def left(place: str, name: str) -> dict[str, Any]:
+    """What the service has and says, by kind, without what no two services have in common."""
+    service = get(RESOURCE, name, namespace=place)
+    assert service is not None
+    found: dict[str, Any] = {
+        one["type"]: (one["status"], one["reason"])
+        for one in service["status"]["conditions"]
+        if one["type"] in RECONCILER_CONDITIONS
+    }
+    for kind in KINDS:
+        for item in items(kind, namespace=place, selector=f"{names.LABEL_SERVICE}={name}"):
+            if kind != "controllerrevisions":
+                found |= {
+                    f"{kind} {path}": value for path, value in leaves(_common(item, service["metadata"]["uid"], name))
+                }
+    return found
+
+
+def _common(item: Object, uid: str, name: str) -> Object:
+    """An object's own fields, with words in place of its service's name and UID, and without hashes of these."""
+    text = json.dumps({field: item[field] for field in ("metadata", "spec")})
+    text = text.replace(uid, "UID").replace(name, "NAME")
+    body: Object = json.loads(text)
+    metadata, spec = body["metadata"], body["spec"]
+    annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    for fields, own in ((annotations, _HASHES), (spec, ("clusterIP", "clusterIPs"))):
+        for field in own:
+            fields.pop(field, None)
+    return {"labels": metadata["labels"], "owners": metadata["ownerReferences"], "spec": spec}
