@@ -83,6 +83,7 @@ def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(in
     for right in needed([installed], installed, RELEASE):
         resource = right.resource
         assert _may(account, right.verb, resource.plural, resource.group, right.namespace, right.name), str(right)
+    assert _may(account, "update", "leases", "coordination.k8s.io", installed, names.NAMESPACE_LEASE)
     assert not _may(account, "update", "leases", "coordination.k8s.io", installed, "another")
     assert not _may(account, "delete", "deployments", "apps", installed)
     assert not _may(account, "list", "networkpolicies", "networking.k8s.io", installed)

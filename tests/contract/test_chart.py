@@ -13,7 +13,7 @@ from flyball_lab.harness.engine import SetpointSigner
 from flyball_operator.api import names
 from flyball_operator.app.settings import Settings
 from flyball_operator.app.startup import needed
-from flyball_operator.kube.resources import CRDS, NAMESPACES, OWNED
+from flyball_operator.kube.resources import CRDS, LEASES, NAMESPACES, OWNED
 from flyball_operator.kube.resources import watched as granted_on
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support import helm
@@ -42,18 +42,21 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
         for right in needed(watched, SYSTEM, "flyball", granted_on(network_policies=fenced))
     }
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
+    asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
     assert given == asked
 
 
+def lease_rights(namespace: str, lease: str) -> set[tuple[str, str, str, str, str]]:
+    """To make any Lease in a namespace, and to read and take one of them."""
+    group = LEASES.group
+    return {(group, "leases", verb, namespace, "*" if verb == "create" else lease) for verb in LEASES.verbs}
+
+
 def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
-    given = {right for right in rights(render({}), account="flyball") if right[1] == "leases"}
-    group = "coordination.k8s.io"
-    assert given == {
-        (group, "leases", "create", SYSTEM, "*"),
-        (group, "leases", "get", SYSTEM, "flyball"),
-        (group, "leases", "update", SYSTEM, "flyball"),
-    }
+    values = {"watch": {"namespaces": ["team"]}}
+    given = {right for right in rights(render(values), account="flyball") if right[1] == "leases"}
+    assert given == lease_rights(SYSTEM, "flyball") | lease_rights("team", names.NAMESPACE_LEASE)
     (lease,) = (item["value"] for item in environment(render({})) if item["name"] == "FLYBALL_LEASE_NAME")
     assert lease == "flyball"
 

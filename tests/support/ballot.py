@@ -59,8 +59,8 @@ class LeaseServer:
         return self.read()
 
 
-class _Client:
-    """A candidate's way to the server, as `KubeApi`."""
+class LeaseClient:
+    """A way to the server, as `KubeApi`."""
 
     def __init__(self, server: LeaseServer) -> None:
         self.server = server
@@ -97,7 +97,7 @@ class Standing:
 
     def __init__(self, name: str, server: LeaseServer) -> None:
         self.name = name
-        self.client = _Client(server)
+        self.client = LeaseClient(server)
         self.wall = datetime(2026, 1, 1, tzinfo=UTC)
         self.ended_by: BaseException | None = None
         self.elector = Elector(

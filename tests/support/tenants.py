@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ class Tenants:
         account = next(one["metadata"]["name"] for one in self.rendered if one["kind"] == "ServiceAccount")
         config = yaml.safe_load(Path(base).read_text())
         config["users"][0]["user"] = {"token": kubectl("create", "token", account, "-n", self.own).strip()}
-        path = folder / f"kubeconfig-{account}-{Path(base).name}"
+        path = folder / f"kubeconfig-{self.own}-{Path(base).name}"
         path.write_text(json.dumps(config))
         return str(path)
 
@@ -71,12 +71,13 @@ def _made(name: str) -> bool:
 
 
 @contextmanager
-def tenants(number: int) -> Iterator[Tenants]:
-    """So many namespaces of tenants beside the operator's own."""
+def tenants(number: int, *, beside: Sequence[str] = ()) -> Iterator[Tenants]:
+    """So many namespaces of tenants beside the operator's own, and those that are there already."""
     release = f"flyball-{uuid.uuid4().hex[:6]}"
     with ExitStack() as stack:
         own = stack.enter_context(namespace("flyball-own"))
-        names = tuple(stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number])
+        new = tuple(stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number])
+        names = (*beside, *new)
         values: Object = {"watch": {"namespaces": list(names)}, "rbac": {"aggregate": False}}
         # The Lease is granted by name, and this is what an operator calls it of itself.
         values["fullnameOverride"] = "flyball-operator"

@@ -60,8 +60,8 @@ class World:
         self.crashes = 0
         self.restart()
 
-    def restart(self) -> None:
-        """Start the operator anew: it remembers nothing."""
+    def restart(self, **options: Any) -> None:
+        """Start the operator anew: it remembers nothing. `options`: those of the reconciler."""
         api = cast("KubeApi", self.api)
         events = EventPoster(
             api, instance="test", clock=self.now.timestamp, now=lambda: self.now, new_id=lambda: f"{self.api.writes}"
@@ -73,6 +73,7 @@ class World:
             events=events,
             metrics=Metrics(),
             now=lambda: self.now,
+            **options,
         )
 
     # What people do

@@ -114,6 +114,13 @@ def test_the_tuner_sees_accepted_governed_services_and_pods_that_stay() -> None:
     )
 
 
+def test_the_tuner_sees_no_service_where_another_release_acts() -> None:
+    cache = known()
+    cache.observe_service(service("s1", 1), deleted=False)
+    assert CachedServices(cache, lambda namespace: namespace == "ns").all()
+    assert not CachedServices(cache, lambda namespace: namespace != "ns").all()
+
+
 def test_what_is_no_service_and_no_pod_of_ours_is_passed_over() -> None:
     cache = Cache()
     cache.observe_service({"metadata": {"uid": "x"}}, deleted=False)

@@ -131,6 +131,19 @@ async def test_a_refused_watch_puts_the_namespace_out_and_is_tried_again() -> No
 
 
 @in_virtual_time
+async def test_a_namespace_of_another_release_is_known_but_not_looked_after() -> None:
+    async with following() as scene:
+        why = "namespace team belongs to release other/flyball"
+        foreign = Informers([scene.informer], why_not_held=lambda _: why)
+        assert (foreign.why_unwatched("team"), foreign.why_left(scene.informer)) == (None, why)
+        assert list(foreign.missing) == [why]
+        assert scene.known == 1
+        asked = scene.informer.resyncer.idle()
+        await foreign.take_over("team")
+        assert scene.informer.resyncer.idle() < asked, "listed anew before anything is done"
+
+
+@in_virtual_time
 async def test_a_refused_list_puts_it_out_though_its_streams_go_on() -> None:
     async with following() as scene:
         scene.server.error = NotFoundError("gone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -127,6 +127,18 @@ def test_a_status_of_a_later_leader_ends_the_leadership() -> None:
         await resyncer(server, shared(epoch=lambda: 0)).resync()
         with pytest.raises(LeadershipLostError, match="epoch 8, ours is 7"):
             await resyncer(server, shared(epoch=lambda: 7)).resync()
+
+    virtual_time.run(story())
+
+
+def test_what_another_release_has_counted_to_ends_no_leadership() -> None:
+    async def story() -> None:
+        server, what = Lister(), replace(shared(epoch=lambda: 7), foreign=lambda: ("team",))
+        server.put("team", epoch=8)
+        await resyncer(server, what).resync()
+        assert known(what) == {"team"}
+        with pytest.raises(LeadershipLostError):
+            await resyncer(server, replace(what, foreign=lambda: ("another",))).resync()
 
     virtual_time.run(story())
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
+import pytest
+
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
-from flyball_operator.kube.resources import INFERENCE_SERVICES
+from flyball_operator.kube.reader import Key
+from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
-from support.memory_api import Object
-from support.world import World, service
+from flyball_operator.reconcile.queue import KeyQueue
+from support.memory_api import MemoryApi, Object
+from support.world import NAMESPACE, World, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -52,3 +57,30 @@ def test_the_two_writers_share_no_field() -> None:
     known = {field.alias or name for name, field in InferenceServiceStatus.model_fields.items()}
     assert known > TUNER_FIELDS
     assert set(part) <= known - TUNER_FIELDS
+
+
+async def look_once(world: World) -> None:
+    """Have the reconciler look at the service as its queue has it."""
+    queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
+    queue.add(Key(NAMESPACE, "chat"))
+    working = asyncio.create_task(world.reconciler.work(queue))
+    async with asyncio.timeout(60):
+        while len(queue):  # noqa: ASYNC110 - nothing announces that a key was taken
+            await asyncio.sleep(0)
+        await queue.idle()
+    working.cancel()
+
+
+@pytest.mark.parametrize("why", [None, "not granted: list pods.core in namespace ns", ""])
+@pytest.mark.parametrize("held", [True, False])
+async def test_nothing_is_written_where_another_release_looks_after_the_services(why: str | None, held: bool) -> None:
+    async def hold(_: str) -> bool:
+        return held
+
+    world = World(MemoryApi())
+    world.api.put(INFERENCE_SERVICES, service())
+    world.restart(why_unwatched=lambda _: why, hold=hold)
+    await look_once(world)
+    made = bool(world.api.find(DEPLOYMENTS))
+    told = "status" in world.api.one(INFERENCE_SERVICES, "chat")
+    assert (made, told) == (held and why is None, held and why != "")

@@ -163,7 +163,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dict "api" (default list (concat .Values.networkPolicy.clients $prometheus)) "control" (prepend $prometheus $operator) | toJson -}}
 {{- end -}}
 
-{{- /* What the operator may do where it watches; flyball_operator.kube.resources asks for exactly this. */ -}}
+{{- /* What the operator may do where it watches: what flyball_operator.kube.resources asks for, and its Lease. */ -}}
 {{- define "flyball.watchRules" -}}
 - apiGroups: [serving.flyball.dev]
   resources: [inferenceservices]
@@ -200,4 +200,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+# Which release looks after the namespace. What is created has no name yet as far as rights go.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [namespace.serving.flyball.dev]
+  verbs: [get, update]
 {{- end -}}

@@ -58,6 +58,10 @@ MANAGER_TUNER: Final = "flyball-tuner"
 PUBLIC_KEYS: Final = "flyball-public-keys"
 PUBLIC_KEYS_KEY: Final = "public-keys.pem"
 
+#: The Lease in each namespace of services that names the release which looks after it. Releases have no such name, so
+#: it is nobody's election.
+NAMESPACE_LEASE: Final = f"namespace.{GROUP}"
+
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
 PORT_HTTP: Final = "http"

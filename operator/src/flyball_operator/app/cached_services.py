@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.kube.cache import Cache, KnownPod
@@ -11,14 +11,19 @@ from flyball_operator.tuning.ports import EnginePod
 
 
 class CachedServices:
-    """Services and pods as last seen."""
+    """Services and pods as last seen. `held`: whether this release may act in a namespace."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, held: Callable[[str], bool] = lambda _: True) -> None:
         self._cache = cache
+        self._held = held
 
     def all(self) -> Sequence[InferenceService]:
-        """Services that are governed, accepted and not being deleted."""
-        return [service for desire in self._cache.services if (service := _to_work_for(desire)) is not None]
+        """Services that are governed, accepted and not being deleted, where this release may act."""
+        return [
+            service
+            for desire in self._cache.services
+            if self._held(desire.meta.namespace) and (service := _to_work_for(desire)) is not None
+        ]
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         """Pods of one service that are not being deleted; empty for a service that is not known."""

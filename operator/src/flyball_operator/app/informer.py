@@ -8,6 +8,9 @@ What is known of a namespace that is out is forgotten, because it can no longer 
 tuning there. To the tuner its services are then gone, and when they come back it takes over from their status and
 engines, as a new leader does. Engines keep their setpoint. An API server that cannot answer is another thing: it says
 nothing of the namespace, so what is known is kept, as it is while a watch is silent.
+
+A namespace that another release holds (`kube.namespace_leases`) is watched all the same. Nothing is written there, not
+even that it is so: the other release writes the status of its services.
 """
 
 from __future__ import annotations
@@ -171,23 +174,39 @@ class Informer:
 
 
 class Informers:
-    """Those of all watched namespaces."""
+    """Those of all watched namespaces. `why_not_held`: why this release does not act in one, empty if it does."""
 
-    def __init__(self, informers: Sequence[Informer]) -> None:
+    def __init__(self, informers: Sequence[Informer], why_not_held: Callable[[str], str] = lambda _: "") -> None:
         self._all = {informer.namespace: informer for informer in informers}
+        self._why_not_held = why_not_held
 
     def __iter__(self) -> Iterator[Informer]:
         return iter(self._all.values())
 
     def why_unwatched(self, namespace: str) -> str | None:
         """Why a namespace is out, None if it is not; empty while the API server has not said whether it is."""
-        informer = self._all.get(namespace) or self._all[None]
+        informer = self._of(namespace)
         return informer.why_unwatched if informer.why_unwatched is None or informer.refused else ""
+
+    async def take_over(self, namespace: str) -> None:
+        """List a namespace where another release acted. Raises `ClusterError`, and what `Resyncer.resync` does."""
+        informer = self._of(namespace)
+        if informer.why_unwatched is None:
+            await informer.resyncer.resync()
+
+    def _of(self, namespace: str) -> Informer:
+        return self._all.get(namespace) or self._all[None]
+
+    def why_left(self, informer: Informer) -> str | None:
+        """Why nobody of this release looks after what an informer covers, None if it does."""
+        if informer.why_unwatched is not None or informer.namespace is None:
+            return informer.why_unwatched
+        return self._why_not_held(informer.namespace) or None
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Why none of them is watched; empty if one is."""
-        reasons = [informer.why_unwatched for informer in self if informer.why_unwatched is not None]
+        """Why none of them is looked after; empty if one is."""
+        reasons = [why for informer in self if (why := self.why_left(informer)) is not None]
         return tuple(reasons) if len(reasons) == len(self._all) else ()
 
     def age(self) -> float:

@@ -40,6 +40,7 @@ from flyball_operator.kube.election import Candidate, Elector, LeadershipLostErr
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
+from flyball_operator.kube.namespace_leases import NamespaceLeases
 from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import watched
 from flyball_operator.kube.status import TunerStatus
@@ -59,6 +60,7 @@ from flyball_operator.tuning.tuner import Tuner, collect_seldom
 DRAIN_SECONDS: Final = 2.0
 
 MANAGER_ELECTION: Final = "flyball-election"
+MANAGER_LEASES: Final = "flyball-namespaces"
 MANAGER_READER: Final = "flyball-reader"
 
 log = logging.getLogger(__name__)
@@ -135,6 +137,15 @@ class Operator:
             resync_seconds=settings.resync_seconds,
             ingress_peers=settings.network_policy,
         )
+        self.leases = NamespaceLeases(
+            await self._connect(MANAGER_LEASES, self.elector),
+            f"{settings.own_namespace}/{settings.lease_name}",
+            used=lambda: {desire.meta.namespace for desire in self.cache.services},
+            enter=self._take_over,
+            clock=boot_clock,
+            now=utc_now,
+            jitter=random.random,
+        )
         self.informers = self._inform()
         self.reconciler = Reconciler(
             api=reconciler_api,
@@ -144,11 +155,15 @@ class Operator:
             metrics=self.metrics,
             now=utc_now,
             why_unwatched=self.informers.why_unwatched,
+            hold=self.leases.hold,
         )
-        self.services = CachedServices(self.cache)
+        self.services = CachedServices(self.cache, self.leases.held)
         self.tuner_events = self._events(tuner_api)
         self.tuner_status = TunerStatus(tuner_api, clock=boot_clock, now=utc_now)
         self._export()
+
+    async def _take_over(self, namespace: str) -> None:
+        await self.informers.take_over(namespace)
 
     def _inform(self) -> Informers:
         shared = Shared(
@@ -158,6 +173,7 @@ class Operator:
             clock=boot_clock,
             jitter=random.random,
             epoch=lambda: self.elector.epoch,
+            foreign=self.leases.foreign,
         )
         gate = asyncio.Semaphore(PARALLEL)
 
@@ -172,7 +188,10 @@ class Operator:
             )
             return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate, resources=self._resources)
 
-        return Informers([made(namespace) for namespace in self._settings.watched])
+        return Informers(
+            [made(namespace) for namespace in self._settings.watched],
+            why_not_held=self.leases.why_not_held,
+        )
 
     async def _connect(self, manager: str, fence: Fence) -> KubeApi:
         made = connected(self._configuration, manager, fence, instance=self._settings.instance)
@@ -194,10 +213,15 @@ class Operator:
         )
         self.metrics.watch_each(
             "flyball_operator_namespace_watched",
-            "1 while the namespace is watched, 0 while it is missing or not granted; * is all namespaces.",
+            "1 while the namespace is watched, 0 while it is missing, not granted or another release's; * is all"
+            " namespaces.",
             "namespace",
-            {one.namespace or ALL_NAMESPACES: partial(_watched, one) for one in self.informers},
+            self._watched,
         )
+
+    def _watched(self) -> dict[str, float]:
+        found = {one.namespace or ALL_NAMESPACES: float(self.informers.why_left(one) is None) for one in self.informers}
+        return found | dict.fromkeys(self.leases.foreign(), 0.0)
 
     def _standing_still(self) -> tuple[str, ...]:
         found = self.informers.standing_still(self._settings.resync_seconds)
@@ -274,6 +298,7 @@ class Operator:
                     group.create_task(self._end_when_asked(), name="end"),
                     group.create_task(self.elector.run(), name="elector"),
                     group.create_task(self._lead(), name="lead"),
+                    group.create_task(self._keep_namespaces(), name="namespace leases"),
                     *(group.create_task(one, name=f"worker-{number}") for number, one in enumerate(work)),
                 ]
                 await first(parts)
@@ -313,6 +338,10 @@ class Operator:
             await asyncio.Event().wait()
         else:
             await self._tune(self.signer)
+
+    async def _keep_namespaces(self) -> None:
+        await self.elector.leading.wait()
+        await self.leases.run()
 
     def _begin_to_lead(self) -> None:
         # Anew with each round: an API server that cannot answer is no standing still.
@@ -361,10 +390,6 @@ def main() -> int:
     configure_logging(settings.log_level, settings.log_format)
     collect_seldom()
     return _outcome(lambda: asyncio.run(run(settings)))
-
-
-def _watched(informer: Informer) -> float:
-    return float(informer.why_unwatched is None)
 
 
 def _deepest(error: BaseException) -> BaseException:

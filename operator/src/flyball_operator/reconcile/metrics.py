@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from flyball_operator import __version__
 from flyball_operator.reconcile.plan.intents import Intent
@@ -49,8 +51,24 @@ class Metrics:
         """Export a figure that is read when scraped."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def watch_each(self, name: str, help_text: str, label: str, values: Mapping[str, Callable[[], float]]) -> None:
-        """Export a figure per value of a label, read when scraped."""
-        gauge = Gauge(name, help_text, [label], registry=self.registry)
-        for value, read in values.items():
-            gauge.labels(value).set_function(read)
+    def watch_each(self, name: str, help_text: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
+        """Export a figure per value of a label, both read when scraped."""
+        self.registry.register(_Each(GaugeMetricFamily(name, help_text), label, values))
+
+
+class _Each(Collector):
+    def __init__(self, described: GaugeMetricFamily, label: str, values: Callable[[], Mapping[str, float]]) -> None:
+        self._described = described
+        self._label = label
+        self._values = values
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Its name alone: nothing is read when it is registered."""
+        yield self._described
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The figures as they are now."""
+        made = GaugeMetricFamily(self._described.name, self._described.documentation, labels=[self._label])
+        for value, figure in self._values().items():
+            made.add_metric([value], figure)
+        yield made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -53,6 +53,10 @@ class UnsettledError(ClusterError):
     """After all rounds there was still something to do: somebody else keeps changing the same objects."""
 
 
+async def _held(_: str) -> bool:
+    return True
+
+
 class Reconciler:
     """Brings services to what their specs ask for."""
 
@@ -66,8 +70,12 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], datetime],
         why_unwatched: Callable[[str], str | None] = lambda _: None,
+        hold: Callable[[str], Awaitable[bool]] = _held,
     ) -> None:
-        """`why_unwatched`: why a namespace is not watched, None if it is, empty while that is not known."""
+        """`why_unwatched`: why a namespace is not watched, None if it is, empty while that is not known.
+
+        `hold`: whether this release may act in a namespace, or write the status of its services.
+        """
         self._api = api
         self._reader = reader
         self._leadership = leadership
@@ -75,6 +83,7 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._why_unwatched = why_unwatched
+        self._hold = hold
         # A process that starts does not know when the status was written last, and must not write because it started.
         self._started = now()
         self._status_written: LRUCache[str, datetime] = LRUCache(_REMEMBERED)
@@ -114,11 +123,12 @@ class Reconciler:
 
     async def _look_at(self, key: Key) -> float | None:
         why = self._why_unwatched(key.namespace)
+        if why == "" or not await self._hold(key.namespace):
+            return None
         if why is None:
             return await self.reconcile(key)
-        if why:
-            with suppress(ForbiddenError, NotFoundError):
-                await self._tell_unwatched(key, why)
+        with suppress(ForbiddenError, NotFoundError):
+            await self._tell_unwatched(key, why)
         return None
 
     async def _tell_unwatched(self, key: Key, why: str) -> None:

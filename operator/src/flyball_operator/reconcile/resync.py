@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Shared:
-    """What the lists of all namespaces share. `epoch`: of our leadership, 0 while not leading."""
+    """What the lists of all namespaces share.
+
+    `epoch`: of our leadership, 0 while not leading. `foreign`: namespaces that other releases look after.
+    """
 
     cache: Cache
     queue: KeyQueue[Key]
@@ -35,6 +38,7 @@ class Shared:
     clock: Callable[[], float]
     jitter: Callable[[], float]
     epoch: Callable[[], int] = lambda: 0
+    foreign: Callable[[], Collection[str]] = lambda: ()
 
 
 def refuses(error: ClusterError) -> bool:
@@ -123,8 +127,9 @@ class Resyncer:
                 look(Key(desire.meta.namespace, desire.meta.name))
 
     def _check_epoch(self, services: Sequence[Object]) -> None:
-        ours = self._shared.epoch()
-        found = highest_of(services, ours)
+        # Leaders of other releases count epochs of their own.
+        foreign, ours = set(self._shared.foreign()), self._shared.epoch()
+        found = highest_of((one for one in services if one["metadata"]["namespace"] not in foreign), ours)
         if 0 < ours < found:
             raise LeadershipLostError(
                 f"a status in {titled(self._namespace)} has epoch {found}, ours is {ours}: somebody led after us"
