@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from flyball_operator.kube.api import load_configuration
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.reader import Key
 from flyball_operator.reconcile.queue import KeyQueue
-from support.cluster import apply, get, kubectl
+from support.cluster import apply, get, items, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy
+from support.operators import serve as serve_pods
 from support.tenants import Tenants, tenants
 
 RESOURCE = "inferenceservices.serving.flyball.dev"
@@ -158,6 +160,52 @@ def test_where_pods_may_not_be_read_the_services_say_so(three: Tenants, tmp_path
         expect_well(operator)
     finally:
         operator.stop()
+
+
+def test_namespaces_come_and_go_with_their_labels(crd: Path, tmp_path: Path) -> None:
+    label = {"flyball.test/serve": uuid.uuid4().hex[:6]}
+    selector = ",".join(f"{key}={value}" for key, value in label.items())
+    with tenants(2, labels=label) as two:
+        first, second = two.names
+        account = two.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
+        operator = OperatorProcess(two.own, tmp_path, kubeconfig=account, watch_namespace_selector=selector)
+        try:
+            operator.expect_ready()
+            assert f'namespace="{first}"' not in operator.metrics(), "none is selected, so none is watched"
+            two.bind(first)
+            for place in two.names:
+                apply(idle_service(), namespace=place)
+            kubectl("label", "namespace", first, selector)
+            expect_condition(first, "Accepted", "True", "Accepted")
+            serve_pods(first)
+            pods = pod_uids(first)
+            # Selected, but nobody has granted anything there.
+            kubectl("label", "namespace", second, selector)
+            eventually(lambda: said(operator, f"namespace {second} is not watched: not granted"), expecting="why")
+            assert not operator.watches(second)
+            assert operator.readyz() == (200, "ok\n")
+            assert operator.watches(first)
+            two.bind(second)
+            expect_condition(second, "Accepted", "True", "Accepted", within=180)
+            for key in label:
+                kubectl("label", "namespace", first, f"{key}-")
+            eventually(lambda: f'namespace="{first}"' not in operator.metrics(), expecting="its series to go")
+            change = json.dumps({"spec": {"replicas": 3}})
+            kubectl("patch", RESOURCE, "chat", "-n", first, "--type=merge", "-p", change)
+            expect_edits_to_be_seen(second)
+            found = get(RESOURCE, "chat", namespace=first) or {}
+            assert found["status"]["observedGeneration"] < found["metadata"]["generation"], "not looked after"
+            assert pod_uids(first) == pods, "engines go on"
+            kubectl("label", "namespace", first, selector)
+            expect_watched(operator, first, so=True)
+            expect_edits_to_be_seen(first)
+            expect_well(operator)
+        finally:
+            operator.stop()
+
+
+def pod_uids(place: str) -> set[str]:
+    return {one["metadata"]["uid"] for one in items("pods", namespace=place)}
 
 
 def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: Tenants, tmp_path: Path) -> None:

@@ -47,6 +47,34 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
     assert given == asked
 
 
+@pytest.mark.parametrize("granted", [[], ["team-a"]])
+def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted: list[str]) -> None:
+    selector = {"matchLabels": {"serving": "flyball"}}
+    rendered = render({"watch": {"scope": "Selector", "namespaceSelector": selector, "namespaces": granted}})
+    asked = {
+        (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
+        for right in needed(granted, SYSTEM, "flyball", selected=True)
+    }
+    asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
+    asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
+    assert rights(rendered, account="flyball") == asked
+    (role,) = (one for one in of_kind(rendered, "ClusterRole") if one["metadata"]["name"].endswith("-bind"))
+    assert role["rules"][0]["resourceNames"] == ["flyball-system-flyball"]
+
+
+def test_the_selector_is_told_as_kubectl_takes_it() -> None:
+    expressions: list[Object] = [
+        {"key": "tier", "operator": "NotIn", "values": ["x", "y"]},
+        {"key": "old", "operator": "DoesNotExist"},
+        {"key": "new", "operator": "Exists"},
+    ]
+    selector = {"matchLabels": {"b/c": "d", "a": "b"}, "matchExpressions": expressions}
+    rendered = render({"watch": {"scope": "Selector", "namespaceSelector": selector}})
+    given = {item["name"]: item.get("value") for item in environment(rendered)}
+    assert given["FLYBALL_WATCH_NAMESPACE_SELECTOR"] == "a=b,b/c=d,tier notin (x,y),!old,new"
+    assert "FLYBALL_NAMESPACES" not in given
+
+
 def lease_rights(namespace: str, lease: str) -> set[tuple[str, str, str, str, str]]:
     """To make any Lease in a namespace, and to read and take one of them."""
     group = LEASES.group
@@ -274,8 +302,15 @@ PEM = SetpointSigner().public_pem
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"replica": 2}, "additional properties 'replica' not allowed"),
     ({"replicas": 0}, "minimum: got 0, want 1"),
-    ({"watch": {"scope": "All"}}, "value must be one of 'Namespaced', 'Cluster'"),
+    ({"watch": {"scope": "All"}}, "value must be one of 'Namespaced', 'Cluster', 'Selector'"),
     ({"watch": {"scope": "Cluster", "namespaces": ["a"]}}, "maxItems: got 1, want 0"),
+    ({"watch": {"scope": "Selector"}}, "minProperties: got 0, want 1"),
+    ({"watch": {"scope": "Selector", "namespaceSelector": {"matchLabels": {}}}}, "watch.namespaceSelector selects all"),
+    (
+        {"watch": {"scope": "Selector", "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}},
+        "watch.namespaceSelector: a In needs values",
+    ),
+    ({"watch": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}, "maxProperties: got 1, want 0"),
     ({"watch": {"namespaces": ["Team A"]}}, "'Team A' does not match pattern"),
     ({"prometheus": {"url": "prometheus:9090"}}, "'prometheus:9090' does not match pattern"),
     ({"prometheus": {"url": "https://me:word@prometheus"}}, "at '/prometheus/url'"),

@@ -70,7 +70,8 @@ def rights(rendered: list[Object], *, account: str) -> set[tuple[str, str, str, 
         if not any(subject["name"] == account for subject in binding["subjects"]):
             continue
         namespace = binding["metadata"].get("namespace")
-        role = roles[(binding["roleRef"]["kind"], namespace, binding["roleRef"]["name"])]
+        kind = binding["roleRef"]["kind"]
+        role = roles[(kind, namespace if kind == "Role" else None, binding["roleRef"]["name"])]
         for rule in role["rules"]:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:

@@ -90,6 +90,8 @@ class OperatorProcess:
             **(clock.environment() if clock is not None else {}),
             **{f"FLYBALL_{setting.upper()}": value for setting, value in settings.items()},
         }
+        if "watch_namespace_selector" in settings:
+            del environment["FLYBALL_NAMESPACES"]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
         if "FLYBALL_PROMETHEUS_URL" in os.environ:
             inherited["FLYBALL_PROMETHEUS_URL"] = os.environ["FLYBALL_PROMETHEUS_URL"]
@@ -109,8 +111,12 @@ class OperatorProcess:
     def watches(self, namespace: str) -> bool:
         """Whether its metrics say that a namespace is watched."""
         line = f'flyball_operator_namespace_watched{{namespace="{namespace}"}} '
-        found = [text for text in self._ask("metrics")[1].splitlines() if text.startswith(line)]
+        found = [text for text in self.metrics().splitlines() if text.startswith(line)]
         return bool(found) and float(found[0].removeprefix(line)) == 1
+
+    def metrics(self) -> str:
+        """Its own series; an error while it does not answer."""
+        return self._ask("metrics")[1]
 
     def _ask(self, page: str) -> tuple[int, str]:
         try:

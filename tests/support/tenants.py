@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from flyball_lab.harness.waiting import eventually
 from support.cluster import get, kubectl, namespace
 from support.helm import Object, render
 
+#: Rules of ClusterRoles that are not about services.
+_FEW = 3
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -58,6 +60,15 @@ class Tenants:
         eventually(lambda: _made(where), expecting=f"namespace {where} can be made again", every=1)
         self.grant(where)
 
+    def bind(self, where: str) -> None:
+        """Make the RoleBinding that docs/operations.md shows for a selected namespace."""
+        (role,) = (one for one in self.rendered if one["kind"] == "ClusterRole" and len(one["rules"]) > _FEW)
+        account = next(one["metadata"]["name"] for one in self.rendered if one["kind"] == "ServiceAccount")
+        kubectl(
+            "create", "rolebinding", "flyball", "-n", where, f"--clusterrole={role['metadata']['name']}",
+            f"--serviceaccount={self.own}:{account}",
+        )  # fmt: skip
+
     def _in(self, where: str) -> list[Object]:
         return [one for one in self.rendered if one["metadata"].get("namespace") == where]
 
@@ -71,14 +82,20 @@ def _made(name: str) -> bool:
 
 
 @contextmanager
-def tenants(number: int, *, beside: Sequence[str] = ()) -> Iterator[Tenants]:
-    """So many namespaces of tenants beside the operator's own, and those that are there already."""
+def tenants(number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> Iterator[Tenants]:
+    """So many namespaces of tenants beside the operator's own, and those that are there already.
+
+    `labels`: namespaces are selected by these, and rights are granted in none.
+    """
     release = f"flyball-{uuid.uuid4().hex[:6]}"
     with ExitStack() as stack:
         own = stack.enter_context(namespace("flyball-own"))
         new = tuple(stack.enter_context(namespace(f"flyball-tenant-{letter}")) for letter in "abcdef"[:number])
         names = (*beside, *new)
-        values: Object = {"watch": {"namespaces": list(names)}, "rbac": {"aggregate": False}}
+        watch: Object = {"namespaces": list(names)}
+        if labels is not None:
+            watch = {"scope": "Selector", "namespaceSelector": {"matchLabels": dict(labels)}}
+        values: Object = {"watch": watch, "rbac": {"aggregate": False}}
         # The Lease is granted by name, and this is what an operator calls it of itself.
         values["fullnameOverride"] = "flyball-operator"
         rendered = [one for one in render(values, release=release, namespace=own) if one["kind"] in _RBAC]

@@ -24,10 +24,11 @@ FINE = (200, "ok\n")
 class Probed:
     """An operator that talks to nobody, on a clock that is set by hand."""
 
-    def __init__(self, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, selector: str = "") -> None:
         self.now = 1000.0
         monkeypatch.setattr("flyball_operator.app.main.boot_clock", lambda: self.now)
-        settings = Settings(namespaces="team", pod_namespace="home", resync_seconds=RESYNC, tick_seconds=5.0)
+        where: dict[str, Any] = {"watch_namespace_selector": selector} if selector else {"namespaces": "team"}
+        settings = Settings(**where, pod_namespace="home", resync_seconds=RESYNC, tick_seconds=5.0)
         self.operator = Operator(settings, client.Configuration(host="http://127.0.0.1:9"), stack)
 
     async def answer(self) -> tuple[int, str | None]:
@@ -42,9 +43,9 @@ class Probed:
 
 
 @asynccontextmanager
-async def probed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Probed]:
+async def probed(monkeypatch: pytest.MonkeyPatch, selector: str = "") -> AsyncIterator[Probed]:
     async with AsyncExitStack() as stack:
-        made = Probed(stack, monkeypatch)
+        made = Probed(stack, monkeypatch, selector)
         await made.operator.assemble()
         assert await made.answer() == FINE
         yield made
@@ -56,6 +57,16 @@ async def test_a_namespace_that_is_not_tried_is_named(monkeypatch: pytest.Monkey
         assert await scene.answer() == FINE
         scene.now += 60
         assert await scene.answer() == (500, "namespace team: it has not been tried for 300 s\n")
+
+
+async def test_selected_namespaces_that_are_listed_no_more_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with probed(monkeypatch, "team=ml") as scene:
+        selection = scene.operator.selection
+        assert selection is not None
+        scene.now += 1000
+        assert await scene.answer() == FINE, "nothing is listed before all is installed"
+        vars(selection).update(_tried=scene.now - 400)
+        assert await scene.answer() == (500, "the namespaces have not been listed for 400 s\n")
 
 
 async def test_a_sweep_that_is_not_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

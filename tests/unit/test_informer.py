@@ -52,9 +52,9 @@ class Server:
         self._fail()
         return {"status": {"allowed": True}}
 
-    async def list(self, resource: Resource, *_: Any, **__: Any) -> tuple[list[Object], str]:
-        found = good(metadata__namespace="team")
-        found["metadata"] |= {"uid": "s1", "resourceVersion": "1", "generation": 1}
+    async def list(self, resource: Resource, namespace: str, **_: Any) -> tuple[list[Object], str]:
+        found = good(metadata__namespace=namespace)
+        found["metadata"] |= {"uid": f"s-{namespace}", "resourceVersion": "1", "generation": 1}
         self._fail()
         return [found] if resource is INFERENCE_SERVICES else [], "1"
 
@@ -91,7 +91,7 @@ class Story:
         shared = Shared(cache=self.cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
         api, watch, gate = cast("KubeApi", self.server), cast("Watch", self.stream), asyncio.Semaphore(1)
         self.informer = Informer(api, "team", shared=shared, watch=watch, gate=gate)
-        self.all = Informers([self.informer])
+        self.all = Informers(lambda _: self.informer, ["team"])
         self.running = asyncio.create_task(self.informer.run(RESYNC))
 
     @property
@@ -134,7 +134,7 @@ async def test_a_refused_watch_puts_the_namespace_out_and_is_tried_again() -> No
 async def test_a_namespace_of_another_release_is_known_but_not_looked_after() -> None:
     async with following() as scene:
         why = "namespace team belongs to release other/flyball"
-        foreign = Informers([scene.informer], why_not_held=lambda _: why)
+        foreign = Informers(lambda _: scene.informer, ["team"], why_not_held=lambda _: why)
         assert (foreign.why_unwatched("team"), foreign.why_left(scene.informer)) == (None, why)
         assert list(foreign.missing) == [why]
         assert scene.known == 1
@@ -199,6 +199,121 @@ async def test_a_silent_watch_is_named() -> None:
     async with following() as scene:
         scene.stream.silence = ("pods for 500 s",)
         assert scene.all.standing_still(RESYNC) == ("namespace team: the watch of pods for 500 s",)
+
+
+class Several:
+    """Informers of namespaces that come and go, and the streams of each that was made."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
+        self.cache, self.server = Cache(), Server()
+        self.shared = Shared(cache=self.cache, queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5)
+        self.gate = asyncio.Semaphore(1)
+        self.streams: dict[str | None, Stream] = {}
+        self.all = Informers(self._made, None)
+        self.running = asyncio.create_task(self.all.run(RESYNC))
+
+    def _made(self, namespace: str | None) -> Informer:
+        self.streams[namespace] = Stream()
+        api, watch = cast("KubeApi", self.server), cast("Watch", self.streams[namespace])
+        return Informer(api, namespace, shared=self.shared, watch=watch, gate=self.gate)
+
+    @property
+    def watched(self) -> dict[str | None, bool]:
+        return {one.namespace: one.why_unwatched is None for one in self.all}
+
+    @property
+    def known(self) -> set[str]:
+        return {desire.meta.namespace for desire in self.cache.services}
+
+    async def end(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_namespaces_come_and_go() -> None:
+    scene = Several()
+    assert list(scene.all.missing) == ["the namespaces have not been listed yet"]
+    scene.all.cover(["one", "two"])
+    await asyncio.sleep(1)
+    assert scene.watched == {"one": True, "two": True}
+    assert scene.known == {"one", "two"}
+    before = scene.streams["two"]
+    scene.all.cover({"one", "three"})
+    assert scene.known == {"one"}, "at once"
+    assert scene.all.why_unwatched("two") == "", "nothing is done about its services, and nothing said"
+    await asyncio.sleep(1)
+    assert scene.watched == {"one": True, "three": True}
+    assert before.ends.cancelled(), "its streams end"
+    assert scene.streams["one"].runs == 1, "others go on"
+    scene.all.cover({"one", "two"})
+    await asyncio.sleep(1)
+    assert scene.known == {"one", "two"}
+    assert scene.streams["two"].runs == 1
+    scene.all.cover(())
+    await asyncio.sleep(1)
+    assert (scene.known, scene.all.missing) == (set(), ())
+    await scene.end()
+
+
+@in_virtual_time
+async def test_one_that_goes_and_comes_back_at_once_is_followed_anew() -> None:
+    scene = Several()
+    scene.all.cover({"one"})
+    await asyncio.sleep(1)
+    scene.all.cover(())
+    scene.all.cover({"one"})
+    await asyncio.sleep(1)
+    assert (scene.known, scene.watched) == ({"one"}, {"one": True})
+    await scene.end()
+
+
+@in_virtual_time
+async def test_a_selected_namespace_without_rights_is_out_until_they_are_granted() -> None:
+    scene = Several()
+    scene.server.error = ForbiddenError("not granted")
+    scene.all.cover({"one"})
+    await asyncio.sleep(600)
+    assert (list(scene.all.missing), scene.known) == (["not granted"], set())
+    scene.server.error = None
+    await asyncio.sleep(1.2 * LONGEST_RETRY_SECONDS)
+    assert (scene.watched, scene.known) == ({"one": True}, {"one"})
+    await scene.end()
+
+
+@in_virtual_time
+async def test_a_new_leader_waits_for_the_list_of_namespaces_and_not_for_one_that_goes() -> None:
+    scene = Several()
+    begun: list[float] = []
+    refreshing = asyncio.create_task(scene.all.refresh(lambda: begun.append(0.0)))
+    await asyncio.sleep(1000)
+    assert not begun, "no namespace is known, so nothing stands still"
+    async with scene.gate:
+        scene.all.cover({"one"})
+        await asyncio.sleep(1)
+        assert begun
+        scene.all.cover(())
+        await asyncio.wait_for(refreshing, 10)
+    await scene.end()
+
+
+@in_virtual_time
+async def test_one_that_dies_ends_all_and_so_does_one_that_ends_unasked() -> None:
+    scene = Several()
+    scene.all.cover({"one", "two"})
+    await asyncio.sleep(1)
+    scene.streams["two"].ends.set_exception(RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        await scene.running
+    scene = Several()
+    scene.all.cover({"one"})
+    await asyncio.sleep(1)
+    (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "informer of namespace one")
+    task.cancel()
+    with pytest.raises(EndedError, match="informer of namespace one"):
+        await scene.running
 
 
 def watch(server: TestServer) -> Watch:

@@ -30,6 +30,32 @@ def test_namespaces(monkeypatch: pytest.MonkeyPatch, namespaces: str, watched: t
     assert settings(monkeypatch, namespaces=namespaces, pod_namespace="home").watched == watched
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "team=ml",
+        "team==ml,tier!=gold",
+        "serving.flyball.dev/team in (a, b),!old",
+        "tier notin (x), kubernetes.io/metadata.name",
+        "empty=",
+    ],
+)
+def test_namespaces_by_their_labels(monkeypatch: pytest.MonkeyPatch, selector: str) -> None:
+    made = settings(monkeypatch, watch_namespace_selector=selector, pod_namespace="home")
+    assert (made.watch_namespace_selector, made.watched) == (selector, ())
+
+
+@pytest.mark.parametrize("selector", ["team in ()x", "a/b/c", "team=m l", "=x", "-a", "team>", "a=" + "x" * 64, " "])
+def test_what_is_no_label_selector_is_refused(monkeypatch: pytest.MonkeyPatch, selector: str) -> None:
+    with pytest.raises(ValueError, match="is no requirement of a label selector; accepted: such as team=ml"):
+        settings(monkeypatch, watch_namespace_selector=selector)
+
+
+def test_namespaces_are_named_or_selected_and_not_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="goes not with FLYBALL_NAMESPACES; accepted: one of them"):
+        settings(monkeypatch, watch_namespace_selector="team=ml", namespaces="team")
+
+
 SECRET = "eyJhbGciOiJSUzI1NiJ9"
 
 

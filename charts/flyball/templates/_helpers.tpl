@@ -54,13 +54,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Watched namespaces, separated by commas; * for all. */ -}}
+{{- /* Namespaces that the chart may write to, separated by commas; * for all. The watched ones, but for scope Selector. */ -}}
 {{- define "flyball.namespaces" -}}
 {{- if eq .Values.watch.scope "Cluster" -}}
 *
+{{- else if eq .Values.watch.scope "Selector" -}}
+{{- join "," .Values.watch.namespaces -}}
 {{- else -}}
 {{- join "," (default (list .Release.Namespace) .Values.watch.namespaces) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* watch.namespaceSelector as kubectl takes a label selector. */ -}}
+{{- define "flyball.namespaceSelector" -}}
+{{- $parts := list -}}
+{{- range $key, $value := .Values.watch.namespaceSelector.matchLabels -}}
+{{- $parts = append $parts (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- range .Values.watch.namespaceSelector.matchExpressions -}}
+{{- if eq .operator "Exists" -}}
+{{- $parts = append $parts .key -}}
+{{- else if eq .operator "DoesNotExist" -}}
+{{- $parts = append $parts (printf "!%s" .key) -}}
+{{- else -}}
+{{- $values := required (printf "watch.namespaceSelector: %s %s needs values" .key .operator) .values -}}
+{{- $parts = append $parts (printf "%s %s (%s)" .key (lower .operator) (join "," $values)) -}}
+{{- end -}}
+{{- end -}}
+{{- required "watch.namespaceSelector selects all namespaces; accepted: at least one label, or watch.scope Cluster" (join "," $parts) -}}
 {{- end -}}
 
 {{- /* Fails where values of prometheus contradict each other. */ -}}

@@ -170,6 +170,9 @@ OPERATOR: Final[list[tuple[str, tuple[str, ...]]]] = [
 SETTINGS: Final[list[tuple[str, tuple[str, ...]]]] = [
     ("NAMESPACES=*,a", ("NAMESPACES", "'*' stands for all namespaces")),
     ("NAMESPACES=No_Name", ("NAMESPACES", "'No_Name' is no namespace name")),
+    ("WATCH_NAMESPACE_SELECTOR=a/b/c", ("WATCH_NAMESPACE_SELECTOR", "'a/b/c' is no requirement of a label selector")),
+    ("WATCH_NAMESPACE_SELECTOR=a=b NAMESPACES=a", ("WATCH_NAMESPACE_SELECTOR", "goes not with FLYBALL_NAMESPACES")),
+    ("WATCH_NAMESPACE_SELECTOR=team=ml,,x", ("WATCH_NAMESPACE_SELECTOR", "accepted: such as team=ml")),
     ("METRICS_PORT=0", ("METRICS_PORT", "greater than or equal to 1")),
     ("TICK_SECONDS=never", ("TICK_SECONDS", "a valid number")),
     ("LOG_LEVEL=LOUD", ("LOG_LEVEL", "'DEBUG', 'INFO', 'WARNING' or 'ERROR'")),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NoReturn
 
 from flyball_operator.app import startup
@@ -27,7 +27,7 @@ from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, WATCHED, Resource
 from flyball_operator.reconcile.resync import RETRY_SECONDS, Resyncer, Shared, refuses, titled
-from flyball_operator.supervision import EndedError, first
+from flyball_operator.supervision import EndedError, ended, first
 
 LONGEST_RETRY_SECONDS: Final = 60.0
 #: Seconds that a look at a namespace and the wait for the next one take at most: all of its requests may time out.
@@ -114,6 +114,13 @@ class Informer:
             return refuses(error)
         return True
 
+    def give_up(self) -> None:
+        """Forget what is known of it: it is to be watched no more."""
+        self.why_unwatched, self.refused = f"{titled(self.namespace)} is not selected", False
+        self.resyncer.forget()
+        # Whoever waits for its first look waits no more.
+        self._tried.set()
+
     async def _enter(self) -> bool:
         """Whether it can be followed now. Where the API server cannot say, it stays in or out as it is."""
         try:
@@ -174,28 +181,97 @@ class Informer:
 
 
 class Informers:
-    """Those of all watched namespaces. `why_not_held`: why this release does not act in one, empty if it does."""
+    """Those of all watched namespaces, which may come and go.
 
-    def __init__(self, informers: Sequence[Informer], why_not_held: Callable[[str], str] = lambda _: "") -> None:
-        self._all = {informer.namespace: informer for informer in informers}
+    `namespaces`: None while it is not known which these are. `why_not_held`: why this release does not act in one,
+    empty if it does.
+    """
+
+    def __init__(
+        self,
+        made: Callable[[str | None], Informer],
+        namespaces: Collection[str | None] | None,
+        *,
+        why_not_held: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        self._made = made
         self._why_not_held = why_not_held
+        self._all: dict[str | None, Informer] = {}
+        self._known = asyncio.Event()
+        self._changed = asyncio.Event()
+        if namespaces is not None:
+            self.cover(namespaces)
 
     def __iter__(self) -> Iterator[Informer]:
-        return iter(self._all.values())
+        return iter(list(self._all.values()))
+
+    def cover(self, namespaces: Collection[str | None]) -> None:
+        """Have these namespaces watched and no others. What is known of others is forgotten."""
+        for gone in [namespace for namespace in self._all if namespace not in namespaces]:
+            self._all.pop(gone).give_up()
+            log.info("%s is looked after no more: it is not selected", titled(gone))
+        for namespace in namespaces:
+            if namespace not in self._all:
+                self._all[namespace] = self._made(namespace)
+        self._known.set()
+        self._changed.set()
+
+    async def run(self, resync_seconds: float) -> NoReturn:
+        """Run all there are, and those that come. Raises what one of them raises."""
+        running: dict[asyncio.Task[NoReturn], Informer] = {}
+        leaving: set[asyncio.Task[NoReturn]] = set()
+        try:
+            while True:
+                self._changed.clear()
+                for task, informer in running.items():
+                    if task not in leaving and self._all.get(informer.namespace) is not informer:
+                        leaving.add(task)
+                        task.cancel()
+                # One of a namespace that comes back waits for the end of the one before, which forgets what it knew.
+                busy = {informer.namespace for informer in running.values()}
+                for informer in self:
+                    if informer.namespace not in busy:
+                        name = f"informer of {titled(informer.namespace)}"
+                        running[asyncio.create_task(informer.run(resync_seconds), name=name)] = informer
+                await self._until_changed(running)
+                for task in [task for task in running if task.done()]:
+                    informer = running.pop(task)
+                    if task in leaving:
+                        leaving.discard(task)
+                        informer.resyncer.forget()
+                        await asyncio.gather(task, return_exceptions=True)
+                    elif task.cancelled():
+                        raise EndedError(ended([task]))
+                    else:
+                        await task
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _until_changed(self, running: Collection[asyncio.Task[NoReturn]]) -> None:
+        """Return once other namespaces are to be watched, or one of the informers has ended."""
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait([changed, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
 
     def why_unwatched(self, namespace: str) -> str | None:
-        """Why a namespace is out, None if it is not; empty while the API server has not said whether it is."""
+        """Why a namespace is out, None if it is not; empty while that is not known, or it is not selected."""
         informer = self._of(namespace)
+        if informer is None:
+            return ""
         return informer.why_unwatched if informer.why_unwatched is None or informer.refused else ""
 
     async def take_over(self, namespace: str) -> None:
         """List a namespace where another release acted. Raises `ClusterError`, and what `Resyncer.resync` does."""
         informer = self._of(namespace)
-        if informer.why_unwatched is None:
+        if informer is not None and informer.why_unwatched is None:
             await informer.resyncer.resync()
 
-    def _of(self, namespace: str) -> Informer:
-        return self._all.get(namespace) or self._all[None]
+    def _of(self, namespace: str) -> Informer | None:
+        return self._all.get(namespace) or self._all.get(None)
 
     def why_left(self, informer: Informer) -> str | None:
         """Why nobody of this release looks after what an informer covers, None if it does."""
@@ -205,7 +281,9 @@ class Informers:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Why none of them is looked after; empty if one is."""
+        """Why none of them is looked after; empty if one is, or none is to be."""
+        if not self._known.is_set():
+            return ("the namespaces have not been listed yet",)
         reasons = [why for informer in self if (why := self.why_left(informer)) is not None]
         return tuple(reasons) if len(reasons) == len(self._all) else ()
 
@@ -230,8 +308,9 @@ class Informers:
 
     async def refresh(self, begins: Callable[[], None] = lambda: None) -> None:
         """List all that can be listed anew; again and again while the API server lists none. Each round `begins`."""
+        await self._known.wait()
         while True:
             begins()
-            if any(await asyncio.gather(*(informer.refresh() for informer in self))):
+            if not self._all or any(await asyncio.gather(*(informer.refresh() for informer in self))):
                 return
             await asyncio.sleep(RETRY_SECONDS)

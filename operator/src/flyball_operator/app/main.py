@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -30,19 +30,20 @@ from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import PARALLEL, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch
+from flyball_operator.app.namespace_selection import NamespaceSelection
 from flyball_operator.app.settings import ALL_NAMESPACES, Settings, problems
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.election import Candidate, Elector, LeadershipLostError
+from flyball_operator.kube.election import REQUEST_SECONDS, Candidate, Elector, LeadershipLostError
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.namespace_leases import NamespaceLeases
 from flyball_operator.kube.reader import Key, SnapshotReader
-from flyball_operator.kube.resources import watched
+from flyball_operator.kube.resources import NAMESPACES, watched
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
@@ -50,7 +51,7 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.reconciler import Reconciler
-from flyball_operator.reconcile.resync import Shared, titled
+from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning.dependencies import LATE_SECONDS, Dependencies
 from flyball_operator.tuning.report.metrics import TunerMetrics
@@ -106,6 +107,7 @@ class Operator:
         self.cache = Cache()
         self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
         self.tuner: Tuner | None = None
+        self.selection: NamespaceSelection | None = None
         #: When a leader that does not tune yet began to list the namespaces.
         self._led_from: float | None = None
         self._resources = watched(network_policies=settings.network_policy is not None)
@@ -124,7 +126,7 @@ class Operator:
         self.elector = Elector(
             election,
             candidate,
-            epoch_floor=lambda reached: highest_epoch(election, settings.watched, reached),
+            epoch_floor=lambda reached: self._highest_epoch(election, reached),
             clock=boot_clock,
             now=utc_now,
         )
@@ -147,6 +149,10 @@ class Operator:
             jitter=random.random,
         )
         self.informers = self._inform()
+        if settings.watch_namespace_selector:
+            self.selection = NamespaceSelection(
+                self.reads, settings.watch_namespace_selector, cover=self.informers.cover, clock=boot_clock
+            )
         self.reconciler = Reconciler(
             api=reconciler_api,
             reader=SnapshotReader(reconciler_api, config),
@@ -161,6 +167,14 @@ class Operator:
         self.tuner_events = self._events(tuner_api)
         self.tuner_status = TunerStatus(tuner_api, clock=boot_clock, now=utc_now)
         self._export()
+
+    async def _highest_epoch(self, api: KubeApi, reached: int) -> int:
+        namespaces: Sequence[str | None] = self._settings.watched
+        if selector := self._settings.watch_namespace_selector:
+            # Asked anew: an epoch that is too low is worse than none.
+            found, _ = await api.list(NAMESPACES, None, selector=selector, within=REQUEST_SECONDS)
+            namespaces = [str(one["metadata"]["name"]) for one in found]
+        return await highest_epoch(api, namespaces, reached)
 
     async def _take_over(self, namespace: str) -> None:
         await self.informers.take_over(namespace)
@@ -188,10 +202,8 @@ class Operator:
             )
             return Informer(self.reads, namespace, shared=shared, watch=watch, gate=gate, resources=self._resources)
 
-        return Informers(
-            [made(namespace) for namespace in self._settings.watched],
-            why_not_held=self.leases.why_not_held,
-        )
+        namespaces = None if self._settings.watch_namespace_selector else self._settings.watched
+        return Informers(made, namespaces, why_not_held=self.leases.why_not_held)
 
     async def _connect(self, manager: str, fence: Fence) -> KubeApi:
         made = connected(self._configuration, manager, fence, instance=self._settings.instance)
@@ -221,10 +233,12 @@ class Operator:
 
     def _watched(self) -> dict[str, float]:
         found = {one.namespace or ALL_NAMESPACES: float(self.informers.why_left(one) is None) for one in self.informers}
-        return found | dict.fromkeys(self.leases.foreign(), 0.0)
+        return found | (dict.fromkeys(self.leases.foreign(), 0.0) if ALL_NAMESPACES in found else {})
 
     def _standing_still(self) -> tuple[str, ...]:
         found = self.informers.standing_still(self._settings.resync_seconds)
+        if self.selection is not None:
+            found += self.selection.standing_still()
         if self.tuner is not None:
             if (idle := self.tuner.idle()) > 12 * self._settings.tick_seconds + 60:
                 found += (f"the tuner's loop has not turned for {idle:.0f} s",)
@@ -268,7 +282,12 @@ class Operator:
         reported: tuple[str, ...] = ()
         settings = self._settings
         while missing := await startup.missing(
-            self.reads, settings.watched, settings.own_namespace, settings.lease_name, self._resources
+            self.reads,
+            settings.watched,
+            settings.own_namespace,
+            settings.lease_name,
+            self._resources,
+            selected=self.selection is not None,
         ):
             self.health.missing = partial(tuple, missing)
             if missing != reported:
@@ -280,9 +299,9 @@ class Operator:
     async def _serve(self) -> None:
         every = self._settings.resync_seconds
         async with asyncio.TaskGroup() as group:
-            informing = [
-                group.create_task(one.run(every), name=f"informer of {titled(one.namespace)}") for one in self.informers
-            ]
+            informing: list[asyncio.Task[None]] = [group.create_task(self.informers.run(every), name="informers")]
+            if self.selection is not None:
+                informing.append(group.create_task(self.selection.run(), name="namespace selection"))
             acting = group.create_task(self._act(), name="acting")
             if await first([acting, *informing]) is not acting or acting.cancelled():
                 raise EndedError(ended([acting, *informing]))

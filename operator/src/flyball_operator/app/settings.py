@@ -17,6 +17,7 @@ from typing import Annotated, Final
 from pydantic import Field, HttpUrl, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from flyball_operator.app.label_selector import check_selector
 from flyball_operator.prometheus import access
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
@@ -177,6 +178,9 @@ class Settings(PrometheusSettings):
 
     namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces whose services are looked after, separated by commas; `*` for all. Default: the operator's own."""
+    watch_namespace_selector: str = ""
+    """Label selector as kubectl takes it, such as `team=ml,tier in (a,b)`: namespaces with these labels are looked
+    after, in place of `FLYBALL_NAMESPACES`. They come and go while the operator runs."""
     pod_namespace: str = ""
     """The operator's own namespace, where its Lease is. Default: the service account's."""
     pod_name: str = ""
@@ -226,6 +230,14 @@ class Settings(PrometheusSettings):
                 raise ValueError(f"{item!r} is no namespace name")
         return tuple(dict.fromkeys(value))
 
+    @field_validator("watch_namespace_selector")
+    @classmethod
+    def _check_selector(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("namespaces"):
+            raise ValueError(f"goes not with {_variable('namespaces')}; accepted: one of them")
+        check_selector(value)
+        return value
+
     @property
     def own_namespace(self) -> str:
         """The operator's own namespace: as set, else the service account's, else `default`."""
@@ -235,7 +247,9 @@ class Settings(PrometheusSettings):
 
     @property
     def watched(self) -> tuple[str | None, ...]:
-        """Namespaces to watch; None stands for all of them."""
+        """Namespaces to watch that are known from the start; None stands for all of them."""
+        if self.watch_namespace_selector:
+            return ()
         if ALL_NAMESPACES in self.namespaces:
             return (None,)
         return self.namespaces or (self.own_namespace,)

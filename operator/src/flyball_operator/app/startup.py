@@ -40,9 +40,20 @@ class Right:
 
 
 def needed(
-    watched: Sequence[str | None], own_namespace: str, lease: str, resources: Sequence[Resource] = WATCHED
+    watched: Sequence[str | None],
+    own_namespace: str,
+    lease: str,
+    resources: Sequence[Resource] = WATCHED,
+    *,
+    selected: bool = False,
 ) -> Iterator[Right]:
-    """Every right this operator uses: on `resources` where it watches, and on the Lease of its name."""
+    """Every right this operator must have: on `resources` where it watches, and on the Lease of its name.
+
+    `selected`: namespaces are selected by their labels.
+    """
+    if selected:
+        for verb in NAMESPACES.verbs:
+            yield Right(verb, NAMESPACES, None)
     for namespace in watched:
         yield from _needed_in(namespace, resources)
     for verb in LEASES.verbs:
@@ -62,13 +73,16 @@ async def missing(
     own_namespace: str,
     lease: str,
     resources: Sequence[Resource] = WATCHED,
+    *,
+    selected: bool = False,
 ) -> tuple[str, ...]:
     """What keeps this operator from its work, in words; empty if nothing does.
 
     One namespace that can be watched is enough: the others are watched as soon as they can be.
     """
     try:
-        problems = [*await _check_crd(api), *await _check_rights(api, needed((), own_namespace, lease))]
+        rights = needed((), own_namespace, lease, selected=selected)
+        problems = [*await _check_crd(api), *await _check_rights(api, rights)]
         problems += await _in_all(api, watched, resources)
     except ClusterError as error:
         return (f"the API server cannot be asked: {error}",)

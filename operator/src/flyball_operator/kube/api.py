@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -22,7 +22,14 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from flyball_operator import __version__
-from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError, UnavailableError, from_response
+from flyball_operator.kube.errors import (
+    ClusterError,
+    NotFoundError,
+    NotLeadingError,
+    UnavailableError,
+    from_response,
+    of_status,
+)
 from flyball_operator.kube.resources import OWNED, Resource
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent
 from flyball_operator.reconcile.plan.objects import Object
@@ -35,6 +42,9 @@ _JSON: Final = "application/json"
 _YAML: Final = "application/yaml"
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON_PATCH: Final = "application/json-patch+json"
+
+#: What the client raises where the API server, or the token to ask it with, cannot be reached.
+_AWAY: Final = (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException)
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -139,6 +149,26 @@ class KubeApi:
                 return items, str(metadata.get("resourceVersion", ""))
             query["continue"] = metadata["continue"]
 
+    async def watch(self, resource: Resource, *, selector: str, version: str, seconds: int) -> AsyncGenerator[Object]:
+        """Events of a kind in all namespaces from a version on, until `seconds` are over. Raises `ClusterError`."""
+        query = {"watch": "true", "labelSelector": selector, "resourceVersion": version}
+        query |= {"timeoutSeconds": str(seconds)}
+        call, path = f"watch {resource.plural}", resource.path()
+        response = await self._send("GET", path, query=query, within=seconds + READ_SECONDS)
+        try:
+            if response.status >= 300:
+                raise from_response(response.status, await response.read())
+            async for line in response.response.content:
+                event = _object(line, call)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise of_status(int(status.get("code") or 0), str(status.get("message") or ""))
+                yield event
+        except _AWAY as error:
+            raise UnavailableError(f"{call}: {type(error).__name__}: {error}") from error
+        finally:
+            response.response.close()
+
     async def discover(self, path: str) -> Object:
         """A document of the API's own description, such as `/apis/<group>/<version>`."""
         return await self._call("GET", path, within=READ_SECONDS)
@@ -239,19 +269,35 @@ class KubeApi:
         query: Mapping[str, str] | None = None,
         content: str = _JSON,
     ) -> Object:
+        response = await self._send(method, path, within=within, body=body, query=query, content=content)
+        try:
+            answer = await response.read()
+        except _AWAY as error:
+            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if response.status >= 300:
+            raise from_response(response.status, answer)
+        return _object(answer, f"{method} {path}")
+
+    async def _send(
+        self,
+        method: Method,
+        path: str,
+        *,
+        within: float,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        content: str = _JSON,
+    ) -> Any:
+        """The response, of which only the head was read."""
         url = path + ("?" + urlencode({k: v for k, v in query.items() if v}) if query else "")
         headers = {"Accept": _JSON, "Content-Type": content}
         try:
             request = await self._client.param_serialize(
                 method, url, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
-            response = await self._client.call_api(*request, _request_timeout=float(within))
-            answer = await response.read()  # type: ignore[no-untyped-call]
-        except (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException) as error:
+            return await self._client.call_api(*request, _request_timeout=float(within))
+        except _AWAY as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
-        if response.status >= 300:
-            raise from_response(response.status, answer)
-        return _object(answer, f"{method} {path}")
 
 
 def _object(answer: bytes, call: str) -> Object:

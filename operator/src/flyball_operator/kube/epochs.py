@@ -5,6 +5,7 @@ One that no Lease can have counted to is passed over: it would keep everybody fr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from flyball_operator.reconcile.plan.objects import Object
 from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
 
 _SECONDS: Final = 2.0
+#: Namespaces that are listed at the same time: an election waits for all.
+_PARALLEL: Final = 8
 #: Somebody may have led, and none of the statuses that may be read says so.
 _HIDDEN: Final = 1
 
@@ -32,17 +35,19 @@ async def highest_epoch(api: KubeApi, namespaces: Sequence[str | None], reached:
     no status shows. One that led in a hidden namespace alone is no other: and should a service come to be seen there
     whose epoch is higher all the same, the leader ends (`reconcile.resync`), and the next one goes above it.
     """
-    highest = 0
-    for namespace in namespaces:
+    gate = asyncio.Semaphore(_PARALLEL)
+
+    async def highest_in(namespace: str | None) -> int:
         try:
-            items, _ = await api.list(INFERENCE_SERVICES, namespace, within=_SECONDS)
+            async with gate:
+                items, _ = await api.list(INFERENCE_SERVICES, namespace, within=_SECONDS)
         except UnauthorizedError:
             raise
         except (ForbiddenError, NotFoundError):
-            highest = max(highest, _HIDDEN)
-        else:
-            highest = max(highest, highest_of(items, reached))
-    return highest
+            return _HIDDEN
+        return highest_of(items, reached)
+
+    return max(await asyncio.gather(*map(highest_in, namespaces)), default=0)
 
 
 def highest_of(services: Iterable[Object], reached: int) -> int:

@@ -141,7 +141,7 @@ class NamespaceLeases:
         """Forget those of namespaces without services. Without a Lease at once: its right may be granted meanwhile."""
         used = self._used()
         for namespace, known in list(self._known.items()):
-            kept = 0.0 if known.held_until == _ALWAYS else LEASE_SECONDS
+            kept = 0.0 if known.held_until == _ALWAYS else RENEW_SECONDS
             if namespace not in used and now - known.asked > kept and not known.lock.locked():
                 del self._known[namespace]
 

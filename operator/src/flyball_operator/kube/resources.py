@@ -54,7 +54,8 @@ EVENTS: Final = Resource("", "v1", "events", ("create",))
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", ("get", "create", "update"))
 #: Cluster-wide, only ours by name.
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",), namespaced=False)
-NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+#: Cluster-wide where they are selected by their labels; else `get` in each alone, which may be missing.
+NAMESPACES: Final = Resource("", "v1", "namespaces", READ, namespaced=False)
 ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
 
 #: Selects what is ours: the API server sends nothing else. EndpointSlices carry the labels of their Service.
