@@ -13,6 +13,7 @@ import pytest
 
 from flyball_lab.harness.virtual_time import in_virtual_time
 from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.election import LeadershipLostError
 from flyball_operator.kube.errors import (
     ClusterError,
     ForbiddenError,
@@ -64,6 +65,7 @@ class Release:
         self.client = Client(server)
         self.used = {TEAM}
         self.entered: list[float] = []
+        self.entering: Exception | None = None
         self.leases = NamespaceLeases(
             cast("KubeApi", self.client),
             name,
@@ -73,10 +75,13 @@ class Release:
             now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
             jitter=random.Random(1).random,
         )
-        self._tasks = [asyncio.create_task(self.leases.run()), asyncio.create_task(self._ask())]
+        self.running = asyncio.create_task(self.leases.run())
+        self._tasks = [self.running, asyncio.create_task(self._ask())]
 
     async def _enter(self, namespace: str) -> None:
         assert not self.leases.held(namespace), "before it acts"
+        if self.entering is not None:
+            raise self.entering
         self.entered.append(asyncio.get_running_loop().time())
 
     async def _ask(self) -> None:
@@ -201,6 +206,38 @@ async def test_whatever_becomes_of_calls_two_never_act(seed: int) -> None:
     await never_both(first, second, 700)
     assert first.acts or second.acts
     await asyncio.gather(first.die(), second.die())
+
+
+@in_virtual_time
+async def test_it_acts_only_after_what_the_other_left_was_seen() -> None:
+    server = LeaseServer()
+    first = Release("one/flyball", server)
+    await asyncio.sleep(1)
+    second = Release("two/flyball", server)
+    second.entering = UnavailableError("the services could not be listed")
+    await asyncio.sleep(10)
+    await first.die()
+    await asyncio.sleep(600)
+    assert not second.acts
+    assert "could not be listed" in second.leases.why_not_held(TEAM)
+    second.entering = None
+    assert await seconds_until_it_acts(second) < 20
+    await second.die()
+
+
+@in_virtual_time
+async def test_a_later_leader_that_is_found_on_the_way_ends_the_leadership() -> None:
+    server = LeaseServer()
+    first = Release("one/flyball", server)
+    await asyncio.sleep(1)
+    second = Release("two/flyball", server)
+    second.entering = LeadershipLostError("somebody led after us")
+    await asyncio.sleep(10)
+    await first.die()
+    with pytest.raises(LeadershipLostError):
+        await second.running
+    assert not second.acts
+    await second.die()
 
 
 @pytest.mark.parametrize("error", [ForbiddenError("no right"), InvalidObjectError("a policy says no")])
