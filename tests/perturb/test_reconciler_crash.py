@@ -108,6 +108,16 @@ def lose_a_template_twice(world: World) -> None:
     world.change(edit("spec.rollout", {"maxSurge": 2}))
 
 
+def serve_under_a_policy(world: World) -> None:
+    def tolerate(found: Object) -> None:
+        found["spec"]["template"]["spec"]["tolerations"] = [{"key": "added"}]
+
+    world.api.policies = [(DEPLOYMENTS, tolerate)]
+    world.apply(service(spec__podTemplate__tolerations=[{"key": "asked"}]))
+    world.change(edit("spec.engine.image", "engine:2"))
+    assert world.condition("Accepted") == ("True", "Accepted")
+
+
 SCENARIOS = (
     create,
     change_everything,
@@ -121,6 +131,7 @@ SCENARIOS = (
     scale_to_none_and_back,
     stop_governing_and_go_on,
     lose_a_template_twice,
+    serve_under_a_policy,
 )
 
 

@@ -88,7 +88,8 @@ def grown(found: dict[Path, Any]) -> Object:
                     node.setdefault(step[0], []).append(items[here])
                 node = items[here]
             elif last:
-                node[step] = value
+                # An empty map of its own, as fields may be added to it.
+                node[step] = {} if value == {} else value
             else:
                 node = node.setdefault(step, {})
     return root
@@ -111,6 +112,10 @@ class MemoryApi:
         self._version = itertools.count(100)
         self._made: Counter[tuple[str, str]] = Counter()
         self._past: list[dict[tuple[str, str, str], Object]] = []
+        #: What mutating admission policies make of objects of a kind, in each write of the operator.
+        self.policies: list[tuple[Resource, Callable[[Object], None]]] = []
+        self.dry_runs: Counter[str] = Counter()
+        """Dry runs of applies, by plural and name."""
 
     # What the tests do
 
@@ -189,28 +194,20 @@ class MemoryApi:
         entry = {"manager": names.MANAGER_RECONCILER, "operation": "Update", "paths": _owned_paths(body)}
         metadata |= {"uid": self._uid(resource, metadata["name"]), "generation": 1, "managedFields": [entry]}
         self._defaults(resource, stored)
-        return self._end(self._store(key, stored))
+        return self._end(self._store(key, self._admitted(resource, stored)))
 
     async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
         """Server-side apply with force."""
-        metadata = body["metadata"]
-        key = self._key(resource, metadata["namespace"], metadata["name"])
         self._begin("status" if subresource else "apply", resource)
-        live = self._matching(key, metadata)
-        entries = live["metadata"]["managedFields"]
-        paths = _owned_paths(body)
-        mine = next((entry for entry in entries if entry["operation"] == "Apply"), None)
-        others = {path for entry in entries if entry is not mine for path in entry["paths"]}
-        dropped = set(mine["paths"] if mine else ()) - set(paths) - others
-        found = {path: value for path, value in leaves(live) if path not in dropped}
-        found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
-        stored = grown(found)
-        managed = [entry for entry in entries if entry is not mine]
-        entry = {"manager": names.MANAGER_RECONCILER, "operation": "Apply", "paths": paths}
-        stored["metadata"]["managedFields"] = [*managed, entry]
-        if not subresource and _without_status(stored) != _without_status(live):
-            stored["metadata"]["generation"] += 1
+        live, stored = self._applied(resource, body, subresource)
+        key = self._key(resource, body["metadata"]["namespace"], body["metadata"]["name"])
         return self._end(live if stored == live else self._store(key, stored))
+
+    async def dry_apply(self, resource: Resource, body: Object) -> Object:
+        """Server-side apply with force, of which nothing is stored."""
+        assert "patch" in resource.verbs, f"the operator asks for no right to patch {resource.plural}"
+        self.dry_runs[f"{resource.plural}/{body['metadata']['name']}"] += 1
+        return self._applied(resource, body, None)[1]
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, patch: Sequence[Object]) -> Object:
         """A JSON patch of metadata, as a claim makes it."""
@@ -219,7 +216,7 @@ class MemoryApi:
         values = {step["path"].rsplit("/", 1)[-1]: step["value"] for step in patch}
         found = self._matching(key, values)
         live = {**found, "metadata": {**found["metadata"], "managedFields": values["managedFields"]}}
-        return self._end(self._store(key, live))
+        return self._end(self._store(key, self._admitted(resource, live)))
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
         """DELETE with a UID."""
@@ -252,6 +249,37 @@ class MemoryApi:
 
     def _end(self, answer: Object) -> Object:
         return answer
+
+    def _applied(self, resource: Resource, body: Object, subresource: str | None) -> tuple[Object, Object]:
+        """The object as it is, and as an apply leaves it."""
+        metadata = body["metadata"]
+        live = self._matching(self._key(resource, metadata["namespace"], metadata["name"]), metadata)
+        entries = live["metadata"]["managedFields"]
+        paths = _owned_paths(body)
+        mine = next((entry for entry in entries if entry["operation"] == "Apply"), None)
+        others = {path for entry in entries if entry is not mine for path in entry["paths"]}
+        dropped = set(mine["paths"] if mine else ()) - set(paths) - others
+        before = dict(leaves(live))
+        found = {path: value for path, value in before.items() if path not in dropped}
+        found |= {path: _normal(path, value) for path, value in leaves(body) if path in paths}
+        overruled = {path for path in paths if before.get(path) != found[path]}
+        stored = grown(found)
+        managed = [item for item in entries if item is not mine and not overruled.intersection(item["paths"])]
+        entry = {"manager": names.MANAGER_RECONCILER, "operation": "Apply", "paths": paths}
+        stored["metadata"]["managedFields"] = [*managed, entry]
+        if not subresource:
+            stored = self._admitted(resource, stored)
+        if not subresource and _without_status(stored) != _without_status(live):
+            stored["metadata"]["generation"] += 1
+        return live, stored
+
+    def _admitted(self, resource: Resource, stored: Object) -> Object:
+        """What mutating policies make of an object. They are no field managers."""
+        changed = copied(stored)
+        for kind, change in self.policies:
+            if kind is resource:
+                change(changed)
+        return dict(changed)
 
     def _matching(self, key: tuple[str, str, str], wanted: Object) -> Object:
         live = self.objects.get(key)

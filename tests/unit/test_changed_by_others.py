@@ -18,7 +18,7 @@ LONG = replace(CONFIG, resync_seconds=1e6)
 
 
 class MeddledApi(MemoryApi):
-    """Has a policy that changes objects of some kinds in each apply, and counts the applies."""
+    """Has a controller that changes objects of some kinds after each apply, and counts the applies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class MeddledApi(MemoryApi):
         self.applies: Counter[str] = Counter()
 
     async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
-        """Server-side apply, and what the policy makes of it."""
+        """Server-side apply, and what the controller does at once."""
         answer = await super().apply(resource, body, subresource=subresource)
         if not subresource:
             self.applies[resource.plural] += 1
@@ -35,7 +35,7 @@ class MeddledApi(MemoryApi):
         return answer
 
     def meddle(self, resource: Resource) -> None:
-        """Change the object as the policy does, from now on."""
+        """Change the object as the controller does, from now on."""
         self.meddled = [*self.meddled, resource] if resource not in self.meddled else self.meddled
         self.edit(resource, "chat", _elsewhere)
 
@@ -173,12 +173,3 @@ def test_asking_for_what_another_controller_wants_is_accepted_at_once() -> None:
     api.edit(DEPLOYMENTS, "chat", scale)
     api.edit(INFERENCE_SERVICES, "chat", lambda found: found["spec"].update(replicas=3))
     assert look(world) == ACCEPTED
-
-
-def test_a_policy_that_went_away_is_noticed_by_the_next_apply_itself() -> None:
-    world, api = world_with(DEPLOYMENTS)
-    before = api.applies[DEPLOYMENTS.plural]
-    assert look(world, after=LONG.resync_seconds) == GIVEN_UP
-    assert api.applies[DEPLOYMENTS.plural] == before + 1
-    api.meddled.clear()
-    assert look(world, after=LONG.resync_seconds) == ACCEPTED

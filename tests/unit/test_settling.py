@@ -52,7 +52,7 @@ def test_two_equal_results_end_it() -> None:
     while not settling.futile(seen, [apply(TOLERATIONS)]):
         seen, tries = applied(seen, apply(TOLERATIONS)), tries + 1
     assert tries == 2
-    assert settling.patience(seen, [apply(TOLERATIONS)]) == RESYNC - 1
+    assert settling.looks(seen, [apply(TOLERATIONS)]) == [RESYNC - 1]
 
 
 def test_what_came_before_the_first_apply_is_no_result_of_it() -> None:
@@ -126,14 +126,14 @@ IMAGE: Path = ("spec", "containers", ENGINE, "image")
     ],
 )
 def test_who_is_named(path: Path, owners: Mapping[str, Object], who: str) -> None:
-    said = settling.verdict(snapshot(owners=owners), [apply(path)]).message
+    said = settling.verdict(snapshot(owners=owners), [apply(path)], []).message
     assert who in said
     assert f"Deployment chat: {spelt(path)} changed after each apply" in said
     assert "every 60s" in said
 
 
 def test_many_fields_are_counted() -> None:
-    said = settling.verdict(snapshot(), [apply(*(("spec", f"field{number}") for number in range(7)))]).message
+    said = settling.verdict(snapshot(), [apply(*(("spec", f"field{number}") for number in range(7)))], []).message
     assert "spec.field4, 2 more changed" in said
 
 

@@ -202,12 +202,21 @@ class KubeApi:
         The body must carry the UID of the object it is for: without it, an apply makes a missing object, and takes over
         a foreign one.
         """
-        if "uid" not in body["metadata"]:
-            raise ValueError("an apply without the object's UID could take over a foreign object")
-        metadata = body["metadata"]
-        path = resource.path(metadata["namespace"], metadata["name"], subresource)
-        query = {"fieldManager": self.manager, "force": "true"}
+        path, query = self._apply_call(resource, body, subresource)
         return await self._write("PATCH", path, body=body, query=query, content=_APPLY)
+
+    async def dry_apply(self, resource: Resource, body: Object) -> Object:
+        """What a server-side apply would leave, after admission. Nothing is stored, so no lease is needed."""
+        path, query = self._apply_call(resource, body, None)
+        query["dryRun"] = "All"
+        return await self._call("PATCH", path, body=body, query=query, content=_APPLY, within=WRITE_SECONDS)
+
+    def _apply_call(self, resource: Resource, body: Object, subresource: str | None) -> tuple[str, dict[str, str]]:
+        metadata = body["metadata"]
+        if "uid" not in metadata:
+            raise ValueError("an apply without the object's UID could take over a foreign object")
+        path = resource.path(metadata["namespace"], metadata["name"], subresource)
+        return path, {"fieldManager": self.manager, "force": "true"}
 
     async def json_patch(
         self, resource: Resource, namespace: str, name: str, patch: Sequence[Mapping[str, Any]]
@@ -339,6 +348,11 @@ async def carry_out(api: KubeApi, namespace: str, intent: Intent) -> None:
                 await api.delete(resource, namespace, name, uid=uid)
             except NotFoundError:
                 return
+
+
+async def dry_run(api: KubeApi, apply: Apply) -> Object:
+    """What the call of this intent would leave. Raises as `carry_out`."""
+    return await api.dry_apply(OWNED[apply.kind], apply.body)
 
 
 def describe(intent: Intent) -> str:

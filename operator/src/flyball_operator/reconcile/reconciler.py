@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from flyball_operator.kube.api import KubeApi, carry_out, describe
+from flyball_operator.kube.api import KubeApi, carry_out, describe, dry_run
 from flyball_operator.kube.errors import (
     AlreadyExistsError,
     ClusterError,
@@ -31,11 +31,11 @@ from flyball_operator.kube.leadership import Leadership
 from flyball_operator.kube.reader import Key, Observed, SnapshotReader
 from flyball_operator.kube.status import apply_status
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan import settling
+from flyball_operator.reconcile.plan import admission, settling
 from flyball_operator.reconcile.plan.intents import Apply, Plan
-from flyball_operator.reconcile.plan.objects import Kind
+from flyball_operator.reconcile.plan.objects import Kind, spelt
 from flyball_operator.reconcile.plan.planner import plan as make_plan
-from flyball_operator.reconcile.plan.snapshot import Attempt
+from flyball_operator.reconcile.plan.snapshot import Attempt, DryRun, Snapshot
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
 
@@ -43,7 +43,7 @@ from flyball_operator.reconcile.queue import KeyQueue
 ROUNDS: Final = 8
 #: Seconds one service may take; longer is a fault, and is tried again.
 RECONCILE_SECONDS: Final = 60.0
-#: Services whose last status write and last applies are remembered.
+#: Services whose last status write, last applies and last dry runs are remembered.
 _REMEMBERED: Final = 10_000
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class Reconciler:
         self._started = now()
         self._status_written: LRUCache[str, datetime] = LRUCache(_REMEMBERED)
         self._attempts: LRUCache[str, dict[Kind, Attempt]] = LRUCache(_REMEMBERED)
+        self._dry_runs: LRUCache[str, dict[Kind, DryRun]] = LRUCache(_REMEMBERED)
 
     async def work(self, queue: KeyQueue[Key]) -> None:
         """Work on keys for ever. Only its cancellation ends it: no service's trouble may stop the others."""
@@ -155,16 +156,36 @@ class Reconciler:
                 seen.snapshot,
                 status_written=self._status_written.get(uid, self._started),
                 attempts=self._attempts.get(uid, {}),
+                dry_runs=self._dry_runs.get(uid, {}),
             )
             seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
             try:
+                if unanswered := admission.unanswered(seen.snapshot, plan.intents):
+                    seen = replace(seen, snapshot=await self._asked(key, seen.snapshot, unanswered))
+                    plan = make_plan(seen.snapshot)
                 if not await self._carry_out(key, seen, plan):
                     await self._tell(seen, plan)
                     return plan.requeue_after
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
                 log.info("%s: changed meanwhile, looking again: %s", key, error)
         raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
+
+    async def _asked(self, key: Key, snapshot: Snapshot, applies: Iterable[Apply]) -> Snapshot:
+        """The snapshot with what the API server would make of these applies.
+
+        Where it refuses the dry run it would refuse the apply, which is then sent and told of.
+        """
+        known = dict(snapshot.dry_runs)
+        for apply in applies:
+            with suppress(InvalidObjectError, ForbiddenError):
+                answer = admission.answer(snapshot, apply, await dry_run(self._api, apply))
+                before, known[apply.kind] = known.get(apply.kind), answer
+                if answer.mutated and (before is None or before.mutated != answer.mutated):
+                    fields = ", ".join(sorted(spelt(path) for path in answer.mutated))
+                    log.info("%s: policies of the cluster change of %s: %s", key, apply.kind.value, fields)
+        self._dry_runs[snapshot.desire.meta.uid] = known
+        return replace(snapshot, dry_runs=known)
 
     async def _carry_out(self, key: Key, seen: Observed, plan: Plan) -> bool:
         """Carry the intents out in order. True if there were any."""

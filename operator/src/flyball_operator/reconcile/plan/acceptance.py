@@ -36,7 +36,8 @@ class AcceptedReason(StrEnum):
     REFUSED = "RefusedByServer"
     """The API server refused an object made from this spec; the message is its own."""
     CHANGED_BY_OTHERS = "ChangedByOthers"
-    """Somebody changes an object after each apply; the message names the fields and, where it is recorded, who."""
+    """Somebody changes an object after each apply, or a policy undoes in it what Flyball needs; the message names the
+    fields and, where it is recorded, who."""
     OPERATOR_MISCONFIGURED = "OperatorMisconfigured"
     """The operator lacks what a governed engine needs: the plugin's image, or the signing key."""
 

@@ -37,7 +37,7 @@ class CauseReason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     """The engine ended; the message has when, its exit code, how often it was restarted, and its last lines."""
     CONTAINER_FAILED = "ContainerFailed"
-    """A container of `spec.podTemplate` beside the engine ended; the message has the same of it."""
+    """A container beside the engine ended, of `spec.podTemplate` or a policy; the message has the same of it."""
     CONTAINER_NOT_STARTED = "ContainerNotStarted"
     """The container could not be started, such as for a command that the image does not have."""
     PODS_REFUSED = "PodsRefused"

@@ -175,6 +175,34 @@ def spelt(path: Path) -> str:
     return text.removeprefix(".")
 
 
+def managers(found: Object, path: Path) -> set[str]:
+    """Field managers other than the operator that own the field. An admission policy is none."""
+    return {
+        str(entry.get("manager"))
+        for entry in found["metadata"].get("managedFields") or ()
+        if entry.get("manager") != names.MANAGER_RECONCILER and _owns(entry.get("fieldsV1") or {}, path)
+    }
+
+
+def _owns(fields: Mapping[str, Any], path: Path) -> bool:
+    """Whether a managed-fields set has this path, or a field that is one whole above it."""
+    node = fields
+    for depth, step in enumerate(path):
+        if depth and not node:
+            return True
+        below = [value for key, value in node.items() if _is_step(key, step)]
+        if not below:
+            return False
+        node = below[0]
+    return True
+
+
+def _is_step(key: str, step: str | Item) -> bool:
+    if isinstance(step, str):
+        return key == f"f:{step}"
+    return key.startswith("k:") and json.loads(key.removeprefix("k:")).get(step.key) == step.value
+
+
 #: Value of `app.kubernetes.io/name` on all owned objects.
 APPLICATION = "flyball-engine"
 

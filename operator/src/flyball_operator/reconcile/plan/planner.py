@@ -1,6 +1,7 @@
 """From a snapshot to a plan: the one function the reconciler calls.
 
-Same snapshot, same plan; a plan made after applying one is empty, or says who changes the result. A crash between any
+Same snapshot, same plan; a plan made after applying one is empty, or says who changes the result. What policies of the
+cluster change is in the snapshot, once the API server was asked (`admission.unanswered`). A crash between any
 two writes leaves a state from which the next plan goes on. Nothing is ever deleted or changed by name alone. Pure.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import replace
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import (
+    admission,
     deployment,
     disruption_budget,
     network_policy,
@@ -53,14 +55,17 @@ def plan(snapshot: Snapshot) -> Plan:
         return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
     rollout = decide(wanted_service, snapshot)
     intents = tuple(_intents(wanted_service, snapshot, rollout))
-    futile = settling.futile(snapshot, intents)
+    undone = admission.undone(snapshot, intents)
+    intents = admission.worthwhile(snapshot, intents)
+    unanswered = admission.unanswered(snapshot, intents)
+    futile = settling.futile(snapshot, (intent for intent in intents if intent not in unanswered))
     # What others change holds up nothing else: a roll-back, or an object to make again, is done first and told then.
     rest = tuple(intent for intent in intents if intent not in futile)
     leaving = any(being_deleted(found) for found in snapshot.objects.values())
     looks = [_LEAVING_SECONDS] if leaving else []
-    if not rest and (futile or settling.doubted(snapshot)):
-        verdict = settling.verdict(snapshot, futile)
-        looks.append(settling.patience(snapshot, futile))
+    if not rest and (futile or undone or settling.doubted(snapshot)):
+        verdict = settling.verdict(snapshot, futile, undone)
+        looks += settling.looks(snapshot, futile)
     return _with_status(snapshot, verdict, rollout, Plan(rest, requeue_after=min(looks, default=None)))
 
 

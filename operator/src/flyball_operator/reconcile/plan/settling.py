@@ -1,27 +1,23 @@
-"""When to stop applying: somebody, such as an admission policy, changes the same fields after each apply.
+"""When to stop applying: somebody changes the same fields after each apply. What policies do in it is `admission`'s.
 
 After two equal results of the same apply the service says so, and the object is not applied again until the spec
-changes, it changes in other fields, or the resync is due: nobody tells the operator that a policy has changed. Other
-objects are looked after as ever.
+changes, it changes in other fields, or the resync is due. Other objects are looked after as ever.
 
-What is tried again at a resync is tried once. What an admission policy changes is changed in the apply itself, and
-without a field manager: if the apply holds, the policy is gone. Another controller changes it later: what was said of
-it is said on, until the object was left alone for a whole resync. Pure.
+What is tried again at a resync is tried once. What was said of it is said on, until the object was left alone for a
+whole resync. Pure.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from flyball_engine.figures import format_duration
-from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.intents import Apply, Intent
-from flyball_operator.reconcile.plan.objects import Item, Kind, Object, Path, digest, name, spelt
+from flyball_operator.reconcile.plan.objects import Kind, digest, managers, name, spelt
 from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
 
 #: A condition message has room for this many fields.
@@ -37,8 +33,7 @@ def attempt(snapshot: Snapshot, apply: Apply) -> Attempt:
     if _is_recent(snapshot, before):
         return replace(before, results=before.results | {apply.fields}, at=snapshot.now)
     if apply.fields in before.results and _given_up(snapshot):
-        doubt = _changed(snapshot, apply) if _changers(snapshot, apply) else ""
-        return Attempt(of=of, results=frozenset({apply.fields}), at=snapshot.now, doubt=doubt)
+        return Attempt(of=of, results=frozenset({apply.fields}), at=snapshot.now, doubt=_changed_after(snapshot, apply))
     return Attempt(of=of, results=frozenset(), at=snapshot.now)
 
 
@@ -59,42 +54,45 @@ def doubted(snapshot: Snapshot) -> tuple[Kind, ...]:
     )
 
 
-def patience(snapshot: Snapshot, given_up: Iterable[Apply]) -> float:
-    """Seconds until the first of them is tried again, or no longer doubted."""
+def looks(snapshot: Snapshot, given_up: Iterable[Apply]) -> list[float]:
+    """Seconds until each of them is tried again, or no longer doubted."""
     kinds = {*(one.kind for one in given_up), *doubted(snapshot)}
     ages = [(snapshot.now - snapshot.attempts[kind].at).total_seconds() for kind in kinds]
-    return snapshot.config.resync_seconds - max(ages)
+    return [snapshot.config.resync_seconds - age for age in ages]
 
 
-def verdict(snapshot: Snapshot, given_up: Iterable[Apply]) -> Acceptance:
-    """Names the objects, their fields, and who changes them."""
-    messages = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
-    messages |= {one.kind: _changed(snapshot, one) for one in given_up}
-    sentences = [messages[kind] for kind in Kind if kind in messages]
+def verdict(snapshot: Snapshot, given_up: Iterable[Apply], undone: Iterable[Apply]) -> Acceptance:
+    """Names the objects, their fields, and who changes them after an apply (`given_up`) or in it (`undone`)."""
+    after = {kind: snapshot.attempts[kind].doubt for kind in doubted(snapshot)}
+    after |= {one.kind: _changed_after(snapshot, one) for one in given_up}
+    within = {one.kind: _changed_within(snapshot, one) for one in undone}
+    sentences = [found[kind] for kind in Kind for found in (within, after) if kind in found]
     sentences.append("Exempt the object, or ask for the same in the spec.")
     again = format_duration(snapshot.config.resync_seconds)
     sentences.append(f"It is applied again when the spec or another of its fields changes, and every {again}.")
     return Acceptance(False, AcceptedReason.CHANGED_BY_OTHERS, " ".join(sentences))
 
 
-def _changed(snapshot: Snapshot, apply: Apply) -> str:
+def _changed_within(snapshot: Snapshot, apply: Apply) -> str:
+    return f"{_fields(snapshot, apply)} changed in each apply, by an admission policy or webhook."
+
+
+def _changed_after(snapshot: Snapshot, apply: Apply) -> str:
     live = snapshot.objects[apply.kind]
-    managers = _changers(snapshot, apply)
+    changers = sorted({manager for path in apply.fields for manager in managers(live, path)})
+    who = (
+        f"by field manager {' and '.join(changers)}"
+        if changers
+        else "probably by an admission policy or webhook (no field manager is recorded)"
+    )
+    return f"{_fields(snapshot, apply)} changed after each apply, {who}."
+
+
+def _fields(snapshot: Snapshot, apply: Apply) -> str:
     fields = [spelt(path) for path in apply.fields[:_MOST_FIELDS]]
     if len(apply.fields) > _MOST_FIELDS:
         fields.append(f"{len(apply.fields) - _MOST_FIELDS} more")
-    who = (
-        f"by field manager {' and '.join(managers)}"
-        if managers
-        else "probably by an admission policy or webhook (no field manager is recorded)"
-    )
-    return f"{apply.kind.value} {name(live)}: {', '.join(fields)} changed after each apply, {who}."
-
-
-def _changers(snapshot: Snapshot, apply: Apply) -> list[str]:
-    """Field managers of what was found changed."""
-    live = snapshot.objects[apply.kind]
-    return sorted({manager for path in apply.fields for manager in _managers(live, path)})
+    return f"{apply.kind.value} {name(snapshot.objects[apply.kind])}: {', '.join(fields)}"
 
 
 def _given_up(snapshot: Snapshot) -> bool:
@@ -122,31 +120,3 @@ def _is_recent(snapshot: Snapshot, tried: Attempt) -> bool:
 def _of(snapshot: Snapshot, apply: Apply) -> tuple[int, str]:
     """Names what is applied for which generation; not annotations, which note what became of it."""
     return snapshot.desire.meta.generation, digest(apply.body["spec"])
-
-
-def _managers(live: Object, path: Path) -> set[str]:
-    """Field managers other than the operator that own the field."""
-    return {
-        str(entry.get("manager"))
-        for entry in live["metadata"].get("managedFields") or ()
-        if entry.get("manager") != names.MANAGER_RECONCILER and _owns(entry.get("fieldsV1") or {}, path)
-    }
-
-
-def _owns(fields: Mapping[str, Any], path: Path) -> bool:
-    """Whether a managed-fields set has this path, or a field that is one whole above it."""
-    node = fields
-    for depth, step in enumerate(path):
-        if depth and not node:
-            return True
-        below = [value for key, value in node.items() if _is_step(key, step)]
-        if not below:
-            return False
-        node = below[0]
-    return True
-
-
-def _is_step(key: str, step: str | Item) -> bool:
-    if isinstance(step, str):
-        return key == f"f:{step}"
-    return key.startswith("k:") and json.loads(key.removeprefix("k:")).get(step.key) == step.value

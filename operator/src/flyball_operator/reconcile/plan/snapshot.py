@@ -57,6 +57,19 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class DryRun:
+    """What the API server last made of an apply, by a dry run.
+
+    `of` names what is applied and what to, and `at` is when it was asked. `mutated`: fields that would differ from what
+    is applied even then, because admission changes them.
+    """
+
+    of: str
+    at: datetime
+    mutated: frozenset[Path]
+
+
+@dataclass(frozen=True)
 class Desire:
     """An InferenceService as found: its metadata and status, and its parsed form or why it does not parse."""
 
@@ -83,7 +96,7 @@ class Snapshot:
     `pods`: its own (`membership`). `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership
     under which the status is written. `status_written`: when this process last wrote the status. `refused`: the API
     server's words when it refused the last attempt to write what this generation asks for. `attempts`: the last applies
-    of each object.
+    of each object. `dry_runs`: what the API server would make of an apply.
     """
 
     desire: Desire
@@ -97,6 +110,7 @@ class Snapshot:
     status_written: datetime | None = None
     refused: str = ""
     attempts: Mapping[Kind, Attempt] = field(default_factory=dict)
+    dry_runs: Mapping[Kind, DryRun] = field(default_factory=dict)
 
     def own(self, kind: Kind) -> Object | None:
         """The object of this kind, if it is this service's own."""
