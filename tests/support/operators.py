@@ -247,6 +247,7 @@ class Write:
     name: str
     code: int
     at: str
+    dry_run: bool
 
 
 class Audit:
@@ -258,6 +259,13 @@ class Audit:
 
     def writes(self, namespace: str) -> list[Write]:
         """Writes of operators in this namespace but to Leases and Events, in the order the API server received them."""
+        return [write for write in self._requests(namespace) if not write.dry_run]
+
+    def dry_runs(self, namespace: str) -> list[Write]:
+        """Dry runs of such writes."""
+        return [write for write in self._requests(namespace) if write.dry_run]
+
+    def _requests(self, namespace: str) -> list[Write]:
         with self._path.open("rb") as log:
             log.seek(self._from)
             entries = [json.loads(line) for line in log.read().split(b"\n")[:-1]]
@@ -279,6 +287,7 @@ class Audit:
                         name=where.get("name", ""),
                         code=entry["responseStatus"]["code"],
                         at=entry["requestReceivedTimestamp"],
+                        dry_run="dryRun=All" in entry["requestURI"],
                     )
                 )
         found.sort(key=lambda write: write.at)

@@ -1,4 +1,4 @@
-"""Mutating admission policies of the API server, bound to one namespace for as long as a test needs them."""
+"""Admission policies of the API server, bound to one namespace for as long as a test needs them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from flyball_lab.harness.waiting import eventually
-from support.cluster import Object, apply, delete, kubectl
+from support.cluster import KubectlError, Object, apply, delete, kubectl
 
 _GROUP = "admissionregistration.k8s.io/v1"
+_DEPLOYMENT_RULE = {
+    "apiGroups": ["apps"],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE", "UPDATE"],
+    "resources": ["deployments"],
+}
+_POD_RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
 _TOLERATIONS = "/spec/template/spec/tolerations"
 
 #: CEL that makes the JSON patches of a Deployment.
@@ -20,33 +27,80 @@ TOLERATES_MORE = (
 )
 MIRRORED = "mirror.test/engine:1"
 USES_THE_MIRROR = f"[JSONPatch{{op: 'replace', path: '/spec/template/spec/containers/0/image', value: '{MIRRORED}'}}]"
+PULLS_ALWAYS = "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/imagePullPolicy', value: 'Always'}]"
+LABELS_IT = "[JSONPatch{op: 'add', path: '/metadata/labels/test~1added', value: 'yes'}]"
+LABELS_THE_TEMPLATE = "[JSONPatch{op: 'add', path: '/spec/template/metadata/labels/test~1added', value: 'yes'}]"
+ADDS_A_SIDECAR = (
+    "object.spec.template.spec.containers.exists(c, c.name == 'added') ? [] : "
+    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/-', "
+    "value: Object.spec.template.spec.containers{name: 'added', image: 'mirror.test/sidecar:1'}}]"
+)
+ADDS_A_VARIABLE = (
+    "has(object.spec.template.spec.containers[0].env) && "
+    "object.spec.template.spec.containers[0].env.exists(e, e.name == 'ADDED') ? [] : "
+    "(has(object.spec.template.spec.containers[0].env) ? [] : "
+    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/env', value: []}]) + "
+    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/env/-', "
+    "value: Object.spec.template.spec.containers.env{name: 'ADDED', value: 'mirror.test'}}]"
+)
+STRIPS_THE_COMMAND = (
+    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/command', value: ['serve', 'mirror.test']}]"
+)
+STRIPS_A_LABEL = (
+    "'serving.flyball.dev/service' in object.metadata.labels ? "
+    "[JSONPatch{op: 'remove', path: '/metadata/labels/serving.flyball.dev~1service'}] : " + LABELS_IT
+)
+#: Of pods.
+INJECTS_A_SIDECAR = (
+    "[JSONPatch{op: 'add', path: '/spec/containers/-', "
+    "value: Object.spec.containers{name: 'added', image: 'mirror.test/sidecar:1'}}]"
+)
+#: What one of them leaves in any object that it acts on.
+_MARKS = ("mirror.test", "test/added", "imagePullPolicy: Always")
 
 
 @contextmanager
-def mutating(place: str, patches: str) -> Iterator[str]:
-    """A policy that makes these patches to the Deployments of a namespace; returns its name once it acts."""
-    rules = [
-        {
-            "apiGroups": ["apps"],
-            "apiVersions": ["v1"],
-            "operations": ["CREATE", "UPDATE"],
-            "resources": ["deployments"],
-        }
-    ]
+def mutating(place: str, patches: str, *, pods: bool = False) -> Iterator[str]:
+    """A policy that makes these patches to the Deployments of a namespace, or to its new pods.
+
+    Returns its name once it acts.
+    """
     spec: Object = {
-        "matchConstraints": {"resourceRules": rules},
+        "matchConstraints": {"resourceRules": [_POD_RULE if pods else _DEPLOYMENT_RULE]},
         "failurePolicy": "Fail",
         "reinvocationPolicy": "Never",
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patches}}],
     }
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place}}}
     _apply("MutatingAdmissionPolicy", place, spec)
-    _apply("MutatingAdmissionPolicyBinding", place, {"policyName": place, "matchResources": here})
+    _apply("MutatingAdmissionPolicyBinding", place, {"policyName": place, "matchResources": _only(place)})
     try:
-        eventually(lambda: _mutates(place), expecting="the policy to act")
+        eventually(lambda: _mutates(place, pods=pods), expecting="the policy to act")
         yield place
     finally:
         remove(place)
+
+
+@contextmanager
+def refusing(place: str, words: str) -> Iterator[str]:
+    """A policy that refuses all Deployments of a namespace in these words; returns its name once it acts."""
+    spec: Object = {
+        "matchConstraints": {"resourceRules": [_DEPLOYMENT_RULE]},
+        "failurePolicy": "Fail",
+        "validations": [{"expression": "false", "message": words}],
+    }
+    binding = {"policyName": place, "matchResources": _only(place), "validationActions": ["Deny"]}
+    _apply("ValidatingAdmissionPolicy", place, spec)
+    _apply("ValidatingAdmissionPolicyBinding", place, binding)
+    try:
+        eventually(lambda: words in _probe(place), expecting="the policy to act")
+        yield place
+    finally:
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            delete(kind, place, namespace=place)
+
+
+def _only(place: str) -> Object:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place}}}
 
 
 def remove(place: str) -> None:
@@ -61,7 +115,14 @@ def _apply(kind: str, name: str, spec: Object) -> None:
     apply({"apiVersion": _GROUP, "kind": kind, "metadata": {"name": name}, "spec": spec}, namespace=name)
 
 
-def _mutates(place: str) -> bool:
-    dry = ("--image=as.asked/engine:1", "--dry-run=server", "-o", "yaml")
-    found = kubectl("create", "deployment", "probe", "-n", place, *dry)
-    return MIRRORED in found or "test/added" in found
+def _mutates(place: str, *, pods: bool = False) -> bool:
+    return any(mark in _probe(place, pods=pods) for mark in _MARKS)
+
+
+def _probe(place: str, *, pods: bool = False) -> str:
+    """What a dry run of making a Deployment or a pod answers, or why it is refused."""
+    what = ("run", "probe") if pods else ("create", "deployment", "probe")
+    try:
+        return kubectl(*what, "-n", place, "--image=as.asked/engine:1", "--dry-run=server", "-o", "yaml")
+    except KubectlError as error:
+        return str(error)

@@ -1,0 +1,159 @@
+"""Mutating policies of the real API server beside the operator: what they add stays, and costs no write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.objects import annotation
+from support.cluster import Object, apply, patch, throughout
+from support.kubelet import play_trouble
+from support.operators import IMAGE, Audit, condition, expect_condition, idle_service, one, operator, serve
+from support.policies import (
+    ADDS_A_SIDECAR,
+    ADDS_A_VARIABLE,
+    INJECTS_A_SIDECAR,
+    LABELS_IT,
+    LABELS_THE_TEMPLATE,
+    MIRRORED,
+    PULLS_ALWAYS,
+    TOLERATES_MORE,
+    USES_THE_MIRROR,
+    mutating,
+    refusing,
+    remove,
+)
+
+ASKED = {"key": "test/asked", "operator": "Exists"}
+RESYNC = 3.0
+#: Several resyncs, and one that is late.
+LONG = 5 * RESYNC
+
+
+def asked() -> Object:
+    """A service that asks for something of each that policies change."""
+    return idle_service(
+        spec__engine__image=IMAGE,
+        spec__engine__imagePullPolicy="IfNotPresent",
+        spec__replicas=1,
+        spec__podTemplate__tolerations=[ASKED],
+    )
+
+
+def edit_tolerations(place: str) -> None:
+    """An edit that rolls the pods."""
+    change = {"spec": {"podTemplate": {"tolerations": [ASKED, {"key": "test/more", "operator": "Exists"}]}}}
+    patch(names.CRD_NAME, "chat", change, namespace=place)
+
+
+def pod(place: str) -> Object:
+    spec: Object = one("deployment", place)["spec"]["template"]["spec"]
+    return spec
+
+
+def expect_quiet(place: str, audit: Audit) -> None:
+    """No more writes, while several resyncs look at the service."""
+    before = audit.writes(place)
+    throughout(
+        lambda: condition(place, "Accepted")[:2] == ("True", "Accepted"), expecting="it to be accepted", seconds=LONG
+    )
+    after = audit.writes(place)
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("patches", "image"),
+    [
+        (TOLERATES_MORE, IMAGE),
+        (LABELS_IT, IMAGE),
+        (LABELS_THE_TEMPLATE, IMAGE),
+        (ADDS_A_SIDECAR, IMAGE),
+        (ADDS_A_VARIABLE, IMAGE),
+        (USES_THE_MIRROR, MIRRORED),
+        (PULLS_ALWAYS, IMAGE),
+    ],
+    ids=["toleration", "label", "template-label", "sidecar", "variable", "mirror", "pull-policy"],
+)
+def test_what_a_policy_adds_costs_no_writes(place: str, tmp_path: Path, patches: str, image: str) -> None:
+    with mutating(place, patches), operator(place, tmp_path, resync_seconds=str(RESYNC)):
+        audit = Audit()
+        apply(asked(), namespace=place)
+        serve(place, image=image)
+        eventually(lambda: annotation(one("deployment", place), names.ANNOTATION_GOOD), expecting="it to be noted")
+        expect_quiet(place, audit)
+        written = [write.verb for write in audit.writes(place) if write.resource == "deployments" and write.code < 300]
+        assert written == ["create", "patch", "patch"], "made, claimed, and noted as good"
+        # Some looks are those of the start; each resync and each change of the object may have one.
+        assert len(audit.dry_runs(place)) < 25
+
+
+def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, tmp_path: Path) -> None:
+    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+        audit = Audit()
+        apply(asked(), namespace=place)
+        serve(place)
+        expect_quiet(place, audit)
+        assert not audit.dry_runs(place)
+
+
+def test_a_policy_that_comes_later_waits_for_the_next_edit(place: str, tmp_path: Path) -> None:
+    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+        audit = Audit()
+        apply(asked(), namespace=place)
+        serve(place)
+        eventually(lambda: annotation(one("deployment", place), names.ANNOTATION_GOOD), expecting="it to be noted")
+        generation = one("deployment", place)["metadata"]["generation"]
+        with mutating(place, USES_THE_MIRROR):
+            expect_quiet(place, audit)
+            assert one("deployment", place)["metadata"]["generation"] == generation
+            edit_tolerations(place)
+            serve(place, image=MIRRORED)
+            expect_quiet(place, audit)
+
+
+def test_a_policy_that_goes_away_leaves_what_was_asked_for(place: str, tmp_path: Path) -> None:
+    with operator(place, tmp_path, resync_seconds=str(RESYNC)):
+        audit = Audit()
+        with mutating(place, USES_THE_MIRROR):
+            apply(asked(), namespace=place)
+            serve(place, image=MIRRORED)
+            remove(place)
+        eventually(lambda: pod(place)["containers"][0]["image"] == IMAGE, expecting="the image asked for")
+        serve(place)
+        expect_quiet(place, audit)
+
+
+def test_an_edit_by_hand_of_what_a_policy_changes_is_undone(place: str, tmp_path: Path) -> None:
+    with mutating(place, TOLERATES_MORE), operator(place, tmp_path, resync_seconds=str(RESYNC)):
+        audit = Audit()
+        apply(asked(), namespace=place)
+        serve(place)
+        theirs = {"spec": {"template": {"spec": {"tolerations": [{"key": "by-hand", "operator": "Exists"}]}}}}
+        patch("deployment", "chat", theirs, namespace=place)
+        eventually(lambda: ASKED in pod(place)["tolerations"], expecting="the toleration asked for")
+        serve(place)
+        expect_quiet(place, audit)
+
+
+def test_a_sidecar_that_a_policy_puts_into_pods_is_named_when_it_fails(place: str, tmp_path: Path) -> None:
+    with mutating(place, INJECTS_A_SIDECAR, pods=True), operator(place, tmp_path):
+        apply(asked(), namespace=place)
+        serve(place)
+        assert "added" not in [container["name"] for container in pod(place)["containers"]]
+        ended = {"terminated": {"exitCode": 1, "message": "no certificate", "reason": "Error"}}
+        play_trouble(place, image=IMAGE, name="added", state=ended)
+        said = expect_condition(place, "Available", "False", "ContainerFailed")
+        assert "container added" in said
+        assert "no certificate" in said
+        serve(place)
+
+
+def test_a_policy_that_refuses_is_named(place: str, tmp_path: Path) -> None:
+    with operator(place, tmp_path), refusing(place, "no Deployments today"):
+        apply(asked(), namespace=place)
+        said = expect_condition(place, "Accepted", "False", "RefusedByServer")
+        assert f"ValidatingAdmissionPolicy '{place}'" in said
+        assert "no Deployments today" in said
