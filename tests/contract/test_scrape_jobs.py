@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from flyball_lab.harness.engines import ServedEngine, serving
 from flyball_lab.harness.plant import PlantPhase
-from flyball_lab.harness.prometheus import Prometheus, ScrapeJob, prometheus
+from flyball_lab.harness.prometheus import ADDRESS, Prometheus, ScrapeJob, prometheus
 from flyball_lab.harness.tuners import PATIENCE, World, until
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
@@ -98,6 +98,20 @@ async def test_containers_beside_the_engine_make_no_target_but_by_ports_of_their
             assert (found.cores, found.pods, found.twice) == (1, 1, "")
             urls = [target["url"] for target in running.targets()]
             assert len(urls) == len(set(urls)) == 3, urls
+
+
+async def test_a_sidecar_that_a_policy_puts_into_the_pod_changes_no_figures(tmp_path: Path) -> None:
+    async with chat() as engine:
+        targets = discovered(engine)
+        # Without ports, as nobody of ours rendered it: a target at the bare address, which never answers.
+        sidecar = {label: value for label, value in targets[0].items() if "container_port" not in label}
+        targets.append(sidecar | {"__meta_kubernetes_pod_container_name": "proxy", ADDRESS: engine.ip})
+        async with scraped_by(tmp_path, annotation_job(targets)) as (running, reader):
+            engine.load(STEADY)
+            found = await read_until(reader, busy)
+            assert isinstance(found, Signals)
+            assert (found.cores, found.pods, found.twice) == (1, 1, "")
+            assert len(running.targets()) == 3
 
 
 async def test_the_chart_s_pod_monitor_is_enough(tmp_path: Path) -> None:
