@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -30,10 +31,22 @@ USES_THE_MIRROR = f"[JSONPatch{{op: 'replace', path: '/spec/template/spec/contai
 PULLS_ALWAYS = "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/imagePullPolicy', value: 'Always'}]"
 LABELS_IT = "[JSONPatch{op: 'add', path: '/metadata/labels/test~1added', value: 'yes'}]"
 LABELS_THE_TEMPLATE = "[JSONPatch{op: 'add', path: '/spec/template/metadata/labels/test~1added', value: 'yes'}]"
+
+
+def _sidecar(pod: str) -> str:
+    """CEL of a container that namespaces of Pod Security `restricted` admit; `pod` is the way to the pod's spec."""
+    kind = f"Object.{pod}.containers.securityContext"
+    return (
+        f"Object.{pod}.containers{{name: 'added', image: 'mirror.test/sidecar:1', securityContext: {kind}{{"
+        "allowPrivilegeEscalation: false, runAsNonRoot: true, runAsUser: 1000, "
+        f"capabilities: {kind}.capabilities{{drop: ['ALL']}}, "
+        f"seccompProfile: {kind}.seccompProfile{{type: 'RuntimeDefault'}}}}}}"
+    )
+
+
 ADDS_A_SIDECAR = (
     "object.spec.template.spec.containers.exists(c, c.name == 'added') ? [] : "
-    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/-', "
-    "value: Object.spec.template.spec.containers{name: 'added', image: 'mirror.test/sidecar:1'}}]"
+    "[JSONPatch{op: 'add', path: '/spec/template/spec/containers/-', value: " + _sidecar("spec.template.spec") + "}]"
 )
 ADDS_A_VARIABLE = (
     "has(object.spec.template.spec.containers[0].env) && "
@@ -51,10 +64,23 @@ STRIPS_A_LABEL = (
     "[JSONPatch{op: 'remove', path: '/metadata/labels/serving.flyball.dev~1service'}] : " + LABELS_IT
 )
 #: Of pods.
-INJECTS_A_SIDECAR = (
-    "[JSONPatch{op: 'add', path: '/spec/containers/-', "
-    "value: Object.spec.containers{name: 'added', image: 'mirror.test/sidecar:1'}}]"
-)
+INJECTS_A_SIDECAR = "[JSONPatch{op: 'add', path: '/spec/containers/-', value: " + _sidecar("spec") + "}]"
+#: A pod that such namespaces admit.
+_POD: Object = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "probe"},
+    "spec": {
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "probe",
+                "image": "as.asked/engine:1",
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
 #: What one of them leaves in any object that it acts on.
 _MARKS = ("mirror.test", "test/added", "imagePullPolicy: Always")
 
@@ -121,8 +147,10 @@ def _mutates(place: str, *, pods: bool = False) -> bool:
 
 def _probe(place: str, *, pods: bool = False) -> str:
     """What a dry run of making a Deployment or a pod answers, or why it is refused."""
-    what = ("run", "probe") if pods else ("create", "deployment", "probe")
+    dry = ("-n", place, "--dry-run=server", "-o", "yaml")
     try:
-        return kubectl(*what, "-n", place, "--image=as.asked/engine:1", "--dry-run=server", "-o", "yaml")
+        if pods:
+            return kubectl("create", "-f", "-", *dry, stdin=json.dumps(_POD))
+        return kubectl("create", "deployment", "probe", "--image=as.asked/engine:1", *dry)
     except KubectlError as error:
         return str(error)
