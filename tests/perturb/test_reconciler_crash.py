@@ -84,6 +84,16 @@ def lose_objects(world: World) -> None:
         world.settle()
 
 
+def wait_for_a_shortage(world: World) -> None:
+    create(world)
+    world.held = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]}
+    world.change(edit("spec.engine.image", "engine:2"))
+    world.held = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
+    world.settle()
+    world.held = None
+    world.settle()
+
+
 def adopt(world: World) -> None:
     create(world)
     world.change(edit("metadata.annotations", {names.ANNOTATION_ADOPT: "now"}))
@@ -127,6 +137,7 @@ SCENARIOS = (
     delete_and_make_again,
     orphan_and_make_again,
     lose_objects,
+    wait_for_a_shortage,
     adopt,
     scale_to_none_and_back,
     stop_governing_and_go_on,

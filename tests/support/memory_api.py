@@ -171,14 +171,18 @@ class MemoryApi:
             raise NotFoundError(f"{resource.plural} {name}")
         return found
 
-    async def list(self, resource: Resource, namespace: str, *, selector: str = "") -> tuple[list[Object], str]:
-        """A list by one label."""
+    async def list(
+        self, resource: Resource, namespace: str, *, selector: str = "", fields: str = ""
+    ) -> tuple[list[Object], str]:
+        """A list by labels, and by fields, of which the operator asks for one."""
+        assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         wanted = dict(part.split("=") for part in selector.split(",") if part)
         found = [
             item
             for key, item in self.shown().items()
             if key[:2] == (resource.plural, namespace)
             and all((item["metadata"].get("labels") or {}).get(label) == value for label, value in wanted.items())
+            and (not fields or fields == f"involvedObject.uid={item['involvedObject']['uid']}")
         ]
         return found, str(next(self._version))
 

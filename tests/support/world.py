@@ -24,11 +24,15 @@ from flyball_operator.kube.resources import (
     SERVICES,
 )
 from flyball_operator.reconcile.metrics import Metrics
+from flyball_operator.reconcile.plan.objects import timestamp
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.reconciler import Reconciler
 from support.memory_api import MemoryApi, Object
 
 NAMESPACE = "ns"
+READY: Object = {"conditions": [{"type": "Ready", "status": "True"}]}
+_NO_SUCH_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+PULL_FAILED: Object = {"containerStatuses": [{"name": "engine", "ready": False, "state": _NO_SUCH_IMAGE}]}
 CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
 
 
@@ -51,13 +55,21 @@ def service(name: str = "chat", **changes: Any) -> Object:
 
 
 class World:
-    """Everything, with a clock that only tests move. Images that contain `bad` never start."""
+    """Everything, with a clock that only tests move. Images that contain `bad` never start.
+
+    `held`: status of a pod of each template that is rolled out, which does not become Ready for it; None holds none.
+    `ready_beside`: pods of that template that do. `node`: where it is, made when it was put there; empty for nowhere.
+    """
 
     def __init__(self, api: MemoryApi | None = None, config: Config = CONFIG) -> None:
         self.api = api or MemoryApi()
         self.config = config
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.crashes = 0
+        self.held: Object | None = None
+        self.ready_beside = 0
+        self.node = ""
+        self._served: set[str] = set()
         self.restart()
 
     def restart(self, **options: Any) -> None:
@@ -98,7 +110,11 @@ class World:
     def settle(self) -> None:
         """Let reconciler and controllers act until nothing changes; then once more, as held-back writes are due."""
         self._turns()
-        self.now += timedelta(seconds=120)
+        self.wait(120)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and everything settle."""
+        self.now += timedelta(seconds=seconds)
         self._turns()
 
     def _turns(self) -> None:
@@ -143,19 +159,27 @@ class World:
         template, wanted = deployment["spec"]["template"], deployment["spec"]["replicas"]
         name = deployment["metadata"]["name"]
         before = deployment.get("status") or {}
-        fails = any("bad" in item["image"] for item in template["spec"]["containers"])
+        bad = any("bad" in item["image"] for item in template["spec"]["containers"])
         observed = {"observedGeneration": deployment["metadata"]["generation"]}
-        if fails:
+        trouble = PULL_FAILED if bad else self.held
+        if trouble is not None and not self._serves(template):
             serving = before.get("readyReplicas", 0)
             status = observed | _counts(total=serving + 1, updated=1, ready=serving)
             status |= self._progressing("ProgressDeadlineExceeded", before)
+            pods = [READY] * self.ready_beside + [trouble]
         else:
             status = observed | _counts(total=wanted, updated=wanted, ready=wanted)
             status |= self._progressing("NewReplicaSetAvailable", before)
+            pods = [READY] * wanted
+            self._served.add(template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH])
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})
         replica_set = self._replica_set(deployment)
-        self._pods(name, template, replica_set, ready=0 if fails else wanted, broken=int(fails))
+        self._pods(name, template, replica_set, pods)
+
+    def _serves(self, template: Object) -> bool:
+        """Whether the template was rolled out before; pods of one that was are taken back as they are."""
+        return template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH] in self._served
 
     def _progressing(self, reason: str, before: Object) -> Object:
         found: Object = next((item for item in before.get("conditions") or () if item["type"] == "Progressing"), {})
@@ -179,19 +203,24 @@ class World:
             return self.api.put(REPLICA_SETS, {"metadata": metadata})
         return found
 
-    def _pods(self, name: str, template: Object, replica_set: Object, *, ready: int, broken: int) -> None:
+    def _pods(self, name: str, template: Object, replica_set: Object, statuses: list[Object]) -> None:
         spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
-        wanted = {f"{name}-{spec_hash}-{number}": number < ready for number in range(ready + broken)}
+        wanted = {f"{name}-{spec_hash}-{number}": status for number, status in enumerate(statuses)}
         for pod in self.api.find(PODS):
-            mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name
-            if mine and pod["metadata"].get("ownerReferences") and pod["metadata"]["name"] not in wanted:
+            mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and pod["metadata"].get("ownerReferences")
+            # Surge first: what serves stays until all of the next template is Ready.
+            stays = _is_ready(pod) and any(status != READY for status in statuses)
+            if mine and pod["metadata"]["name"] not in wanted and not stays:
                 self.api.remove(PODS, pod["metadata"]["name"])
-        for pod_name, is_ready in wanted.items():
+        for pod_name, status in wanted.items():
             metadata = {**template["metadata"], "name": pod_name, "namespace": NAMESPACE}
             metadata["ownerReferences"] = [_controller("ReplicaSet", replica_set)]
-            body = {"metadata": metadata, "spec": {}, "status": _pod_status(ready=is_ready)}
+            body = {"metadata": metadata, "spec": {}, "status": status}
+            if self.node and status == self.held:
+                body["spec"] = {"nodeName": self.node}
+                metadata["creationTimestamp"] = timestamp(self.now)
             known = self.api.objects.get((PODS.plural, NAMESPACE, pod_name), {"metadata": {}})
-            if known["metadata"].get("ownerReferences") != metadata["ownerReferences"]:
+            if (known["metadata"].get("ownerReferences"), known.get("status")) != (metadata["ownerReferences"], status):
                 self.api.put(PODS, copy.deepcopy(body))
 
     def _front(self, front: Object) -> None:
@@ -199,7 +228,7 @@ class World:
         ready = [
             {"conditions": {"ready": True}, "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]}}
             for pod in self.api.find(PODS)
-            if pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and pod["status"].get("conditions")
+            if pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and _is_ready(pod)
         ]
         metadata: Object = {
             "name": f"{name}-slice",
@@ -238,6 +267,11 @@ class World:
         return str(self.template(name)["spec"]["containers"][0]["image"])
 
 
+def _is_ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
 def _controller(kind: str, found: Object) -> Object:
     metadata = found["metadata"]
     return {"kind": kind, "name": metadata["name"], "uid": metadata["uid"], "controller": True}
@@ -245,10 +279,3 @@ def _controller(kind: str, found: Object) -> Object:
 
 def _counts(*, total: int, updated: int, ready: int) -> Object:
     return {"replicas": total, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready}
-
-
-def _pod_status(*, ready: bool) -> Object:
-    if ready:
-        return {"conditions": [{"type": "Ready", "status": "True"}]}
-    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-    return {"containerStatuses": [{"name": "engine", "ready": False, "state": {"waiting": waiting}}]}

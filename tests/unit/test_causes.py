@@ -6,7 +6,8 @@ import pytest
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.causes import CauseReason, find
+from flyball_operator.reconcile.plan.cause import CauseReason
+from flyball_operator.reconcile.plan.causes import find
 
 
 def pod(name: str = "chat-1", *, spec_hash: str = "h", **status: object) -> Object:
@@ -27,6 +28,11 @@ def ended(code: int, reason: str = "Error", message: str = "", *, restarts: int 
     last = {"terminated": terminated}
     container = {"name": "engine", "ready": False, "state": state, "lastState": last, "restartCount": restarts}
     return {"containerStatuses": [container]}
+
+
+def refused(message: str) -> Object:
+    """A Deployment whose pods may not be created."""
+    return {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -101,10 +107,9 @@ def test_ready_pods_and_those_of_other_templates_tell_nothing() -> None:
 
 
 def test_pods_that_may_not_be_created_are_told_of_by_the_deployment() -> None:
-    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
-    cause = find([], {"status": {"conditions": [failure]}}, "h")
+    cause = find([], refused("violates PodSecurity"), "h")
     assert cause is not None
-    assert (cause.reason, "exceeded quota" in cause.message) == (CauseReason.PODS_REFUSED, True)
+    assert (cause.reason, "violates PodSecurity" in cause.message) == (CauseReason.PODS_REFUSED, True)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +124,135 @@ def test_pods_that_may_not_be_created_are_told_of_by_the_deployment() -> None:
     ],
 )
 def test_a_class_that_is_missing_is_told_with_its_field(words: str, field: str) -> None:
-    failure = {"type": "ReplicaFailure", "status": "True", "message": words}
-    cause = find([], {"status": {"conditions": [failure]}}, "h")
+    cause = find([], refused(words), "h")
     assert cause is not None
     assert cause.message == f"Deployment: {words}; create it, or change {field}"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ('pods "chat-1" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=1', "QuotaExceeded"),
+        ('pods "chat-1" is forbidden: failed quota: gpus: must specify limits.cpu', "PodsRefused"),
+        ('Internal error occurred: failed calling webhook "a.b": Post "https://a": EOF', "WebhookUnavailable"),
+        ('admission webhook "a.b" denied the request: no', "PodsRefused"),
+    ],
+)
+def test_a_refusal_that_may_end_by_itself_is_a_shortage(words: str, reason: str) -> None:
+    cause = find([], refused(words), "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (reason, reason != "PodsRefused")
+
+
+def test_a_quota_that_an_earlier_pod_uses_up_is_told_with_what_makes_room_in_it() -> None:
+    deployment = strategy(0) | refused("exceeded quota: gpus")
+    cause = find([holder()], deployment, "h")
+    assert cause is not None
+    assert "spec.rollout: {maxSurge: 0, maxUnavailable: 1}" in cause.message
+
+
+PULL = 'failed to pull and unpack image "r.test/engine:1": failed to resolve reference "r.test/engine:1": '
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'failed to do request: Head "https://r.test/v2/": dial tcp 10.0.0.1:443: connect: connection refused',
+        'failed to do request: Head "https://r.test/v2/": dial tcp 10.0.0.1:443: i/o timeout',
+        'failed to do request: Head "https://r.test/v2/": dial tcp: lookup r.test on 10.0.0.2:53: no such host',
+        'failed to do request: Head "https://r.test/v2/": dial tcp: lookup r.test on 10.0.0.2:53: server misbehaving',
+        'failed to do request: Head "https://r.test/v2/": net/http: TLS handshake timeout',
+        "unexpected status from HEAD request to https://r.test/v2/engine/manifests/1: 503 Service Unavailable",
+        "unexpected status from HEAD request to https://r.test/v2/engine/manifests/1: 429 Too Many Requests",
+        "received unexpected HTTP status: 502 Bad Gateway",
+        "toomanyrequests: You have reached your pull rate limit",
+    ],
+)
+@pytest.mark.parametrize(
+    ("reason", "prefix"),
+    [("ErrImagePull", ""), ("ImagePullBackOff", 'Back-off pulling image "r.test/engine:1": ErrImagePull: ')],
+)
+def test_a_registry_that_is_away_is_a_shortage_between_two_attempts_too(words: str, reason: str, prefix: str) -> None:
+    cause = find([pod(**waiting(reason, prefix + PULL + words))], None, "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.REGISTRY_UNAVAILABLE, True)
+    assert words in cause.message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "r.test/engine:503: not found",
+        "pull access denied, repository does not exist or may require authorization",
+        "unexpected status from HEAD request to https://r.test:5000/v2/engine/manifests/1: 403 Forbidden",
+        "failed to fetch anonymous token: unexpected status from GET request to https://r.test/token: 401 Unauthorized",
+        "no match for platform in manifest: not found",
+    ],
+)
+def test_an_image_that_is_not_there_or_not_allowed_is_the_templates(words: str) -> None:
+    cause = find([pod(**waiting("ErrImagePull", PULL + words))], None, "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.IMAGE_PULL_FAILED, False)
+
+
+def test_a_claim_that_nobody_made_is_no_shortage_of_nodes() -> None:
+    message = '0/1 nodes are available: persistentvolumeclaim "cache" not found.'
+    status = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    }
+    cause = find([{**pod(), "status": status}], None, "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.CONFIG_MISSING, False)
+
+
+def test_a_pod_that_waits_for_its_gates_waits_for_a_node() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Scheduling is blocked"}
+    cause = find([pod(conditions=[gated])], None, "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.UNSCHEDULABLE, True)
+
+
+def test_a_fault_is_told_before_a_shortage() -> None:
+    pods = [pod("a", **UNSCHEDULABLE), pod("b", **ended(143))]
+    cause = find(pods, refused("exceeded quota"), "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.NOT_READY_IN_TIME, False)
+
+
+def test_the_node_of_a_pod_in_trouble_is_named() -> None:
+    cause = find([{**pod(**ended(1)), "spec": {"nodeName": "node-7"}}], None, "h")
+    assert cause is not None
+    assert cause.message.startswith("pod chat-1 on node node-7, container engine:")
+
+
+def test_a_pod_whose_node_stopped_reporting_is_not_the_engines_failure() -> None:
+    lost = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+    cause = find([{**pod(conditions=lost), "spec": {"nodeName": "node-7"}}], None, "h")
+    assert cause is not None
+    assert (cause.reason, cause.is_shortage) == (CauseReason.NODE_UNAVAILABLE, True)
+    assert "node-7" in cause.message
+    gated = [{**lost[0], "reason": "ReadinessGatesNotReady"}, lost[1]]
+    assert find([pod(conditions=gated)], None, "h") is None
+
+
+EVICTED: Object = {"phase": "Failed", "reason": "Evicted", **ended(137)}
+
+
+def test_a_pod_that_its_node_put_out_counts_until_another_takes_its_place() -> None:
+    evicted = pod("a", **EVICTED, message="The node was low on resource: memory.")
+    cause = find([evicted], None, "h")
+    assert cause is not None
+    assert (cause.reason, "low on resource" in cause.message) == (CauseReason.NODE_UNAVAILABLE, True)
+    assert find([evicted, pod("b")], None, "h") is None
+
+
+def test_a_pod_that_broke_its_own_limit_is_the_templates_fault() -> None:
+    evicted = pod(
+        "a", **EVICTED, message="Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
+    )
+    cause = find([evicted, pod("b")], None, "h")
+    assert cause is not None
+    assert (cause.reason, "1Gi" in cause.message) == (CauseReason.ENGINE_FAILED, True)
 
 
 def test_long_last_words_keep_their_end() -> None:

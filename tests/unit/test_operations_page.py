@@ -12,7 +12,7 @@ from flyball_engine.contract import MetricName
 from flyball_lab.repository import ROOT
 from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS, ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
-from flyball_operator.reconcile.plan.causes import CauseReason
+from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filters import HoldReason

@@ -220,7 +220,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 # Which release looks after the namespace. What is created has no name yet as far as rights go.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

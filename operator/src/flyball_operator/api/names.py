@@ -47,6 +47,7 @@ ANNOTATION_INTENT: Final = f"{GROUP}/intent"
 ANNOTATION_ASKED: Final = f"{GROUP}/asked"
 ANNOTATION_GOOD: Final = f"{GROUP}/good"
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"
+ANNOTATION_SHORTAGE: Final = f"{GROUP}/shortage"
 #: On the CRD: hash of the schema, compared by the start check.
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 

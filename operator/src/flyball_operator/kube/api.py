@@ -136,11 +136,17 @@ class KubeApi:
         return await self._call("GET", resource.path(namespace, name), within=within)
 
     async def list(
-        self, resource: Resource, namespace: str | None, *, selector: str = "", within: float = READ_SECONDS
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        selector: str = "",
+        fields: str = "",
+        within: float = READ_SECONDS,
     ) -> tuple[list[Object], str]:
-        """All objects of a kind that carry these labels, and the resource version of the list."""
+        """All objects of a kind that carry these labels and field values, and the resource version of the list."""
         items: list[Object] = []
-        query = {"limit": str(_PAGE), "labelSelector": selector}
+        query = {"limit": str(_PAGE), "labelSelector": selector, "fieldSelector": fields}
         while True:
             page = await self._call("GET", resource.path(namespace), query=query, within=within)
             items += page.get("items") or []

@@ -7,6 +7,7 @@ version), so that a lagging watch cannot make us act on an object that is gone o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
+    EVENTS,
     INFERENCE_SERVICES,
     OWNED,
     PODS,
@@ -22,8 +24,9 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
+from flyball_operator.reconcile.plan.event_causes import pod_to_ask_about
 from flyball_operator.reconcile.plan.membership import Owner, members
-from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by
+from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, uid
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot, read_desire
 
 
@@ -65,28 +68,37 @@ class SnapshotReader:
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
         kinds = self._config.named_kinds
-        mine = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
+        ours = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
         named, revisions, replica_sets, pods, slices = await asyncio.gather(
             asyncio.gather(*(self._get(OWNED[kind], key) for kind in kinds)),
-            self._list(REVISIONS, key, mine),
-            self._list(REPLICA_SETS, key, mine),
-            self._list(PODS, key, mine),
+            self._list(REVISIONS, key, ours),
+            self._list(REPLICA_SETS, key, ours),
+            self._list(PODS, key, ours),
             self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
         )
+        own = Owner(key.namespace, key.name, desire.meta.uid)
         objects = {kind: found for kind, found in zip(kinds, named, strict=True) if found is not None}
+        mine = members(own, pods, replica_sets, objects.get(Kind.DEPLOYMENT))
         snapshot = Snapshot(
             desire=desire,
             now=now,
             config=self._config,
             objects={kind: _typed(found, kind) for kind, found in objects.items()},
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
-            pods=members(
-                Owner(key.namespace, key.name, desire.meta.uid), pods, replica_sets, objects.get(Kind.DEPLOYMENT)
-            ),
+            pods=mine,
+            events=tuple(await self._events(key, mine, now)),
             slices=tuple(slices),
             epoch=epoch,
         )
         return Observed(raw, snapshot)
+
+    async def _events(self, key: Key, pods: Sequence[Object], now: datetime) -> list[Object]:
+        """Events of one pod at most, and only of one that waits: there may be thousands in a namespace."""
+        pod = pod_to_ask_about(pods, now)
+        if pod is None:
+            return []
+        items, _ = await self._api.list(EVENTS, key.namespace, fields=f"involvedObject.uid={uid(pod)}")
+        return items
 
     async def _get(self, resource: Resource, key: Key) -> Object | None:
         try:

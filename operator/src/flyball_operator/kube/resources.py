@@ -49,7 +49,8 @@ REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE,
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", READ)
-EVENTS: Final = Resource("", "v1", "events", ("create",))
+#: Created about services; listed about a pod that waits without its status saying why.
+EVENTS: Final = Resource("", "v1", "events", ("create", "list"))
 #: In the operator's own namespace, and `names.NAMESPACE_LEASE` in watched ones, where it may be missing.
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", ("get", "create", "update"))
 #: Cluster-wide, only ours by name.

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.causes import Cause
-from flyball_operator.reconcile.plan.objects import Object, annotation
+from flyball_operator.reconcile.plan.cause import Cause
+from flyball_operator.reconcile.plan.objects import Object, annotation, moment
+
+#: Of a shortage that has not ended, and of one that has; both with the moment, so that no two notes are the same.
+_SINCE: Final = "since "
+_UNTIL: Final = "until "
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,9 @@ class History:
 
     `asked`: the one asked for, `since` when, and `steps`, how pods shall follow one another. `good`: the last that was
     rolled out whole. `failed`: why the one asked for was given up. It is not tried again for as long as it is asked for
-    in the same steps; which those were is kept with it, and empty where an earlier operator gave it up.
+    in the same steps; which those were is kept with it, and empty where an earlier operator gave it up. `shortage`:
+    since when one holds the rollout up, or until when the last one did: pods then have their start-up time anew, and
+    the Deployment's own word that it made no progress is about the time before.
     """
 
     asked: str = ""
@@ -29,6 +37,7 @@ class History:
     steps: str = ""
     good: str = ""
     failed: Cause | None = None
+    shortage: str = ""
 
     def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
@@ -38,7 +47,23 @@ class History:
         again = self.failed is not None and self.steps not in ("", steps)
         if self.asked == spec_hash and not again:
             return self if self.failed is not None else replace(self, steps=steps)
-        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None)
+        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None, shortage="")
+
+    def rolled_out(self) -> History:
+        """The history once all pods have the template asked for."""
+        return replace(self, good=self.asked, failed=None, shortage="")
+
+    def meeting(self, *, shortage: bool, now: str) -> History:
+        """The history once it is seen whether a shortage holds the rollout up. Its begin and its end are noted."""
+        held = self.shortage.startswith(_SINCE)
+        if shortage == held:
+            return self
+        return replace(self, shortage=(_SINCE if shortage else _UNTIL) + now)
+
+    @property
+    def resumed(self) -> datetime | None:
+        """When the last shortage ended; None where there was none."""
+        return moment(self.shortage.removeprefix(_UNTIL))
 
 
 def read(deployment: Object | None) -> History:
@@ -48,7 +73,8 @@ def read(deployment: Object | None) -> History:
     asked, _, since = annotation(deployment, names.ANNOTATION_ASKED).partition(" ")
     failed, steps = _read_failure(annotation(deployment, names.ANNOTATION_FAILED))
     good = annotation(deployment, names.ANNOTATION_GOOD)
-    return History(asked=asked, since=since, steps=steps, good=good, failed=failed)
+    shortage = annotation(deployment, names.ANNOTATION_SHORTAGE)
+    return History(asked=asked, since=since, steps=steps, good=good, failed=failed, shortage=shortage)
 
 
 def _read_failure(text: str) -> tuple[Cause | None, str]:
@@ -64,6 +90,8 @@ def to_annotations(history: History) -> dict[str, str]:
     found = {names.ANNOTATION_ASKED: f"{history.asked} {history.since}"}
     if history.good:
         found[names.ANNOTATION_GOOD] = history.good
+    if history.shortage:
+        found[names.ANNOTATION_SHORTAGE] = history.shortage
     if history.failed is not None:
         cause = {"reason": history.failed.reason, "message": history.failed.message}
         if history.steps:

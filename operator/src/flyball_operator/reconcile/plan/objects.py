@@ -81,6 +81,15 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment(text: object) -> datetime | None:
+    """The moment that Kubernetes spells so; None where it is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
 def uid(found: Object) -> str:
     """UID of an object."""
     return str(found["metadata"]["uid"])

@@ -24,6 +24,7 @@ from flyball_operator.reconcile.plan import (
     status,
 )
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
+from flyball_operator.reconcile.plan.event_causes import look_again
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.reconcile.plan.objects import (
     Kind,
@@ -63,6 +64,7 @@ def plan(snapshot: Snapshot) -> Plan:
     rest = tuple(intent for intent in intents if intent not in futile)
     leaving = any(being_deleted(found) for found in snapshot.objects.values())
     looks = [_LEAVING_SECONDS] if leaving else []
+    looks += [seconds for seconds in (rollout.again, look_again(snapshot.pods, snapshot.now)) if seconds is not None]
     if not rest and (futile or undone or settling.doubted(snapshot)):
         verdict = settling.verdict(snapshot, futile, undone)
         looks += settling.looks(snapshot, futile)

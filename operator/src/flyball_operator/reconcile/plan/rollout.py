@@ -1,20 +1,22 @@
 """Which template the Deployment shall have: the one asked for, or the last good one after the one asked for failed.
 
 A Deployment never goes back by itself: with a bad image it waits for ever. A newer spec is always tried, the same one
-that failed is not. Pure.
+that failed is not. A template fails by what it breaks itself: while something else lacks (`Cause.is_shortage`), or one
+of its pods is Ready, it is not given up. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, revision
-from flyball_operator.reconcile.plan.causes import Cause, CauseReason
+from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
-from flyball_operator.reconcile.plan.objects import Kind, Object, annotation, being_deleted, timestamp
+from flyball_operator.reconcile.plan.objects import Kind, Object, annotation, being_deleted, moment, timestamp
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
@@ -23,6 +25,7 @@ class Stage(Enum):
     """How far the template that was asked for has come."""
 
     ROLLING = "pods are being brought to it"
+    WAITING = "pods wait for something that is not the template's"
     COMPLETE = "all pods have it"
     FAILED = "it failed, and there is nothing good to go back to"
     ROLLED_BACK = "it failed, and the last good one is back"
@@ -46,6 +49,8 @@ class RolloutDecision:
     outage: Cause | None
     full: bool
     outdated: bool
+    again: float | None
+    """Seconds after which time alone may change the decision."""
 
 
 def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
@@ -57,8 +62,8 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     current = kept.get(spec_hash) or revision.following(kept.values(), spec_hash, rendered)
     so_far = history.read(deployment).asking(spec_hash, _steps(service), timestamp(snapshot.now))
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
-    cause = causes.find(snapshot.pods, deployment, spec_hash)
-    judged = _judge(so_far, deployment, cause, has_good=last_good is not None)
+    attempt = _Attempt.of(snapshot, deployment, spec_hash)
+    judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
     target = back or current
     return RolloutDecision(
@@ -66,11 +71,12 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         target=target,
         kept=tuple(kept.values()),
         history=judged,
-        stage=Stage.ROLLED_BACK if back is not None else _stage(judged, deployment, cause),
-        cause=judged.failed if back is not None else cause,
+        stage=Stage.ROLLED_BACK if back is not None else _stage(judged, attempt),
+        cause=judged.failed if back is not None else attempt.cause,
         outage=_outage(snapshot, deployment, target.spec_hash),
         full=deployment is not None and _runs(deployment, spec_hash) and _full(deployment),
         outdated=current.template != rendered,
+        again=attempt.seconds_left(judged) or None,
     )
 
 
@@ -81,28 +87,83 @@ def _steps(service: InferenceService) -> str:
 
 
 def _outage(snapshot: Snapshot, deployment: Object | None, target: str) -> Cause | None:
-    found = causes.find(snapshot.pods, deployment, target)
-    return found or causes.find(snapshot.pods, deployment, None)
+    found = causes.find(snapshot.pods, deployment, target, snapshot.events)
+    return found or causes.find(snapshot.pods, deployment, None, snapshot.events)
 
 
-def _judge(so_far: History, deployment: Object | None, cause: Cause | None, *, has_good: bool) -> History:
-    """Note that the template asked for is rolled out whole, or that it is given up."""
-    if deployment is None or not _runs(deployment, so_far.asked):
+@dataclass(frozen=True)
+class _Attempt:
+    """What became of the template asked for in the Deployment that has it.
+
+    `deployment`: None while it does not have it. `cause`: why its pods are not all Ready. `proven`: one of them is.
+    `started`: when the first of them had a node.
+    """
+
+    deployment: Object | None
+    cause: Cause | None
+    proven: bool
+    started: datetime | None
+    now: datetime
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str) -> _Attempt:
+        return cls(
+            deployment=deployment if deployment is not None and _runs(deployment, spec_hash) else None,
+            cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events),
+            proven=causes.runs(snapshot.pods, spec_hash),
+            started=moment(causes.started(snapshot.pods, spec_hash)),
+            now=snapshot.now,
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing but a shortage is known to hold it up."""
+        return self.deployment is not None and self.cause is not None and self.cause.is_shortage
+
+    def seconds_left(self, so_far: History) -> float | None:
+        """Seconds until it is given up if nothing changes; None where time does not decide, or not yet.
+
+        The Deployment's controller says when nothing has progressed for long. It says so on after a shortage, too, and
+        of pods that waited for a node for most of that time.
+        """
+        if self.deployment is None or self.proven or self.waits:
+            return None
+        if self.cause is not None and self.cause.is_permanent:
+            return 0.0
+        progressing = _progressing(self.deployment)
+        # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
+        ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
+        if not ours or progressing.get("reason") != "ProgressDeadlineExceeded":
+            return None
+        deadline = float(self.deployment["spec"]["progressDeadlineSeconds"])
+        begun = max((found for found in (self.started, so_far.resumed) if found is not None), default=None)
+        passed = deadline if begun is None else (self.now - begun).total_seconds()
+        # No more than all of it where the clock was set back.
+        return min(deadline, max(0.0, deadline - passed))
+
+
+def _judge(so_far: History, attempt: _Attempt, *, now: str, has_good: bool) -> History:
+    """Note that the template asked for is rolled out whole, waits for something, or is given up."""
+    if attempt.deployment is None:
         return so_far
-    if _whole(deployment):
-        return replace(so_far, good=so_far.asked, failed=None)
+    if _whole(attempt.deployment):
+        return so_far.rolled_out()
+    if so_far.failed is not None:
+        return so_far
+    complete = _complete(attempt.deployment)
+    noted = so_far if complete else so_far.meeting(shortage=attempt.waits, now=now)
     # One that was good does not become bad; what fails then is around it, and going back would not mend it.
-    if has_good and so_far.failed is None and _hopeless(deployment, so_far, cause):
-        return replace(so_far, failed=cause or _timed_out())
-    return so_far
+    if has_good and attempt.seconds_left(noted) == 0:
+        return replace(noted, failed=attempt.cause or _timed_out())
+    return noted
 
 
-def _stage(judged: History, deployment: Object | None, cause: Cause | None) -> Stage:
-    if deployment is None or not _runs(deployment, judged.asked):
-        return Stage.ROLLING
-    if _complete(deployment):
+def _stage(judged: History, attempt: _Attempt) -> Stage:
+    if attempt.deployment is not None and _complete(attempt.deployment):
         return Stage.COMPLETE
-    return Stage.FAILED if _hopeless(deployment, judged, cause) else Stage.ROLLING
+    if attempt.waits:
+        return Stage.WAITING
+    return Stage.FAILED if attempt.seconds_left(judged) == 0 else Stage.ROLLING
 
 
 def _runs(deployment: Object, spec_hash: str) -> bool:
@@ -136,15 +197,6 @@ def _full(deployment: Object) -> bool:
     status = deployment.get("status") or {}
     counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")}
     return bool(counts == {deployment["spec"].get("replicas", 1)})
-
-
-def _hopeless(deployment: Object, so_far: History, cause: Cause | None) -> bool:
-    if cause is not None and CauseReason(cause.reason) in causes.PERMANENT:
-        return True
-    progressing = _progressing(deployment)
-    # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
-    ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
-    return ours and progressing.get("reason") == "ProgressDeadlineExceeded"
 
 
 def _timed_out() -> Cause:

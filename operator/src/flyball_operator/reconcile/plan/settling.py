@@ -17,7 +17,7 @@ from flyball_engine.figures import format_duration
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.intents import Apply, Intent
-from flyball_operator.reconcile.plan.objects import Kind, digest, managers, name, spelt
+from flyball_operator.reconcile.plan.objects import Kind, annotation, digest, managers, name, spelt
 from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
 
 #: A condition message has room for this many fields.
@@ -118,5 +118,9 @@ def _is_recent(snapshot: Snapshot, tried: Attempt) -> bool:
 
 
 def _of(snapshot: Snapshot, apply: Apply) -> tuple[int, str]:
-    """Names what is applied for which generation; not annotations, which note what became of it."""
-    return snapshot.desire.meta.generation, digest(apply.body["spec"])
+    """Names what is applied for which generation; not annotations, which note what became of it.
+
+    Except that of a shortage: it may come and go often, and another moment to note is another apply.
+    """
+    noted = annotation(apply.body, names.ANNOTATION_SHORTAGE)
+    return snapshot.desire.meta.generation, digest([apply.body["spec"], noted])

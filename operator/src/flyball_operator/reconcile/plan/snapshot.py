@@ -93,10 +93,11 @@ class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
     `objects`: the one object of the service's name per kind, its own or foreign. `revisions`: those that it controls.
-    `pods`: its own (`membership`). `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership
-    under which the status is written. `status_written`: when this process last wrote the status. `refused`: the API
-    server's words when it refused the last attempt to write what this generation asks for. `attempts`: the last applies
-    of each object. `dry_runs`: what the API server would make of an apply.
+    `pods`: its own (`membership`). `events`: of the pod that waits without its status saying why (`event_causes`).
+    `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
+    `status_written`: when this process last wrote the status. `refused`: the API server's words when it refused the
+    last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
+    the API server would make of an apply.
     """
 
     desire: Desire
@@ -105,6 +106,7 @@ class Snapshot:
     objects: Mapping[Kind, Object] = field(default_factory=dict)
     revisions: tuple[Object, ...] = ()
     pods: tuple[Object, ...] = ()
+    events: tuple[Object, ...] = ()
     slices: tuple[Object, ...] = ()
     epoch: int = 0
     status_written: datetime | None = None

@@ -5,7 +5,7 @@ False is trouble). `Available`: at least one Ready endpoint, of whatever generat
 says Available at none ready where one of one may be unavailable. `Ready`: all that this generation asks for runs and
 serves. `Stalled`: it will not without somebody's help; there only while it is True, as kstatus has it. What waits for a
 rollout (`kubectl wait`, Helm 4, Flux) looks at the last two, at this `observedGeneration`. Reasons are below and in
-`causes.CauseReason`. Pure.
+`cause.CauseReason`. Pure.
 """
 
 from __future__ import annotations
@@ -113,14 +113,20 @@ def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
             )
         case Stage.FAILED:
             return ConditionClaim(False, "NotReadyInTime", "pods were not ready within spec.rollout.startupTimeout")
-        case Stage.COMPLETE:
-            return ConditionClaim(
-                True, ReconcileReason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for"
-            )
-        case Stage.ROLLING:
-            return ConditionClaim(
-                True, ReconcileReason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
-            )
+        case _:
+            return _going_on(rollout, detail)
+
+
+def _going_on(rollout: RolloutDecision, detail: str) -> ConditionClaim:
+    """Of a rollout that needs nobody's help; a shortage has its own reason, so that `Ready` names it, too."""
+    if rollout.stage is Stage.COMPLETE:
+        return ConditionClaim(True, ReconcileReason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
+    if rollout.stage is Stage.WAITING and rollout.cause is not None:
+        waits = "the rollout waits for it, and then goes on by itself"
+        return ConditionClaim(True, rollout.cause.reason, f"{rollout.cause.message.rstrip('.')}; {waits}")
+    return ConditionClaim(
+        True, ReconcileReason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
+    )
 
 
 def _available(snapshot: Snapshot, rollout: RolloutDecision | None) -> ConditionClaim:

@@ -1,0 +1,114 @@
+"""What events say of a pod whose status does not say why it waits: volumes, and images in a back-off.
+
+A pod that waits for a volume is `ContainerCreating`, as one whose image is being pulled is. Kubernetes keeps events for
+an hour, so one counts only until a later one shows that it is over. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
+from flyball_operator.reconcile.plan.objects import Object, being_deleted, moment, uid
+
+#: Seconds for which a pod may wait before its events are read.
+PATIENCE_SECONDS: Final = 20.0
+#: Seconds between two looks at the events of a pod that goes on waiting; nobody tells the operator of new ones.
+AGAIN_SECONDS: Final = 60.0
+
+_ATTACH, _MOUNT = "FailedAttachVolume", frozenset({"FailedAttachVolume", "FailedMount", "FailedMapVolume"})
+#: Events of a pod whose volumes are mounted.
+_MOUNTED: Final = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "Created", "Started", "FailedCreatePodSandBox"})
+#: A mount that fails because of what the template names.
+_MISSING: Final = re.compile(r"""(?:secret|configmap) "[^"]*" not found|non-existent|hostPath type check failed""")
+_PULL_FAILED: Final = "Failed to pull image"
+_CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+#: All that a kubelet before 1.32 says of an image between two attempts to pull it.
+_BARE_BACK_OFF: Final = re.compile(r'Back-off pulling image "[^"]*"')
+
+
+def pod_to_ask_about(pods: Sequence[Object], now: datetime) -> Object | None:
+    """The pod whose events are to be read: the one that has waited longest without its status saying why."""
+    waiting = [(age, uid(pod), pod) for pod in pods if _is_silent(pod) and (age := _age(pod, now)) >= PATIENCE_SECONDS]
+    return max(waiting, key=lambda found: found[:2])[2] if waiting else None
+
+
+def look_again(pods: Sequence[Object], now: datetime) -> float | None:
+    """Seconds after which events are to be read, or read again; None where every pod's status says enough."""
+    ages = [_age(pod, now) for pod in pods if _is_silent(pod)]
+    if not ages:
+        return None
+    return PATIENCE_SECONDS - max(ages) if max(ages) < PATIENCE_SECONDS else AGAIN_SECONDS
+
+
+def of_volumes(pod: Object, where: str, events: Sequence[Object]) -> Iterator[Cause]:
+    """Why the volumes of a pod that has started no container are not there."""
+    if not _is_creating(pod):
+        return
+    found = _of(pod, events)
+    over = max((index for index, event in enumerate(found) if event.get("reason") in _MOUNTED), default=-1)
+    failed = [event for event in found[over + 1 :] if event.get("reason") in _MOUNT]
+    for event in failed:
+        if _MISSING.search(_message(event)):
+            yield cause(CauseReason.CONFIG_MISSING, where, _message(event))
+    if failed:
+        # Of a volume that is held elsewhere, the attach controller knows by whom; the kubelet that it waited in vain.
+        told = next((event for event in reversed(failed) if event["reason"] == _ATTACH), failed[-1])
+        yield cause(CauseReason.VOLUME_UNAVAILABLE, where, _message(told))
+
+
+def pull_error(pod: Object, events: Sequence[Object]) -> str:
+    """The last error of a pull; empty where the pod's status has it, or no event does."""
+    if not _backs_off_silently(pod):
+        return ""
+    messages = [_message(event) for event in _of(pod, events)]
+    return next((message for message in reversed(messages) if message.startswith(_PULL_FAILED)), "")
+
+
+def _of(pod: Object, events: Sequence[Object]) -> list[Object]:
+    """The pod's events, the newest last."""
+    mine = (event for event in events if (event.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid"))
+    return sorted(mine, key=_time)
+
+
+def _message(event: Object) -> str:
+    return str(event.get("message") or "")
+
+
+def _time(event: Object) -> datetime:
+    fields = (
+        (event.get("series") or {}).get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event["metadata"].get("creationTimestamp"),
+    )
+    return next((found for text in fields if (found := moment(text)) is not None), datetime.min.replace(tzinfo=UTC))
+
+
+def _age(pod: Object, now: datetime) -> float:
+    created = moment(pod["metadata"].get("creationTimestamp"))
+    return (now - created).total_seconds() if created is not None else 0.0
+
+
+def _is_silent(pod: Object) -> bool:
+    ended = being_deleted(pod) or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+    placed = bool((pod.get("spec") or {}).get("nodeName"))
+    return placed and not ended and (_is_creating(pod) or _backs_off_silently(pod))
+
+
+def _is_creating(pod: Object) -> bool:
+    """Whether no container has been started, nor its image been asked for in vain."""
+    return all((item.get("state") or {}).get("waiting", {}).get("reason") in _CREATING for item in _containers(pod))
+
+
+def _backs_off_silently(pod: Object) -> bool:
+    waiting = [(item.get("state") or {}).get("waiting") or {} for item in _containers(pod)]
+    return any(_BARE_BACK_OFF.fullmatch(item.get("message") or "") for item in waiting)
+
+
+def _containers(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [item for kind in ("initContainerStatuses", "containerStatuses") for item in status.get(kind) or ()]
