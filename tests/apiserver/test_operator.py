@@ -11,7 +11,9 @@ import pytest
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import apply, delete, items, kubectl, patch, throughout
+from support.kubelet import play_trouble
 from support.operators import (
+    IMAGE,
     RESOURCE,
     Audit,
     OperatorProcess,
@@ -23,12 +25,9 @@ from support.operators import (
     serve,
 )
 
-#: Pods may run on the real node, whose kubelet cannot pull this; a busy one takes a while to say so.
-UNPULLABLE: dict[str, Any] = {
-    "spec__engine__image": "flyball.test/none:1",
-    "spec__podTemplate__nodeSelector": {},
-    "spec__rollout": {"startupTimeout": "45s"},
-}
+BAD = "flyball.test/none:1"
+#: What the kubelet says of an image that a registry does not have.
+NO_SUCH_IMAGE = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull "{BAD}": {BAD}: not found'}}
 OWNED = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions", "pods", "endpointslices")
 
 
@@ -193,7 +192,8 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
     apply(idle_service(spec__replicas=replicas), namespace=place)
     made(place)
     serve(place, replicas=replicas)
-    apply(idle_service(spec__replicas=replicas, **UNPULLABLE), namespace=place)
+    apply(idle_service(spec__replicas=replicas, spec__engine__image=BAD), namespace=place)
+    play_trouble(place, image=BAD, serving=IMAGE, state=NO_SUCH_IMAGE)
     expect_condition(place, "Available", "True", "EarlierRevisionServes")
     message = expect_condition(place, "Progressing", "False", "RolledBack", within=180)
     assert "ImagePullFailed" in message
@@ -214,7 +214,8 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
 def test_without_an_earlier_good_one_the_failure_is_told_and_a_good_spec_recovers(
     place: str, running: OperatorProcess
 ) -> None:
-    apply(idle_service(**UNPULLABLE), namespace=place)
+    apply(idle_service(spec__engine__image=BAD), namespace=place)
+    play_trouble(place, image=BAD, state=NO_SUCH_IMAGE)
     assert "flyball.test" in expect_condition(place, "Available", "False", "ImagePullFailed")
     message = expect_condition(place, "Progressing", "False", "ImagePullFailed", within=120)
     assert "no earlier good generation" in message

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
-from support.cluster import KubectlError, apply, items, kubectl, patch
+from support.cluster import KubectlError, apply, kubectl, patch
 from support.kubelet import play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
@@ -29,8 +27,6 @@ from support.operators import (
 
 BAD, NEXT = "flyball.test/none:1", "vllm/next:1"
 UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
-#: Extended resource of which the node of this test has one.
-DEVICE = "flyball.test/gpu"
 
 
 def edit(place: str, **spec: Any) -> int:
@@ -84,7 +80,7 @@ def test_kubectl_wait_takes_a_new_service_for_ready_once_all_of_it_serves(place:
     apply(idle_service(spec__replicas=2), namespace=place)
     with waiting(place, "Ready") as wait:
         made(place)
-        expect_condition(place, "Ready", "False", "RollingOut")
+        expect_condition(place, "Ready", "False", "Unschedulable")
         assert wait.poll() is None
         serve(place, replicas=2)
         assert wait.wait(timeout=60) == 0
@@ -94,7 +90,7 @@ def test_kubectl_wait_never_takes_a_bad_edit_for_ready_and_the_good_one_after_it
     generation = edit(serving, engine={"image": BAD})
     with waiting(serving, "Ready") as wait, waiting(serving, "Stalled") as stalled:
         made(serving, BAD)
-        expect_condition(serving, "Ready", "False", "RollingOut")
+        expect_condition(serving, "Ready", "False", "Unschedulable")
         expect_observed(serving, generation)
         message = expect_condition(serving, "Available", "True", "EarlierRevisionServes")
         assert f"revision 1 serves, not what generation {generation} asks for" in message
@@ -160,64 +156,3 @@ def test_an_engine_that_ended_is_named_while_nothing_serves(serving: str, ended:
     assert condition(serving, "Ready") == ("False", "EngineFailed", message)
     play_kubelet(serving, image=IMAGE)
     expect_condition(serving, "Ready", "True", "Serving")
-
-
-@pytest.fixture
-def device_node() -> Iterator[str]:
-    """A node with one device and no kubelet. Returns the name that pods select it by."""
-    name = f"device-{uuid.uuid4().hex[:6]}"
-    resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "1"}
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"flyball.test/node": name}},
-        "status": {"capacity": resources, "allocatable": resources},
-    }
-    kubectl("create", "-f", "-", stdin=json.dumps(node))
-    try:
-        yield name
-    finally:
-        kubectl("delete", "node", name, "--ignore-not-found")
-
-
-def end_deleted_pods(place: str) -> None:
-    """Play the kubelet's last part, on a node that has none."""
-    for pod in items("pods", namespace=place):
-        if pod["metadata"].get("deletionTimestamp"):
-            kubectl("delete", "pod", pod["metadata"]["name"], "-n", place, "--force", "--ignore-not-found")
-
-
-def test_a_full_node_is_told_with_what_makes_room_on_it_and_that_is_tried(
-    place: str, running: OperatorProcess, device_node: str
-) -> None:
-    advice = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
-    where: dict[str, Any] = {
-        "spec__podTemplate__nodeSelector": {"flyball.test/node": device_node},
-        "spec__podTemplate__tolerations": [{"operator": "Exists"}],
-        "spec__accelerator": {"resourceName": DEVICE},
-    }
-    apply(idle_service(spec__replicas=1, **where), namespace=place)
-    # Only a pod that the scheduler gave the node has the device.
-    made(place)
-    eventually(
-        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
-        expecting="a pod on the node",
-    )
-    serve(place)
-    edit(place, engine={"image": NEXT}, rollout={"startupTimeout": "30m"})
-    # Long before the rollout is given up.
-    eventually(lambda: advice in condition(place, "Ready")[2], expecting="advice")
-    ready = condition(place, "Ready")
-    assert ready[:2] == ("False", "RollingOut")
-    assert f"Earlier pods of this service hold {DEVICE}" in ready[2]
-    edit(place, rollout={"startupTimeout": "10s"})
-    assert advice in expect_condition(place, "Progressing", "False", "RolledBack", within=180)
-    edit(place, rollout={"startupTimeout": "10s", "maxSurge": 0, "maxUnavailable": 1})
-
-    def replaced() -> bool:
-        end_deleted_pods(place)
-        play_kubelet(place, image=NEXT)
-        return condition(place, "Ready")[:2] == ("True", "Serving")
-
-    eventually(replaced, expecting="the new pod in the earlier one's place", within=120, every=0.5)
-    assert one("deployment", place)["spec"]["template"]["spec"]["containers"][0]["image"] == NEXT

@@ -40,13 +40,15 @@ def ready_uids(service: Service) -> set[str]:
     return {pod["metadata"]["uid"] for pod in service.pods() if ready(pod)}
 
 
+#: Not pulled: a registry that does not answer is waited for.
+NO_SUCH_IMAGE = {"image": "localhost/flyball/no-such-image:1", "imagePullPolicy": "Never"}
 GATED = {"uri": "hf://flyball/gated", "tokenSecretRef": {"name": "no-such-secret", "key": "token"}}
 
 
 @pytest.mark.parametrize(
     ("change", "cause", "patience"),
     [
-        pytest.param({"engine": {"image": "localhost/flyball/no-such-image:1"}}, "no-such-image", KUBELET, id="image"),
+        pytest.param({"engine": NO_SUCH_IMAGE}, "no-such-image", KUBELET, id="image"),
         pytest.param({"model": {"uri": "file:///models/no-such-model"}}, "no-such-model", ENGINE, id="model"),
         pytest.param({"model": GATED}, "no-such-secret", KUBELET, id="secret"),
     ],

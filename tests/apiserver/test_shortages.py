@@ -1,0 +1,300 @@
+"""Shortages on the real API server, under the chart's own rights: they are named, outlast every deadline, and pass.
+
+Each is held until the Deployment's own progress deadline is over, which once took the template back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball_lab.harness.waiting import eventually
+from flyball_operator.api import names
+from support import cluster
+from support.cluster import apply, items, kubectl, patch
+from support.kubelet import make_ready, play_kubelet, play_trouble
+from support.operators import (
+    IMAGE,
+    RESOURCE,
+    OperatorProcess,
+    condition,
+    expect_condition,
+    idle_service,
+    made,
+    one,
+    serve,
+)
+from support.tenants import tenants
+
+NEXT = "vllm/next:1"
+IN_PLACE = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
+#: Extended resource of the node of these tests.
+DEVICE = "flyball.test/gpu"
+#: Nothing listens there, on any node.
+NO_REGISTRY = "127.0.0.1:1"
+CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no kernel for this device"}}
+
+
+@pytest.fixture
+def place(crd: Path, tmp_path: Path) -> Iterator[str]:
+    """The namespace of a tenant that an operator with the chart's rights looks after."""
+    with tenants(1) as made_for:
+        (name,) = made_for.names
+        account = made_for.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
+        plugin = f"{NO_REGISTRY}/plugin:1"
+        process = OperatorProcess(made_for.own, tmp_path, kubeconfig=account, namespaces=name, plugin_image=plugin)
+        try:
+            process.expect_ready()
+            yield name
+        finally:
+            process.stop()
+        assert not process.trouble()
+
+
+@pytest.fixture
+def device_node() -> Iterator[str]:
+    """A node with one device and no kubelet. Returns the name that pods select it by."""
+    name = f"device-{uuid.uuid4().hex[:6]}"
+    resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "1"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"flyball.test/node": name}},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(node))
+    try:
+        yield name
+    finally:
+        kubectl("delete", "node", name, "--ignore-not-found")
+
+
+def set_devices(node: str, number: int) -> None:
+    """Give the node so many devices."""
+    devices = {DEVICE: str(number)}
+    change = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
+    kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", change)
+
+
+def on_device(node: str) -> dict[str, Any]:
+    """What makes pods run on that node alone, with a device each."""
+    return {
+        "spec__podTemplate__nodeSelector": {"flyball.test/node": node},
+        "spec__podTemplate__tolerations": [{"operator": "Exists"}],
+        "spec__accelerator": {"resourceName": DEVICE},
+    }
+
+
+def edit(place: str, **spec: Any) -> None:
+    patch(RESOURCE, "chat", {"spec": spec}, namespace=place)
+
+
+def end_deleted_pods(place: str) -> None:
+    """Play the kubelet's last part, on a node that has none."""
+    for pod in items("pods", namespace=place):
+        if pod["metadata"].get("deletionTimestamp"):
+            kubectl("delete", "pod", pod["metadata"]["name"], "-n", place, "--force", "--ignore-not-found")
+
+
+def expect_waiting(place: str, reason: str, *, within: float = 60) -> str:
+    """Wait for the conditions of a rollout that a shortage holds up; returns their message."""
+    message = expect_condition(place, "Ready", "False", reason, within=within)
+    assert condition(place, "Progressing")[:2] == ("True", reason)
+    assert condition(place, "Stalled") == ("", "", "")
+    return message
+
+
+def expect_deadline_over(place: str) -> None:
+    """Wait until the Deployment's controller says that nothing has progressed for too long."""
+
+    def over() -> bool:
+        return cluster.condition(one("deployment", place), "Progressing").get("reason") == "ProgressDeadlineExceeded"
+
+    eventually(over, expecting="the progress deadline to be over", within=180)
+
+
+def expect_seen(place: str) -> None:
+    """Wait until what status says was decided from now on: of the generation of an edit that rolls no pod."""
+    edit(place, objectives=[])
+    generation = one(RESOURCE, place)["metadata"]["generation"]
+
+    def seen() -> bool:
+        status = one(RESOURCE, place).get("status") or {}
+        return bool(status.get("observedGeneration") == generation)
+
+    eventually(seen, expecting=f"generation {generation} to be seen")
+
+
+def expect_still_waiting(place: str, reason: str) -> None:
+    """Wait until the operator has seen that the deadline is over, and goes on waiting."""
+    expect_deadline_over(place)
+    expect_seen(place)
+    expect_waiting(place, reason)
+
+
+def pods_of(place: str, image: str) -> list[str]:
+    """Names of the pods with this engine image."""
+    found = items("pods", namespace=place)
+    return [pod["metadata"]["name"] for pod in found if pod["spec"]["containers"][0]["image"] == image]
+
+
+def image_of(place: str) -> str:
+    """The engine image that the Deployment has."""
+    containers = one("deployment", place)["spec"]["template"]["spec"]["containers"]
+    return str(containers[0]["image"])
+
+
+def test_a_quota_is_waited_for_and_the_rollout_goes_on_once_it_is_raised(place: str) -> None:
+    apply(idle_service(spec__replicas=1), namespace=place)
+    made(place)
+    serve(place)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "tight"},
+        "spec": {"hard": {"pods": "1"}},
+    }
+    apply(quota, namespace=place)
+    eventually(lambda: "used" in one("resourcequota", place, "tight").get("status", {}), expecting="the quota to hold")
+    edit(place, engine={"image": NEXT})
+    message = expect_waiting(place, "QuotaExceeded")
+    assert "exceeded quota: tight" in message
+    assert IN_PLACE in message
+    expect_still_waiting(place, "QuotaExceeded")
+    assert condition(place, "Available")[:2] == ("True", "EarlierRevisionServes")
+    assert image_of(place) == NEXT
+    patch("resourcequota", "tight", {"spec": {"hard": {"pods": "5"}}}, namespace=place)
+
+    def serves() -> bool:
+        play_kubelet(place, image=NEXT)
+        return condition(place, "Ready")[:2] == ("True", "Serving")
+
+    eventually(serves, expecting="the rollout to go on by itself", within=420, every=1)
+    assert names.ANNOTATION_SHORTAGE not in one("deployment", place)["metadata"]["annotations"]
+
+
+def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time_anew(
+    place: str, device_node: str
+) -> None:
+    apply(idle_service(spec__replicas=1, **on_device(device_node)), namespace=place)
+    # Only a pod that the scheduler gave the node has the device.
+    made(place)
+    eventually(
+        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
+        expecting="a pod on the node",
+    )
+    serve(place)
+    edit(place, engine={"image": NEXT})
+    message = expect_waiting(place, "Unschedulable")
+    assert f"Earlier pods of this service hold {DEVICE}" in message
+    assert IN_PLACE in message
+    expect_still_waiting(place, "Unschedulable")
+    set_devices(device_node, 2)
+    expect_condition(place, "Progressing", "True", "RollingOut")
+    assert image_of(place) == NEXT
+    play_trouble(place, image=NEXT, serving=IMAGE, state=CRASHED)
+    eventually(lambda: "EngineFailed" in condition(place, "Ready")[2], expecting="the new cause")
+    # The Deployment said long ago that the deadline is over; this is another's turn.
+    assert condition(place, "Progressing")[:2] == ("True", "RollingOut")
+    message = expect_condition(place, "Progressing", "False", "RolledBack", within=180)
+    assert f"on node {device_node}" in message
+    assert condition(place, "Stalled")[:2] == ("True", "RolledBack")
+
+
+def test_the_way_that_a_full_node_is_told_with_makes_room_on_it(place: str, device_node: str) -> None:
+    apply(idle_service(spec__replicas=1, **on_device(device_node)), namespace=place)
+    made(place)
+    eventually(
+        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
+        expecting="a pod on the node",
+    )
+    serve(place)
+    edit(place, engine={"image": NEXT})
+    assert IN_PLACE in expect_waiting(place, "Unschedulable")
+    edit(place, rollout={"startupTimeout": "10s", "maxSurge": 0, "maxUnavailable": 1})
+
+    def replaced() -> bool:
+        end_deleted_pods(place)
+        play_kubelet(place, image=NEXT)
+        return condition(place, "Ready")[:2] == ("True", "Serving")
+
+    eventually(replaced, expecting="the new pod in the earlier one's place", within=120, every=0.5)
+    assert image_of(place) == NEXT
+
+
+def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:
+    on_real_node: dict[str, Any] = {
+        "spec__podTemplate__nodeSelector": {},
+        "spec__engine__image": f"{NO_REGISTRY}/engine:1",
+    }
+    apply(idle_service(**on_real_node), namespace=place)
+    message = expect_waiting(place, "RegistryUnavailable", within=120)
+    assert "connection refused" in message
+    expect_still_waiting(place, "RegistryUnavailable")
+    assert condition(place, "Available")[:2] == ("False", "RegistryUnavailable")
+
+
+@pytest.fixture
+def lost_volume(place: str) -> Iterator[str]:
+    """A claim whose volume no node can mount. Returns its name."""
+    name = f"lost-{uuid.uuid4().hex[:6]}"
+    size, once = {"storage": "1Gi"}, ["ReadWriteOnce"]
+    anywhere = {"key": "kubernetes.io/os", "operator": "Exists"}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": size,
+            "accessModes": once,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": place, "name": name},
+            "local": {"path": f"/{name}"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [anywhere]}]}},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"storageClassName": "", "accessModes": once, "volumeName": name, "resources": {"requests": size}},
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(volume))
+    try:
+        apply(claim, namespace=place)
+        yield name
+    finally:
+        kubectl("delete", "persistentvolume", name, "--ignore-not-found", "--wait=false")
+
+
+def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place: str, lost_volume: str) -> None:
+    changes: dict[str, Any] = {
+        "spec__podTemplate__nodeSelector": {},
+        "spec__podTemplate__volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": lost_volume}}],
+        "spec__podTemplate__volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+    }
+    apply(idle_service(**changes), namespace=place)
+    assert lost_volume in expect_waiting(place, "VolumeUnavailable", within=180)
+    expect_still_waiting(place, "VolumeUnavailable")
+
+
+def test_one_bad_pod_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:
+    apply(idle_service(spec__replicas=3), namespace=place)
+    made(place)
+    serve(place, replicas=3)
+    edit(place, engine={"image": NEXT}, rollout={"maxSurge": 2, "maxUnavailable": 0})
+    eventually(lambda: len(pods_of(place, NEXT)) == 2, expecting="two new pods")
+    play_trouble(place, image=NEXT, serving=IMAGE, state=CRASHED)
+    make_ready(place, pods_of(place, NEXT)[0], "10.255.0.9")
+    expect_deadline_over(place)
+    expect_seen(place)
+    assert condition(place, "Progressing")[:2] == ("True", "RollingOut")
+    assert "EngineFailed: pod chat-" in condition(place, "Ready")[2]
+    assert condition(place, "Stalled") == ("", "", "")
+    assert image_of(place) == NEXT
