@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from flyball_engine.figures import format_duration
+from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
 from flyball_operator.reconcile.plan.intents import Apply, Intent
