@@ -12,7 +12,18 @@ from flyball_operator.api import names
 from flyball_operator.reconcile.plan.objects import annotation
 from support.cluster import Object, apply, kubectl, patch, throughout
 from support.kubelet import play_trouble
-from support.operators import IMAGE, Audit, Write, condition, expect_condition, idle_service, one, operator, serve
+from support.operators import (
+    IMAGE,
+    Audit,
+    Write,
+    condition,
+    expect_condition,
+    expect_no_node,
+    idle_service,
+    one,
+    operator,
+    serve,
+)
 from support.policies import (
     ADDS_A_SIDECAR,
     ADDS_A_VARIABLE,
@@ -86,11 +97,12 @@ def test_what_a_policy_adds_costs_no_writes(place: str, tmp_path: Path, patches:
     with mutating(place, patches), operator(place, tmp_path, resync_seconds=str(RESYNC)):
         audit = Audit()
         apply(asked(), namespace=place)
+        expect_no_node(place)
         serve(place, image=image)
         eventually(lambda: annotation(one("deployment", place), names.ANNOTATION_GOOD), expecting="it to be noted")
         expect_quiet(place, audit)
         written = [write.verb for write in audit.writes(place) if write.resource == "deployments" and write.code < 300]
-        assert written == ["create", "patch", "patch"], "made, claimed, and noted as good"
+        assert written == ["create", "patch", "patch", "patch"], "made, claimed, noted as waiting, noted as good"
         # Some looks are those of the start; each resync and each change of the object may have one.
         assert len(audit.dry_runs(place)) < 25
 

@@ -24,6 +24,8 @@ from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.objects import annotation
 from support.cluster import get, kubectl
 from support.kubelet import play_kubelet
 
@@ -235,6 +237,18 @@ def serve(place: str, *, image: str = IMAGE, replicas: int = 1) -> None:
     eventually(rolled_out, expecting=f"{replicas} pods of {image}", every=0.5)
     expect_condition(place, "Progressing", "True", "RolloutComplete")
     expect_condition(place, "Ready", "True", "Serving")
+
+
+def expect_no_node(place: str) -> None:
+    """Wait until the Deployment notes that no node takes the pods of an idle service.
+
+    How many writes follow is then the same whether the scheduler is fast or slow.
+    """
+
+    def noted() -> str:
+        return annotation(get("deployment", "chat", namespace=place) or {"metadata": {}}, names.ANNOTATION_SHORTAGE)
+
+    eventually(noted, expecting="a note that the pods are unschedulable")
 
 
 @dataclass(frozen=True)

@@ -144,11 +144,18 @@ def test_a_refusal_that_may_end_by_itself_is_a_shortage(words: str, reason: str)
     assert (cause.reason, cause.is_shortage) == (reason, reason != "PodsRefused")
 
 
-def test_a_quota_that_an_earlier_pod_uses_up_is_told_with_what_makes_room_in_it() -> None:
+@pytest.mark.parametrize(
+    ("other", "advised"),
+    [("earlier", True), ("h", False)],
+    ids=["of an earlier template", "of the same"],
+)
+def test_a_quota_that_earlier_pods_use_up_is_told_with_what_makes_room_in_it(other: str, *, advised: bool) -> None:
     deployment = strategy(0) | refused("exceeded quota: gpus")
-    cause = find([holder()], deployment, "h")
+    deployment["spec"]["template"] = {"metadata": {"annotations": {names.ANNOTATION_SPEC_HASH: "h"}}}
+    # A quota counts pods without a node, too.
+    cause = find([holder(spec_hash=other, node="")], deployment, "h")
     assert cause is not None
-    assert "spec.rollout: {maxSurge: 0, maxUnavailable: 1}" in cause.message
+    assert ("spec.rollout: {maxSurge: 0, maxUnavailable: 1}" in cause.message) is advised
 
 
 PULL = 'failed to pull and unpack image "r.test/engine:1": failed to resolve reference "r.test/engine:1": '

@@ -109,7 +109,7 @@ def _of_deployment(deployment: Object | None, pods: Sequence[Object]) -> Iterato
         return
     message = str(failure.get("message", ""))
     reason = next((one for words, one in _REFUSED_FOR_NOW.items() if words in message), CauseReason.PODS_REFUSED)
-    if reason is CauseReason.QUOTA_EXCEEDED and _stay_in_turn(deployment) and any(map(_node, pods)):
+    if reason is CauseReason.QUOTA_EXCEEDED and _stay_in_turn(deployment) and _has_earlier(deployment, pods):
         message += f"; if the quota stays, {_IN_PLACE}"
     yield cause(reason, "Deployment", message + _advice(message))
 
@@ -127,6 +127,12 @@ def _stay_in_turn(deployment: Object | None) -> bool:
     """Whether no pod ends before one of the next template is Ready."""
     strategy = ((deployment or {}).get("spec") or {}).get("strategy") or {}
     return bool((strategy.get("rollingUpdate") or {}).get("maxUnavailable") == 0)
+
+
+def _has_earlier(deployment: Object | None, pods: Sequence[Object]) -> bool:
+    """Whether there are pods of another template than the Deployment has."""
+    template: Object = ((deployment or {}).get("spec") or {}).get("template") or {"metadata": {}}
+    return any(_template_of(pod) != annotation(template, names.ANNOTATION_SPEC_HASH) for pod in pods)
 
 
 def _in_its_way(pod: Object, pods: Sequence[Object], deployment: Object | None) -> list[Object]:
