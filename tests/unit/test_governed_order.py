@@ -88,6 +88,73 @@ def test_beside_a_large_batch_those_behind_join_by_their_share_alone(tmp_path: P
     assert {"late", "later"} & step(core).keys(), "beside a small one they join"
 
 
+def test_beside_a_large_batch_it_is_all_the_same_on_a_vllm_without_a_second_queue(tmp_path: Path) -> None:
+    """vLLM before 0.32 keeps requests that hold KV cache in the one queue."""
+    core = a_core(tmp_path)
+    del core.scheduler.kv_holding_waiting, core.scheduler.deferred_waiting
+    core.hooks.apply(ordered())
+    for number in range(60):
+        core.add(f"decode{number}", prompt=1, output=50)
+    for _ in range(4):
+        step(core)
+    core.add("late", prompt=6000)
+    assert "late" not in step(core)
+    assert core.hooks.governing
+
+
+def test_who_is_kept_from_joining_does_not_take_the_slot_of_one_that_is_parked(tmp_path: Path) -> None:
+    core = a_core(tmp_path)
+    core.hooks.apply(ordered())
+    core.add("begun", prompt=6000)
+    step(core)
+    for number in range(15):
+        core.add(f"decode{number}", prompt=1, output=5000)
+    step(core)
+    for name in ("late", "later"):
+        core.add(name, prompt=6000)
+    assert "late" not in step(core), "its decodes would slow others"
+    core.add("short", prompt=60)
+    served = step(core)
+    assert "short" in served
+    assert not {"late", "later"} & served.keys(), "vLLM counts the slot of who is parked as free"
+    assert len(core.scheduler.waiting) == 2
+
+
+def test_nobody_stands_twice_in_what_runs_however_many_wait_before_those_that_have_begun(tmp_path: Path) -> None:
+    core = a_core(tmp_path)
+    core.hooks.apply(ordered(2, classes=two_classes(5.0)))
+    for number in range(15):
+        core.add(f"decode{number}", prompt=1, output=5000, of_class="chat")
+    for _ in range(4):
+        step(core)
+    # More than are looked at for some that have begun.
+    for number in range(70):
+        core.add(f"late{number}", prompt=6000, of_class="chat")
+    for _ in range(6):
+        step(core)
+    core.add("chat", prompt=3000, of_class="chat")
+    for _ in range(10):
+        step(core)
+    for number in range(6):
+        core.add(f"short{number}", prompt=400, output=2, of_class="chat")
+    core.add("batch", prompt=3000, of_class="batch")
+    for _ in range(200):
+        step(core)
+        assert len(set(running(core))) == len(running(core))
+
+
+def test_a_prompt_that_was_aborted_costs_those_behind_it_no_step(core: GovernedCore) -> None:
+    core.hooks.apply(ordered(2, seconds=50.0, classes=two_classes(50.0)))
+    core.add("batch", prompt=1000, of_class="batch")
+    step(core)
+    core.add("chat", prompt=1000, of_class="chat")
+    for _ in range(2):
+        step(core)
+    core.scheduler.finish_requests("chat")
+    core.hooks.after_finish()
+    assert step(core) == {"batch": 100}
+
+
 def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore) -> None:
     core.hooks.apply(ordered(2, classes=two_classes(5.0)))
     core.add("batch", prompt=250, of_class="batch")

@@ -236,6 +236,18 @@ def test_the_share_of_a_class_leaves_the_late_theirs(of_class: float) -> None:
     assert seen.count("batch") == pytest.approx(400 * of_class, abs=2)
 
 
+def test_a_small_step_after_large_ones_charges_the_late_with_nothing() -> None:
+    order = queued(an_order(late_share=0.1), late=(0.1, 5_000), good=(1e9, 100))
+    order.keep(0.1, {"batch": 0.05})
+    order.add("batch", arrived=5.0, deadline=math.inf, tokens=1e9, of_class="batch")
+    judged(order)
+    # The class got all of a large step, and owes much of it.
+    order.served(tokens=2048, behind={"batch": 2048}, most=2048, now=LATER)
+    assert names(order)[0] == "late"
+    order.served(tokens=300, behind={}, most=300, now=LATER)
+    assert names(order)[0] == "late", "it is owed a tenth of both steps, and had nothing"
+
+
 def test_who_joins_since_nobody_on_time_waits_is_owed_all_that_it_needs() -> None:
     order = queued(an_order(), late=(0.1, 5_000))
     judged(order)

@@ -495,7 +495,7 @@ class _Account(Generic[R]):
         # No more is saved up, and no more is held against them, than they can get in one step.
         owed = self.owed + self.share * tokens - got
         self.owed = max(-most, min(most, owed))
-        return got + min(0.0, owed + most)
+        return max(0.0, got + min(0.0, owed + most))
 
 
 class _Judgement(Generic[R]):

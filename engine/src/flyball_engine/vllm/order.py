@@ -249,7 +249,7 @@ class PromptOrder:
         withheld = len(plan.parked)
         if self._rate is not None and not self._queues.holding_cache():
             # vLLM would go on admitting from the queue, where those behind are next.
-            withheld = max(withheld, self._slots - len(plan.joining))
+            withheld += max(0, self._slots - len(plan.joining))
         return withheld, plan.threshold
 
     def restore(self) -> None:
@@ -346,17 +346,20 @@ class PromptOrder:
 
     def _candidates(self, tokens: int, decode_tokens: int) -> Iterator[Pending[Any]]:
         """Those that have begun and those that may join, in order, until the prompt `tokens` are spoken for."""
-        adapter, order, begun, looked = self._adapter, self._order, self._resumed, 0
+        adapter, order, looked = self._adapter, self._order, 0
+        begun = {one.request: one for one in self._begun[self._resumed :]}
         free = (1.0 - adapter.kv_cache_usage) * adapter.kv_cache_tokens - decode_tokens
         resuming, free, slots = self._that_resume(free)
-        for one in (*self._begun[:begun], *resuming):
+        for one in (*self._begun[: self._resumed], *resuming):
             tokens -= int(one.tokens)
             yield one
         for one in order.in_order() if self._rate is None else order.candidates(self._rate, _LOOKED_AT):
             if tokens <= 0 or slots <= 0 or looked >= _LOOKED_AT:
                 break
             if one.begun:
-                begun += 1
+                # It was aborted since the last step.
+                if begun.pop(one.request, None) is None:
+                    continue
             else:
                 looked += 1
                 if not self._may_join(one.request):
@@ -371,7 +374,7 @@ class PromptOrder:
                 slots -= 1
             tokens -= int(one.tokens)
             yield one
-        yield from self._begun[begun:]
+        yield from begun.values()
 
     def _that_resume(self, free: float) -> tuple[list[Pending[Any]], float, int]:
         """Those that go on after a preemption, of so many `free` tokens of KV; and the tokens and slots they leave.

@@ -64,7 +64,9 @@ class WaitingQueues:
 
     def holding_cache(self) -> list[Any]:
         """Requests that hold KV cache and could go on now: sessions with new input, which vLLM serves first."""
-        return [request for request in self._scheduler.kv_holding_waiting if self.could_start(request)]
+        # vLLM before 0.32 has them among those that wait.
+        holding = getattr(self._scheduler, "kv_holding_waiting", ())
+        return [request for request in holding if self.could_start(request)]
 
     def fresh(self) -> Iterator[Any]:
         """The requests that never ran and could start now, in the order of service."""
