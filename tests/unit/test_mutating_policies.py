@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.kube.errors import InvalidObjectError
+from flyball_operator.kube.errors import ClusterError, InvalidObjectError, UnavailableError
 from flyball_operator.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, EVENTS, SERVICES, Resource
 from flyball_operator.reconcile.plan.admission import is_needed
 from flyball_operator.reconcile.plan.objects import Item, Path
@@ -393,37 +393,73 @@ def test_what_is_needed(path: Path, needed: bool) -> None:
     assert is_needed(path) == needed
 
 
-class RefusingApi(MemoryApi):
-    """Has a policy that refuses all applies to the Deployment from some time on."""
+FROZEN = InvalidObjectError("ValidatingAdmissionPolicy 'frozen' denied request")
+AWAY = UnavailableError('failed calling webhook "a.test": context deadline exceeded')
 
-    refuses = False
+
+class RefusingApi(MemoryApi):
+    """Refuses applies to the Deployment, dry runs of them, or both, while it is told to."""
+
+    refuses: ClusterError | None = None
+    refuses_dry_runs: ClusterError | None = None
 
     async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
         """Server-side apply, or a refusal."""
-        self._judge(resource)
+        if self.refuses is not None and resource is DEPLOYMENTS:
+            raise self.refuses
         return await super().apply(resource, body, subresource=subresource)
 
     async def dry_apply(self, resource: Resource, body: Object) -> Object:
-        """The same as a dry run, which policies refuse as well."""
-        self._judge(resource)
+        """The same as a dry run."""
+        if self.refuses_dry_runs is not None and resource is DEPLOYMENTS:
+            raise self.refuses_dry_runs
         return await super().dry_apply(resource, body)
 
-    def _judge(self, resource: Resource) -> None:
-        if self.refuses and resource is DEPLOYMENTS:
-            raise InvalidObjectError("ValidatingAdmissionPolicy 'frozen' denied request")
+
+def refusing(policy: Policy) -> tuple[RefusingApi, World]:
+    """A service that was made under this policy, on an API server that may refuse."""
+    api = RefusingApi()
+    world = World(api)
+    api.policies = [(DEPLOYMENTS, policy)]
+    world.apply(asked())
+    return api, world
 
 
 def test_a_policy_that_refuses_the_dry_run_is_named() -> None:
-    api = RefusingApi()
-    world = World(api)
-    api.policies = [(DEPLOYMENTS, tolerates_more)]
-    world.apply(asked())
-    api.refuses = True
+    api, world = refusing(tolerates_more)
+    api.refuses = api.refuses_dry_runs = FROZEN
     look(world, after=RESYNC)
     assert world.condition("Accepted") == ("False", "RefusedByServer")
     assert "ValidatingAdmissionPolicy 'frozen' denied request" in world.message("Accepted")
-    api.refuses = False
+    api.refuses = api.refuses_dry_runs = None
     look(world)
+    assert world.condition("Accepted") == ACCEPTED
+
+
+def test_a_webhook_that_is_away_holds_up_nothing_else() -> None:
+    api, world = refusing(tolerates_more)
+    deployment = copied(api.one(DEPLOYMENTS, "chat"))
+    api.refuses_dry_runs = AWAY
+    api.remove(SERVICES, "chat")
+    look(world, after=RESYNC)
+    assert api.one(SERVICES, "chat"), "it is made again"
+    assert api.one(DEPLOYMENTS, "chat") == deployment
+    assert world.condition("Accepted") == ACCEPTED
+    api.refuses_dry_runs = None
+    world.settle()
+    assert world.condition("Ready") == READY
+    expect_quiet(world)
+
+
+def test_where_dry_runs_alone_are_refused_what_a_policy_changes_is_told_and_applies_end() -> None:
+    api, world = refusing(tolerates_more)
+    api.refuses_dry_runs = FROZEN
+    look(world, after=RESYNC)
+    assert world.condition("Accepted") == GIVEN_UP
+    api.refuses_dry_runs = None
+    look(world, after=RESYNC)
+    look(world, after=RESYNC)
+    look(world, after=RESYNC)
     assert world.condition("Accepted") == ACCEPTED
 
 

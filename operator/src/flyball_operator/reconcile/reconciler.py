@@ -25,6 +25,7 @@ from flyball_operator.kube.errors import (
     InvalidObjectError,
     NotFoundError,
     NotLeadingError,
+    UnavailableError,
 )
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.leadership import Leadership
@@ -147,6 +148,7 @@ class Reconciler:
         Raises `UnsettledError`, `InvalidObjectError` or `ForbiddenError` (shown in the status before), and the rest of
         the tree.
         """
+        refused: dict[Kind, DryRun] = {}
         for _ in range(ROUNDS):
             seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
             if seen is None:
@@ -156,36 +158,54 @@ class Reconciler:
                 seen.snapshot,
                 status_written=self._status_written.get(uid, self._started),
                 attempts=self._attempts.get(uid, {}),
-                dry_runs=self._dry_runs.get(uid, {}),
+                dry_runs={**self._dry_runs.get(uid, {}), **refused},
             )
             seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
+            away: UnavailableError | None = None
             try:
                 if unanswered := admission.unanswered(seen.snapshot, plan.intents):
-                    seen = replace(seen, snapshot=await self._asked(key, seen.snapshot, unanswered))
-                    plan = make_plan(seen.snapshot)
+                    answers, refusals, away = await self._ask(key, seen.snapshot, unanswered)
+                    refused |= refusals
+                    seen = replace(seen, snapshot=replace(seen.snapshot, dry_runs={**answers, **refused}))
+                    plan = _answered(seen.snapshot)
                 if not await self._carry_out(key, seen, plan):
                     await self._tell(seen, plan)
+                    if away is not None:
+                        raise away
                     return plan.requeue_after
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
                 log.info("%s: changed meanwhile, looking again: %s", key, error)
         raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
 
-    async def _asked(self, key: Key, snapshot: Snapshot, applies: Iterable[Apply]) -> Snapshot:
-        """The snapshot with what the API server would make of these applies.
+    async def _ask(
+        self, key: Key, snapshot: Snapshot, applies: Iterable[Apply]
+    ) -> tuple[dict[Kind, DryRun], dict[Kind, DryRun], UnavailableError | None]:
+        """What the API server would make of these applies: its answers, its refusals, and why it could not say.
 
-        Where it refuses the dry run it would refuse the apply, which is then sent and told of.
+        A refusal is remembered for this reconciliation alone. A webhook that is away holds up the applies that it is
+        asked about, and nothing else.
         """
-        known = dict(snapshot.dry_runs)
+        uid = snapshot.desire.meta.uid
+        known: dict[Kind, DryRun] = dict(self._dry_runs.get(uid, {}))
+        refused: dict[Kind, DryRun] = {}
+        away: UnavailableError | None = None
         for apply in applies:
-            with suppress(InvalidObjectError, ForbiddenError):
+            try:
                 answer = admission.answer(snapshot, apply, await dry_run(self._api, apply))
-                before, known[apply.kind] = known.get(apply.kind), answer
-                if answer.mutated and (before is None or before.mutated != answer.mutated):
-                    fields = ", ".join(sorted(spelt(path) for path in answer.mutated))
-                    log.info("%s: policies of the cluster change of %s: %s", key, apply.kind.value, fields)
-        self._dry_runs[snapshot.desire.meta.uid] = known
-        return replace(snapshot, dry_runs=known)
+            except (InvalidObjectError, ForbiddenError):
+                # Most likely the apply is refused, too. It is sent, and what comes of it is told.
+                refused[apply.kind] = admission.refused(snapshot, apply)
+                continue
+            except UnavailableError as error:
+                away = error
+                continue
+            before, known[apply.kind] = known.get(apply.kind), answer
+            if answer.mutated and (before is None or before.mutated != answer.mutated):
+                fields = ", ".join(sorted(spelt(path) for path in answer.mutated))
+                log.info("%s: policies of the cluster change of %s: %s", key, apply.kind.value, fields)
+        self._dry_runs[uid] = known
+        return known, refused, away
 
     async def _carry_out(self, key: Key, seen: Observed, plan: Plan) -> bool:
         """Carry the intents out in order. True if there were any."""
@@ -215,3 +235,10 @@ class Reconciler:
         self._status_written[meta.uid] = seen.snapshot.now
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
+
+
+def _answered(snapshot: Snapshot) -> Plan:
+    """The plan without the applies that nobody could say of what they change."""
+    plan = make_plan(snapshot)
+    unanswered = admission.unanswered(snapshot, plan.intents)
+    return replace(plan, intents=tuple(intent for intent in plan.intents if intent not in unanswered))

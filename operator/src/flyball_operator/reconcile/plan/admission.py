@@ -85,6 +85,11 @@ def answer(snapshot: Snapshot, apply: Apply, result: Object) -> DryRun:
     return DryRun(of=_of(snapshot, apply), at=snapshot.now, mutated=mutated)
 
 
+def refused(snapshot: Snapshot, apply: Apply) -> DryRun:
+    """What to remember of a dry run of this apply that the API server refused: it says of no field that it changes."""
+    return DryRun(of=_of(snapshot, apply), at=snapshot.now, mutated=frozenset())
+
+
 def worthwhile(snapshot: Snapshot, intents: Iterable[Intent]) -> tuple[Intent, ...]:
     """The intents without the fields that policies change, and without applies for the sake of these alone."""
     found: list[Intent] = []
@@ -135,7 +140,7 @@ def _answer(snapshot: Snapshot, apply: Apply) -> DryRun | None:
     known = snapshot.dry_runs.get(apply.kind)
     if known is None or known.of != _of(snapshot, apply):
         return None
-    # Half of it, so that of two resyncs one asks anew. Before the dry run is no time: the clock was set back.
+    # Half of it, so that each resync asks anew. Before the dry run is no time: the clock was set back.
     fresh = 0 <= (snapshot.now - known.at).total_seconds() < snapshot.config.resync_seconds / 2
     return known if fresh else None
 

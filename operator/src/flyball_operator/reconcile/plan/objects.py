@@ -173,7 +173,10 @@ def _list_differences(live: list[Any], wanted: list[Any], path: Path, key: str) 
 
 
 def _merge_key(item: Mapping[str, Any], keys: Sequence[str]) -> Item:
-    return next((Item(key, item[key]) for key in keys if key in item), Item("", None))
+    # Ports have their protocol as a second key, which nearly all leave to its default.
+    protocol = item.get("protocol", "TCP") if keys == _MERGE_KEYS["ports"] else "TCP"
+    found = next((Item(key, item[key]) for key in keys if key in item), Item("", None))
+    return found if protocol == "TCP" else Item(found.key, f"{found.value}/{protocol}")
 
 
 def spelt(path: Path) -> str:
