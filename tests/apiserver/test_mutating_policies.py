@@ -107,10 +107,29 @@ def test_what_a_policy_adds_costs_no_writes(place: str, tmp_path: Path, patches:
         assert len(audit.dry_runs(place)) < 25
 
 
-def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, tmp_path: Path) -> None:
+#: Said by manifests, and kept by no API server.
+SAID_BUT_NOT_KEPT = {
+    "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache", "readOnly": False}}],
+    "volumeMounts": [{"name": "cache", "mountPath": "/cache", "readOnly": False}],
+    "containers": [
+        {
+            "name": "beside",
+            "image": "mirror.test/beside:1",
+            "env": [{"name": "EMPTY", "value": ""}],
+            "volumeMounts": [{"name": "cache", "mountPath": "/cache", "readOnly": False}],
+            "readinessProbe": {"tcpSocket": {"port": 9000}, "initialDelaySeconds": 0},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("more", [{}, SAID_BUT_NOT_KEPT], ids=["plain", "said-but-not-kept"])
+def test_a_settled_service_without_policies_is_asked_for_nothing(place: str, tmp_path: Path, more: Object) -> None:
     with operator(place, tmp_path, resync_seconds=str(RESYNC)):
         audit = Audit()
-        apply(asked(), namespace=place)
+        service = asked()
+        service["spec"]["podTemplate"].update(more)
+        apply(service, namespace=place)
         serve(place)
         expect_quiet(place, audit)
         assert not audit.dry_runs(place)

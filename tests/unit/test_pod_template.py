@@ -261,6 +261,21 @@ def test_what_rolls_pods(changes: dict[str, Any]) -> None:
     assert spec_hash(service(**changes)) != spec_hash(service())
 
 
+CACHE = {
+    "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "a"}}],
+    "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+}
+
+
+def test_what_kubernetes_would_not_keep_is_not_rendered() -> None:
+    said = {
+        "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "a", "readOnly": False}}],
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache", "readOnly": False}],
+    }
+    assert template(spec__podTemplate=said)["spec"] == template(spec__podTemplate=CACHE)["spec"]
+    assert spec_hash(service(spec__podTemplate=said)) == spec_hash(service(spec__podTemplate=CACHE))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -301,6 +316,12 @@ def test_everything_covers_itself_and_more(found: dict[str, Any]) -> None:
         ({"limits": {"memory": "1G"}}, {"limits": {"memory": "1Gi"}}, False),
         ({"env": [{"name": "A"}]}, {"env": [{"name": "A", "value": ""}]}, True),
         ({"env": [{"name": "B"}, {"name": "A"}]}, {"env": [{"name": "A"}]}, True),
+        (
+            {"ports": [{"port": 8000, "protocol": "TCP"}, {"port": 8000, "protocol": "UDP"}]},
+            {"ports": [{"port": 8000, "protocol": "TCP"}]},
+            True,
+        ),
+        ({"ports": [{"port": 8000, "protocol": "UDP"}]}, {"ports": [{"port": 8000}]}, False),
         ({"command": ["a", "b"]}, {"command": ["a"]}, False),
         ({"replicas": 2}, {"replicas": 3}, False),
         ({}, {"replicas": 3}, False),

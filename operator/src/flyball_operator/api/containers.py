@@ -234,7 +234,10 @@ class Probe(Model):
     """gRPC's health check."""
     exec: ExecCheck | None = None
     """A command in the container."""
-    initial_delay_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = None
+    # Kubernetes keeps no 0 of this field, so what is rendered has none to miss.
+    initial_delay_seconds: Annotated[
+        Annotated[int, Field(ge=0, le=86_400)] | None, AfterValidator(lambda value: value or None)
+    ] = None
     """Seconds before the first. Default: 0."""
     period_seconds: _Seconds | None = None
     """Seconds between two. Default: 10."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, PlainSerializer
+from pydantic import AfterValidator, Field, PlainSerializer
 from typing_extensions import TypedDict
 
 from flyball_operator.api.base import Check, Model, exactly_one
@@ -140,12 +140,20 @@ class SecretSource(Model):
     """Whether the pod starts without it. Default: false."""
 
 
+def _off_unsaid(value: bool | None) -> bool | None:
+    """Kubernetes keeps no `false` of such a field, so what is rendered has none to miss."""
+    return value or None
+
+
+OffByDefault = Annotated[bool | None, AfterValidator(_off_unsaid)]
+
+
 class ClaimVolume(Model):
     """A volume claim of the service's namespace."""
 
     claim_name: ObjectName
     """Name of the PersistentVolumeClaim. All replicas share it, so it needs an access mode that lets them."""
-    read_only: bool | None = None
+    read_only: OffByDefault = None
     """Whether no container may write. Default: false."""
 
 
@@ -291,7 +299,7 @@ class VolumeMount(Model):
     """Absolute path in the container, unique in the list."""
     sub_path: RelativePath | None = None
     """Path in the volume that is mounted. Default: its root."""
-    read_only: bool | None = None
+    read_only: OffByDefault = None
     """Whether the container may only read. Default: false."""
 
 
