@@ -63,7 +63,7 @@ def create(body: Object, place: str, *who: str) -> str:
 
 def expect(answer: Callable[[], str], words: str) -> None:
     """A policy, and a role, act soon after they are made."""
-    eventually(lambda: words in answer(), expecting=f"{words!r}; the answer is {answer()!r}", within=60)
+    eventually(lambda: words in answer(), expecting=f"{words!r}; the answer is {answer()!r}", within=240)
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def expect_edits_to_be_seen(place: str) -> None:
         found = get(RESOURCE, "chat", namespace=place) or {}
         return bool(found["status"].get("observedGeneration") == generation)
 
-    eventually(seen, expecting=f"the edit in {place} to be seen", within=60)
+    eventually(seen, expecting=f"the edit in {place} to be seen", within=240)
 
 
 def expect_tuning_to_pause(place: str) -> None:
@@ -110,7 +110,7 @@ def test_rights_that_are_taken_away_for_a_while_stop_no_other_tenant(three: Tena
             expect_edits_to_be_seen(first)
             expect_well(operator)
             operator.send(signal.SIGTERM)
-            assert operator.expect_exit(within=20) == ExitCode.OK
+            assert operator.expect_exit() == ExitCode.OK
         finally:
             operator.stop()
 
@@ -130,7 +130,7 @@ def test_a_namespace_that_is_deleted_stops_no_other_and_is_taken_up_again(three:
         other = start(three, tmp_path, name="second", resync_seconds=5)
         other.expect_ready()
         leader.send(signal.SIGTERM)
-        assert leader.expect_exit(within=20) == ExitCode.OK
+        assert leader.expect_exit() == ExitCode.OK
         expect_edits_to_be_seen(first)
         assert not other.watches(gone)
         three.make_again(gone)
@@ -213,13 +213,13 @@ def test_where_no_namespace_may_be_watched_it_is_not_ready_and_says_why(three: T
         three.revoke(place)
     operator = start(three, tmp_path)
     try:
-        eventually(lambda: "not granted" in operator.readyz()[1], expecting="what is missing", within=60)
+        eventually(lambda: "not granted" in operator.readyz()[1], expecting="what is missing", within=240)
         three.grant(three.names[0])
         operator.expect_ready()
         for place in three.names[1:]:
             assert not operator.watches(place)
         operator.send(signal.SIGTERM)
-        assert operator.expect_exit(within=20) == ExitCode.OK
+        assert operator.expect_exit() == ExitCode.OK
     finally:
         operator.stop()
 

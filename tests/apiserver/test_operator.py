@@ -92,7 +92,7 @@ def test_a_restart_writes_nothing_but_leases_and_events(place: str, tmp_path: Pa
     audit = Audit()
     version = one("deployment", place)["metadata"]["resourceVersion"]
     with operator(place, tmp_path) as process:
-        eventually(lambda: b'"leading"' in process.log.read_bytes(), expecting="the new process to lead", within=60)
+        eventually(lambda: b'"leading"' in process.log.read_bytes(), expecting="the new process to lead", within=240)
         expect_no_write(audit, place, seconds=15)
     assert one("deployment", place)["metadata"]["resourceVersion"] == version
 
@@ -255,7 +255,7 @@ def test_missing_rights_are_named_until_they_are_granted(place: str, tmp_path: P
     kubectl("create", "serviceaccount", "poor", "-n", place)
     process = OperatorProcess(place, tmp_path, kubeconfig=account_kubeconfig(place, "poor", tmp_path))
     try:
-        eventually(lambda: "not granted" in process.readyz()[1], expecting="what is missing", within=60)
+        eventually(lambda: "not granted" in process.readyz()[1], expecting="what is missing", within=240)
         status, words = process.readyz()
         assert status == 503
         assert f"not granted: patch deployments.apps in namespace {place}" in words

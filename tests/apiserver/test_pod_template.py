@@ -97,7 +97,7 @@ def test_everything_at_once_is_in_the_deployment_and_leaves_it_again(tenant: str
 
     eventually(gone, expecting="what is asked for no longer to leave", within=120)
     assert not lacking(tenant)
-    eventually(lambda: get("poddisruptionbudget", NAME, namespace=tenant) is None, expecting="no budget", within=60)
+    eventually(lambda: get("poddisruptionbudget", NAME, namespace=tenant) is None, expecting="no budget", within=240)
     expect_condition(tenant, "Accepted", "True", "Accepted", name=NAME)
 
 

@@ -48,7 +48,7 @@ def asked_for(place: str, name: str, spec: Object) -> None:
         at_it = status.get("observedGeneration") == service["metadata"]["generation"]
         return at_it and "True" in (conditions.get(ConditionType.READY), conditions.get(ConditionType.STALLED))
 
-    eventually(settled, expecting=f"{name} is as asked for, or refused", within=60)
+    eventually(settled, expecting=f"{name} is as asked for, or refused", within=240)
 
 
 def left(place: str, name: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def expect_observed(place: str, generation: int) -> None:
         about = {item["observedGeneration"] for item in status["conditions"] if item["type"] in ("Ready", "Available")}
         return {status["observedGeneration"]} == about == {generation}
 
-    eventually(seen, expecting=f"generation {generation} to be seen", within=60)
+    eventually(seen, expecting=f"generation {generation} to be seen", within=240)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def end_deleted_pods(place: str) -> None:
             kubectl("delete", "pod", pod["metadata"]["name"], "-n", place, "--force", "--ignore-not-found")
 
 
-def expect_waiting(place: str, reason: str, *, within: float = 60) -> str:
+def expect_waiting(place: str, reason: str, *, within: float = 240) -> str:
     """Wait for the conditions of a rollout that a shortage holds up; returns their message."""
     message = expect_condition(place, "Ready", "False", reason, within=within)
     assert condition(place, "Progressing")[:2] == ("True", reason)

@@ -133,7 +133,7 @@ def expect_agreement(service: Service, name: str, one: ObjectiveSpec, target: fl
         row: Object = next(row for row in service.read()["status"]["objectives"] if row["name"] == name)
         return row if low <= float(row.get("attained") or -1) <= high else None
 
-    row = eventually(agrees, expecting=f"{name} attained between {low:.1f} and {high:.1f}", within=60)
+    row = eventually(agrees, expecting=f"{name} attained between {low:.1f} and {high:.1f}", within=240)
     left = [100 * (1 - (100 - share) / (100 - target)) for share in (low, exact, high)]
     assert left[0] - BUDGET_STEP / 2 <= float(row["budgetRemaining"]) <= left[2] + BUDGET_STEP / 2
     return (

@@ -79,9 +79,9 @@ def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figur
         # The pod too, or the kubelet starts the killed container again while its lease still runs. Not before the kill:
         # deleting sends a SIGTERM, upon which the leader hands over in order.
         kubectl("delete", "pod", first, "-n", pair.namespace, "--wait=false", "--grace-period=1")
-    eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
+    eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=240)
     taken = time.monotonic() - began
-    eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch in the status", within=60)
+    eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch in the status", within=240)
     exercise(chat, 19)
     expect_successions(pair, since, leaders=2)
     patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
@@ -102,8 +102,8 @@ def test_a_leader_that_stands_still_and_goes_on_moves_no_engine(
     pid = container_pid(leader, container="operator")
     signal_process(pid, "STOP")
     try:
-        eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=60)
-        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch", within=60)
+        eventually(lambda: pair.leader() not in ("", first), expecting="another leader", within=240)
+        eventually(lambda: chat.obeyed_epoch() > epoch, expecting="the new leader's epoch", within=240)
         exercise(chat, 19)
         epoch = chat.obeyed_epoch()
     finally:

@@ -139,7 +139,7 @@ class OperatorProcess:
         """Send a signal to it, and to it alone."""
         self.process.send_signal(number)
 
-    def expect_exit(self, within: float = 60) -> int:
+    def expect_exit(self, within: float = 240) -> int:
         """Wait for its end; returns the exit code."""
         return self.process.wait(timeout=within)
 
@@ -188,7 +188,7 @@ def condition(namespace: str, kind: str, name: str = "chat") -> tuple[str, str, 
 
 
 def expect_condition(
-    namespace: str, kind: str, status: str, reason: str, *, within: float = 60, name: str = "chat"
+    namespace: str, kind: str, status: str, reason: str, *, within: float = 240, name: str = "chat"
 ) -> str:
     """Wait for a condition; returns its message."""
 
@@ -230,7 +230,7 @@ def serve(place: str, *, image: str = IMAGE, replicas: int = 1) -> None:
 
     def rolled_out() -> bool:
         play_kubelet(place, image=image)
-        status = one("deployment", place).get("status") or {}
+        status = (get("deployment", "chat", namespace=place) or {}).get("status") or {}
         counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "availableReplicas")}
         return counts == {replicas}
 
