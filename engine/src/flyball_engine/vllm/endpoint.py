@@ -27,6 +27,7 @@ from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.attributes import first_lack
+from flyball_engine.vllm.certificates import CertificateKeeper
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.compat import MARKING
 from flyball_engine.vllm.gate import GateKeeper, install_gate
@@ -62,9 +63,11 @@ class FlyballControl:
         self._unasked: str | None = None
         self._no_harmony: str | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._certificates = CertificateKeeper()
 
     def attach_router(self, app: Any) -> None:
         """Count this application's requests, and refuse them; never raises. The control port is a server of its own."""
+        self._certificates.install()
         try:
             uncounted = install(self._ledger, app, keeper=self._keeper)
             self._ungated = uncounted or install_gate(self._keeper)
