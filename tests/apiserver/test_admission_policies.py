@@ -130,6 +130,7 @@ WRONG_SERVICES: list[tuple[Object, str]] = [
         "spec.podTemplate: image of a container not allowed here",
     ),
     ({"spec__engine__env": [FROM_ROOT]}, "spec.engine.env: Secret not allowed here"),
+    ({"spec__engine__tls": {"secretName": "root"}}, "spec.engine.tls.secretName: not allowed here; accepted: hf"),
     (
         {"spec__podTemplate__containers": [{"name": "side", "image": ALLOWED, "env": [FROM_ROOT]}]},
         "spec.podTemplate: Secret of a container's env not allowed here",
@@ -164,6 +165,7 @@ def test_services_may_use_what_is_listed_alone(installed: str) -> None:
     allowed = good(
         spec__engine__image=ALLOWED,
         spec__model__uri="pvc://weights/model",
+        spec__engine__tls={"secretName": "hf"},
         spec__engine__env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "t"}}}],
         spec__podTemplate={
             "imagePullSecrets": [{"name": "hf"}],

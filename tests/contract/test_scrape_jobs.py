@@ -123,6 +123,34 @@ async def test_the_chart_s_pod_monitor_is_enough(tmp_path: Path) -> None:
         assert sorted(target["container"] for target in running.targets()) == ["engine", "engine"]
 
 
+SECURED = {"image": "engine:1", "tls": {"secretName": "chat-tls"}}
+
+
+async def test_with_tls_the_annotation_job_scrapes_the_control_port_alone(tmp_path: Path) -> None:
+    async with chat() as engine:
+        port = "__meta_kubernetes_pod_annotation_prometheus_io_port"
+        targets = discovered(engine, engine=SECURED)
+        assert {target[port] for target in targets} == {"8001"}
+        # On loopback it is another one.
+        found = [target | {port: str(engine.port)} for target in targets]
+        async with scraped_by(tmp_path, annotation_job(found)) as (running, reader):
+            engine.load(STEADY)
+            seen = await read_until(reader, busy)
+            assert isinstance(seen, Signals)
+            assert (seen.cores, seen.pods, seen.twice) == (1, 1, "")
+            assert [target["url"] for target in running.targets()] == [f"http://{engine.ip}:{engine.port}/metrics"]
+
+
+async def test_with_tls_the_pod_monitor_scrapes_each_port_by_its_own_scheme(tmp_path: Path) -> None:
+    async with chat() as engine:
+        targets = discovered(engine, engine=SECURED)
+        async with scraped_by(tmp_path, *pod_monitor_jobs(targets)) as (running, reader):
+            engine.load(STEADY)
+            assert isinstance(await read_until(reader, busy), Signals)
+            schemes = {target["endpoint"]: target["url"].partition(":")[0] for target in running.targets()}
+            assert schemes == {"http": "https", "control": "http"}
+
+
 async def times_counted(engine: ServedEngine, reader: PrometheusReader) -> float:
     """How many times the requests of a load are counted, that begins now and ends."""
     plant = engine.engine.plant

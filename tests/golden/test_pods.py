@@ -38,7 +38,7 @@ def rendered(manifest: Object) -> list[Rendered]:
     return [
         template,
         strategy,
-        service.render(found.metadata),
+        service.render(found.metadata, template),
         *([budget] if (budget := disruption_budget.render(found)) else []),
     ]
 

@@ -28,7 +28,7 @@ INIT = f"{_META}pod_container_init"
 
 
 def discovered(
-    engine: ServedEngine, *, namespace: str = "team", uid: str | None = None, **spec: Any
+    engine: ServedEngine, /, *, namespace: str = "team", uid: str | None = None, **spec: Any
 ) -> list[dict[str, str]]:
     """The targets of an engine's pod, which has the template that the operator renders for its service."""
     service = inference_service(uid or engine.service, **spec)
@@ -154,7 +154,7 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
                 ),
                 {"target_label": "endpoint", "replacement": endpoint["port"]},
                 *(
-                    {"source_labels": one["sourceLabels"], "target_label": one["targetLabel"]}
+                    {re.sub("(?=[A-Z])", "_", field).lower(): value for field, value in one.items()}
                     for one in endpoint.get("relabelings", ())
                 ),
             ],

@@ -247,7 +247,8 @@ class Service:
         """The OpenAI endpoint behind the Service's cluster IP, which this machine reaches."""
         service = get("service", self.name, namespace=self.namespace)
         assert service is not None
-        return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
+        (port,) = service["spec"]["ports"]
+        return f"{port['name']}://{service['spec']['clusterIP']}:{port['port']}"
 
     def streams(self, concurrency: int, *, pause: float = 0.0) -> StreamLoad:
         """Load of prompts of all sizes, with short answers."""

@@ -94,7 +94,13 @@ def _free() -> st.SearchStrategy[Object]:
         {
             "model": st.fixed_dictionaries({"uri": uri}, optional={"servedName": st.just("org/served:1")}),
             "engine": st.fixed_dictionaries(
-                engine, optional={"governed": st.just(True), "args": args.map(_flag_first), "env": env}
+                engine,
+                optional={
+                    "governed": st.just(True),
+                    "args": args.map(_flag_first),
+                    "env": env,
+                    "tls": st.just({"secretName": "chat-tls"}),
+                },
             ),
         },
         optional={

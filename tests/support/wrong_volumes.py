@@ -143,9 +143,9 @@ WRONG_VOLUMES = (
             {"volumes": [{"name": name, "emptyDir": {}}]},
             {"volumes": [{"name": f"{name}-2", "emptyDir": {}}]},
             "volumes[0].name",
-            "is a volume of Flyball's; accepted: any name but flyball, flyball-keys, model, shm, tmp",
+            "is a volume of Flyball's; accepted: any name but flyball, flyball-keys, flyball-tls, model, shm, tmp",
         )
-        for name in ("flyball", "flyball-keys", "model", "shm", "tmp")
+        for name in ("flyball", "flyball-keys", "flyball-tls", "model", "shm", "tmp")
     ),
     _pod(
         "volume: name",

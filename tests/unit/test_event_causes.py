@@ -76,6 +76,7 @@ def test_what_a_later_event_shows_to_be_over_is_no_cause(later: str) -> None:
     "message",
     [
         'MountVolume.SetUp failed for volume "tls" : secret "tls" not found',
+        'MountVolume.SetUp failed for volume "flyball-tls" : references non-existent secret key: tls.key',
         'MountVolume.SetUp failed for volume "conf" : configmap "conf" not found',
         'MountVolume.SetUp failed for volume "m" : hostPath type check failed: /models is not a directory',
     ],

@@ -190,6 +190,51 @@ def test_public_keys_come_from_a_config_map_that_need_not_be_there() -> None:
     assert "subPath" not in mount
 
 
+TLS = {"secretName": "chat-tls"}
+
+
+def test_a_certificate_comes_from_its_secret_and_is_not_read_by_us() -> None:
+    found = template(spec__engine__tls=TLS)["spec"]
+    (volume,) = (item for item in found["volumes"] if "secret" in item)
+    # These two keys alone: cert-manager's Secrets have the authority's certificate as well.
+    items = [{"key": name, "path": name} for name in ("tls.crt", "tls.key")]
+    assert volume["secret"] == {"secretName": "chat-tls", "items": items}
+    (mount,) = (item for item in found["containers"][0]["volumeMounts"] if item["name"] == volume["name"])
+    assert mount["readOnly"] is True
+    # By a path within the volume it would never change.
+    assert "subPath" not in mount
+    path = mount["mountPath"]
+    assert owned(spec__engine__tls=TLS)[-3:] == [
+        f"--ssl-certfile={path}/tls.crt",
+        f"--ssl-keyfile={path}/tls.key",
+        "--enable-ssl-refresh",
+    ]
+
+
+def test_probes_speak_as_the_port_does_and_the_port_keeps_its_name() -> None:
+    found = engine(spec__engine__tls=TLS)
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert found[probe]["httpGet"]["scheme"] == "HTTPS"
+        assert "scheme" not in engine()[probe]["httpGet"]
+    assert found["ports"] == engine()["ports"]
+
+
+def test_a_job_that_goes_by_annotations_scrapes_what_it_can_of_a_port_with_tls() -> None:
+    ungoverned = {"spec__engine__governed": False, "spec__tuning": {"mode": "Disabled"}, "spec__objectives": []}
+    port, scheme = names.ANNOTATION_SCRAPE_PORT, names.ANNOTATION_SCRAPE_SCHEME
+
+    def annotations(**changes: Any) -> Object:
+        found: Object = template(**changes)["metadata"]["annotations"]
+        return {key: found[key] for key in (port, scheme) if key in found}
+
+    # It knows one scheme for all ports of a pod, and the control port speaks HTTP.
+    assert annotations() == {}
+    assert annotations(spec__engine__tls=TLS) == {port: "8001"}
+    assert annotations(spec__engine__tls=TLS, **ungoverned) == {scheme: "https"}
+    theirs = {port: "9000", scheme: "http"}
+    assert annotations(spec__engine__tls=TLS, spec__podTemplate__annotations=theirs) == theirs
+
+
 def test_an_accelerator_is_requested_once_per_device() -> None:
     wide = {"tensor": 4, "pipeline": 2}
     found = engine(spec__accelerator=GPU, spec__parallelism=wide)
@@ -333,7 +378,7 @@ def test_what_counts_as_the_same(live: Object, wanted: Object, same: bool) -> No
 
 
 def test_names_and_paths_of_what_is_mounted_are_reserved() -> None:
-    spec = template(spec__model__uri="pvc://weights/model")["spec"]
+    spec = template(spec__model__uri="pvc://weights/model", spec__engine__tls={"secretName": "chat-tls"})["spec"]
     ours = {volume["name"] for volume in spec["volumes"]}
     assert ours == set(OWN_VOLUMES)
     for mount in spec["containers"][0]["volumeMounts"]:

@@ -112,16 +112,17 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
     "scheduler_cls": "Flyball (the scheduler is its own)",
     "disable_log_stats": "Flyball (tuning needs the engine's statistics)",
     "config": "spec.engine.args (a file could set owned arguments unseen)",
+    "ssl_certfile": "spec.engine.tls",
+    "ssl_keyfile": "spec.engine.tls",
+    "enable_ssl_refresh": "spec.engine.tls",
 }
 
 _ONE_POD: Final = "each pod is an engine of its own, and would wait for other nodes for ever"
-_PLAIN_HTTP: Final = "probes and the operator speak plain HTTP to a pod: end TLS before it, at the gateway"
 #: vLLM arguments with which a pod never becomes Ready, by vLLM's own name, and why. Refused like those that are owned.
 IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
     "headless": "it starts no API server, so that no probe is answered",
     "grpc": "it serves gRPC in place of HTTP, so that no probe is answered",
-    "ssl_keyfile": _PLAIN_HTTP,
-    "ssl_certfile": _PLAIN_HTTP,
+    "ssl_cert_reqs": "the kubelet's probes have no certificate: ask clients for theirs before the pod, at the gateway",
     "nnodes": _ONE_POD,
     "data_parallel_rank": _ONE_POD,
     "data_parallel_start_rank": _ONE_POD,

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.cluster
 #: A failed rollout is given up after it. The kubelet says at once what it cannot do; an engine that finds no model must
 #: have started beside all others, so that its last words are there to be told.
 KUBELET, ENGINE = "30s", "4m"
+#: Events tell of a volume that cannot be mounted, and are read of a pod that waits.
+VOLUME = "90s"
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one-replica", "two-replicas"])
@@ -51,6 +53,7 @@ GATED = {"uri": "hf://flyball/gated", "tokenSecretRef": {"name": "no-such-secret
         pytest.param({"engine": NO_SUCH_IMAGE}, "no-such-image", KUBELET, id="image"),
         pytest.param({"model": {"uri": "file:///models/no-such-model"}}, "no-such-model", ENGINE, id="model"),
         pytest.param({"model": GATED}, "no-such-secret", KUBELET, id="secret"),
+        pytest.param({"engine": {"tls": {"secretName": "no-such-tls"}}}, "no-such-tls", VOLUME, id="certificate"),
     ],
 )
 def test_a_bad_spec_is_named_while_the_good_one_serves(

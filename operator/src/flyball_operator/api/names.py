@@ -29,6 +29,11 @@ LABEL_SERVICE: Final = f"{GROUP}/service"
 LABEL_SERVICE_UID: Final = f"{GROUP}/service-uid"
 
 ANNOTATION_SCRAPE: Final = "prometheus.io/scrape"
+#: Of the same jobs: which port and scheme they use, for each of a pod's ports alike.
+ANNOTATION_SCRAPE_PORT: Final = "prometheus.io/port"
+ANNOTATION_SCRAPE_SCHEME: Final = "prometheus.io/scheme"
+#: On the pod template: `https`, where the OpenAI port speaks TLS. Absent, it speaks HTTP.
+ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 #: On the pod template and the ControllerRevision: hash of the spec fields whose change must roll pods.
 ANNOTATION_SPEC_HASH: Final = f"{GROUP}/spec-hash"
 #: On the pod template: hash of the renderer's output, to see that a newer operator would render otherwise.

@@ -22,6 +22,7 @@ from flyball_operator.api.rules import (
     SUBDOMAIN,
     MapKeyed,
     Matches,
+    ObjectName,
     Refuses,
     Rule,
 )
@@ -78,6 +79,14 @@ class ModelSource(Model):
     """Secret that holds the token for a gated model of Hugging Face. Default: no token."""
 
 
+class TLS(Model):
+    """The certificate of the OpenAI port."""
+
+    secret_name: ObjectName
+    """Secret of the service's namespace with the keys `tls.crt` and `tls.key`, such as cert-manager makes. A renewed
+    certificate is served without a restart."""
+
+
 class Engine(Model):
     """The engine container."""
 
@@ -104,7 +113,10 @@ class Engine(Model):
     ] = ()
     """vLLM arguments that Flyball does not own, such as `--max-model-len=16384`. Default: none."""
     env: Annotated[tuple[EngineEnvVar, ...], Field(max_length=64), MapKeyed("name")] = ()
-    """Environment variables of the engine container. Default: none."""
+    """Environment variables of the engine container. Set `VLLM_API_KEY` from a Secret, and clients need that key.
+    Default: none."""
+    tls: TLS | None = None
+    """TLS on the OpenAI port 8000, for clients and probes. Default: none, the port speaks HTTP."""
 
 
 class Accelerator(Model):

@@ -25,7 +25,7 @@ from flyball_operator.api.rules import (
 )
 
 #: Volumes of Flyball's own; no volume of a user's may have these names.
-OWN_VOLUMES: Final = ("flyball", "flyball-keys", "model", "shm", "tmp")
+OWN_VOLUMES: Final = ("flyball", "flyball-keys", "flyball-tls", "model", "shm", "tmp")
 
 LabelName = Annotated[
     str, Field(min_length=1, max_length=63), Matches(LABEL, "must be a DNS label: a-z, 0-9 and '-', at most 63")
@@ -309,9 +309,9 @@ class EngineVolumeMount(VolumeMount):
     mount_path: Annotated[
         MountPath,
         Refuses(
-            r"/tmp|/dev|/dev/shm|/(flyball|flyball-keys|model)(/.*)?",  # noqa: S108 - what is refused
-            "would cover /tmp, /dev/shm, /flyball, /flyball-keys or /model, which Flyball mounts; accepted: any other"
-            " path, such as /cache, or a folder in /tmp",
+            r"/tmp|/dev|/dev/shm|/(flyball|flyball-keys|flyball-tls|model)(/.*)?",  # noqa: S108 - what is refused
+            "would cover /tmp, /dev/shm, /flyball, /flyball-keys, /flyball-tls or /model, which Flyball mounts;"
+            " accepted: any other path, such as /cache, or a folder in /tmp",
         ),
     ]
     """Absolute path in the container, unique in the list; folders in /tmp are accepted, /tmp is not."""

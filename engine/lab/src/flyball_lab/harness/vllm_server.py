@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -66,13 +67,16 @@ def make_plugin(folder: Path, *others: Path) -> Path:
 
 @dataclass
 class VllmServer:
-    """A running server: `url` speaks OpenAI, `control_url` is the control port."""
+    """A running server: `url` speaks OpenAI, `control_url` is the control port. `trusted`: by what clients
+    judge its certificate, where `url` begins with https://.
+    """
 
     process: subprocess.Popen[bytes]
     url: str
     control_url: str
     signer: SetpointSigner
     log: Path
+    trusted: ssl.SSLContext | bool = True
 
     def expect_ready(self) -> None:
         """Wait until it serves."""
@@ -81,7 +85,7 @@ class VllmServer:
     def _serves(self) -> bool:
         assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.tail()}"
         try:
-            return httpx.get(f"{self.url}/health", timeout=5, trust_env=False).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=5, trust_env=False, verify=self.trusted).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -91,7 +91,7 @@ def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecis
         # Before the Deployment, so that no pod starts unfenced.
         yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
     yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
-    yield from _ensure(Kind.SERVICE, service.render(meta), live)
+    yield from _ensure(Kind.SERVICE, service.render(meta, rollout.target.template), live)
     budget = disruption_budget.render(wanted)
     if budget is not None:
         yield from _ensure(Kind.DISRUPTION_BUDGET, budget, live)

@@ -8,7 +8,7 @@ otherwise leaves running services alone. Pods pass the `restricted` Pod Security
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -37,6 +37,9 @@ _NO_TARGET: Final = {"containerPort": CONTROL_PORT, "protocol": "UDP"}
 
 _PLUGIN_PATH: Final = "/flyball"
 _KEYS_PATH: Final = "/flyball-keys"
+_TLS_PATH: Final = "/flyball-tls"
+#: Keys of a Secret of type kubernetes.io/tls, and its files in a pod.
+_CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
 _MODEL_PATH: Final = "/model"
 _TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 
@@ -44,14 +47,27 @@ _TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 def render(service: InferenceService, config: Config, spec_hash: str) -> Object:
     """The pod template for this spec, by this operator's renderer."""
     annotations = {
+        **(_scraped_by_port(service) if service.spec.engine.tls else {}),
         **service.spec.pod_template.annotations,
         names.ANNOTATION_SCRAPE: "true",
         names.ANNOTATION_SPEC_HASH: spec_hash,
     }
+    if service.spec.engine.tls:
+        annotations[names.ANNOTATION_SCHEME] = "https"
     metadata = {"labels": {**service.spec.pod_template.labels, **labels(service.metadata)}, "annotations": annotations}
     template = {"metadata": metadata, "spec": _pod_spec(service, config)}
     annotations[names.ANNOTATION_TEMPLATE_HASH] = digest(template)
     return template
+
+
+def _scraped_by_port(service: InferenceService) -> Mapping[str, str]:
+    """Where a job that goes by annotations scrapes, which knows one scheme for all ports of a pod.
+
+    Of a governed pod that is the control port, which tuning needs and which speaks HTTP; the user may say otherwise.
+    """
+    if service.spec.engine.governed:
+        return {names.ANNOTATION_SCRAPE_PORT: str(CONTROL_PORT)}
+    return {names.ANNOTATION_SCRAPE_SCHEME: "https"}
 
 
 def _pod_spec(service: InferenceService, config: Config) -> Object:
@@ -176,7 +192,17 @@ def _owned_arguments(service: InferenceService) -> list[str]:
         f"--max-num-batched-tokens={spec.batching.max_num_batched_tokens}",
         caching,
         f"--shutdown-timeout={drain_seconds(service)}",
+        *(_tls_arguments() if spec.engine.tls else ()),
     ]
+
+
+def _tls_arguments() -> Sequence[str]:
+    # vLLM sees a Secret's first renewal by itself; the plugin sees all, but may not be there.
+    return (
+        f"--ssl-certfile={_TLS_PATH}/{_CERTIFICATE}",
+        f"--ssl-keyfile={_TLS_PATH}/{_PRIVATE_KEY}",
+        "--enable-ssl-refresh",
+    )
 
 
 def _model_path(model: ModelSource) -> str:
@@ -267,6 +293,9 @@ def _volumes(service: InferenceService) -> list[Object]:
         volumes.append({"name": "flyball", "emptyDir": {}})
         # A key can then be changed in pods that run.
         volumes.append({"name": "flyball-keys", "configMap": {"name": names.PUBLIC_KEYS, "optional": True}})
+    if (tls := service.spec.engine.tls) is not None:
+        items = [{"key": name, "path": name} for name in (_CERTIFICATE, _PRIVATE_KEY)]
+        volumes.append({"name": "flyball-tls", "secret": {"secretName": tls.secret_name, "items": items}})
     claim = _claim(service.spec.model)
     if claim is not None:
         volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
@@ -278,13 +307,16 @@ def _mounts(service: InferenceService) -> list[Object]:
     if service.spec.engine.governed:
         mounts.append({"name": "flyball", "mountPath": _PLUGIN_PATH, "readOnly": True})
         mounts.append({"name": "flyball-keys", "mountPath": _KEYS_PATH, "readOnly": True})
+    if service.spec.engine.tls is not None:
+        mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
     if _claim(service.spec.model) is not None:
         mounts.append({"name": "model", "mountPath": _MODEL_PATH, "readOnly": True})
     return mounts
 
 
 def _probes(service: InferenceService) -> Object:
-    health = {"httpGet": {"path": HEALTH_PATH, "port": names.PORT_HTTP}}
+    scheme = {"scheme": "HTTPS"} if service.spec.engine.tls else {}
+    health = {"httpGet": {"path": HEALTH_PATH, "port": names.PORT_HTTP, **scheme}}
     attempts = math.ceil(startup_seconds(service) / STARTUP_PERIOD)
     return {
         "startupProbe": {**health, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},

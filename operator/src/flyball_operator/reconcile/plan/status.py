@@ -181,14 +181,16 @@ def _ready(
 def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None) -> Object:
     """The reconciler's whole part of the status."""
     meta = snapshot.desire.meta
-    counts = (snapshot.own(Kind.DEPLOYMENT) or {}).get("status") or {}
+    deployment = snapshot.own(Kind.DEPLOYMENT) or {}
+    counts = deployment.get("status") or {}
+    template = rollout.target.template if rollout is not None else deployment.get("spec", {}).get("template", {})
     return {
         "observedGeneration": meta.generation,
         "epoch": snapshot.epoch,
         "replicas": counts.get("replicas", 0),
         "readyReplicas": counts.get("readyReplicas", 0),
         "selector": selector_text(meta),
-        "url": service.url(meta),
+        "url": service.url(meta, template),
         "revisionOutdated": rollout.outdated if rollout is not None else snapshot.desire.status.revision_outdated,
         "conditions": [_condition(snapshot, kind, claim) for kind, claim in claims(snapshot, verdict, rollout).items()],
     }
