@@ -31,6 +31,7 @@ from flyball_operator.engines.errors import (
     UnknownError,
     UnreachableError,
 )
+from flyball_operator.engines.signing_keys import SigningKeys
 
 
 def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: int = 16) -> Setpoint:
@@ -39,10 +40,12 @@ def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: i
 
 @asynccontextmanager
 async def client(
-    key: Ed25519PrivateKey, *, leading: bool = True, wall: Callable[[], float] = time.time
+    *keys: Ed25519PrivateKey, leading: bool = True, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[EngineClient]:
     async with engine_session() as session:
-        yield EngineClient(session, Signer(key), may_act=lambda: leading, wall=wall, clock=time.monotonic)
+        yield EngineClient(
+            session, lambda: [Signer(key) for key in keys], may_act=lambda: leading, wall=wall, clock=time.monotonic
+        )
 
 
 def address(pod: ServedEngine) -> Address:
@@ -64,6 +67,66 @@ async def test_a_write_returns_once_every_core_confirmed_it() -> None:
         assert answer.confirmed(Generation(epoch=1, generation=1))
         assert pod.limits == (16, 2048)
         assert await engines.read(address(pod)) == answer
+
+
+async def test_an_engine_that_does_not_know_the_newest_key_is_told_by_the_one_before() -> None:
+    world = World()
+    pod, newest = world.engine(), Ed25519PrivateKey.generate()
+    async with serving(pod), client(newest, world.key) as engines:
+        await engines.write(address(pod), setpoint(2))
+        assert pod.limits == (16, 2048)
+        # What it then refuses is what is told.
+        assert await refusal(engines.write(address(pod), setpoint(1))) is Refusal.STALE_GENERATION
+    async with serving(pod), client(newest, Ed25519PrivateKey.generate()) as strangers:
+        assert await refusal(strangers.write(address(pod), setpoint(3))) is Refusal.BAD_TOKEN
+
+
+async def test_keys_are_rotated_while_setpoints_are_written_and_none_is_refused(tmp_path: Path) -> None:
+    world = World()
+    present, later = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    # Of the pod template, whose key is none of the two.
+    pod = world.engine()
+    pod.public_keys = accepted = tmp_path / "public-keys.pem"
+    secret = pem(present, tmp_path / "signing-key.pem")
+    steps: list[Callable[[], object]] = [
+        lambda: accepted.write_text(public(present)),
+        lambda: accepted.write_text(public(present) + public(later)),
+        lambda: pem(later, secret),
+        lambda: accepted.write_text(public(later)),
+        # And the Secret before the public keys, as the kubelet may bring them.
+        lambda: pem(world.key, secret),
+        lambda: accepted.write_text(public(later) + public(world.key)),
+        lambda: accepted.write_text(public(world.key)),
+    ]
+    steps[0]()
+    async with engine_session() as session, serving(pod):
+        keys = SigningKeys(secret)
+        engines = EngineClient(session, keys, may_act=lambda: True, wall=time.time, clock=time.monotonic)
+        for number, step in enumerate(steps, start=1):
+            step()
+            await engines.write(address(pod), setpoint(number))
+        assert [signer.public_pem for signer in keys()] == [public(world.key), public(later)]
+
+
+async def test_a_signing_key_that_becomes_unusable_is_told_once_and_the_earlier_one_signs_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    file = pem(key, tmp_path / "signing-key.pem")
+    keys = SigningKeys(file)
+    for _ in range(2):
+        file.write_text("no key")
+        assert [signer.public_pem for signer in keys()] == [public(key)]
+    file.unlink()
+    assert [signer.public_pem for signer in keys()] == [public(key)]
+    said = [record.message for record in caplog.records if "the earlier one signs on" in record.message]
+    assert len(said) == 2, "once for each way"
+    pem(key, file)
+    assert [signer.public_pem for signer in keys()] == [public(key)]
+
+
+def public(key: Ed25519PrivateKey) -> str:
+    return Signer(key).public_pem
 
 
 async def test_what_the_contract_refuses_is_refused_by_name() -> None:

@@ -24,7 +24,7 @@ from typing import Final
 from kubernetes.aio import client
 from pydantic import ValidationError
 
-from flyball_engine.signing import BadKeyError, Signer
+from flyball_engine.signing import BadKeyError
 from flyball_operator.api import names
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
@@ -35,6 +35,7 @@ from flyball_operator.app.settings import ALL_NAMESPACES, Settings, problems
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
+from flyball_operator.engines.signing_keys import SigningKeys
 from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.election import REQUEST_SECONDS, Candidate, Elector, LeadershipLostError
@@ -111,7 +112,7 @@ class Operator:
         #: When a leader that does not tune yet began to list the namespaces.
         self._led_from: float | None = None
         self._resources = watched(network_policies=settings.network_policy is not None)
-        self.signer = Signer.load(settings.signing_key_file) if settings.signing_key_file else None
+        self.signing_keys = SigningKeys(settings.signing_key_file) if settings.signing_key_file else None
 
     async def assemble(self) -> None:
         """Connect a client per writer, so that the audit log tells them apart, and make the rest around them."""
@@ -135,7 +136,7 @@ class Operator:
         self.writers = (reconciler_api, tuner_api)
         config = Config(
             plugin_image=settings.plugin_image,
-            public_key=self.signer.public_pem if self.signer is not None else "",
+            public_key=self.signing_keys.public_pem if self.signing_keys is not None else "",
             resync_seconds=settings.resync_seconds,
             ingress_peers=settings.network_policy,
         )
@@ -351,12 +352,12 @@ class Operator:
         """
         await self.elector.leading.wait()
         await self.informers.refresh(self._begin_to_lead)
-        if self.signer is None:
+        if self.signing_keys is None:
             # Without a key no governed service is accepted, so there is nothing to tune.
             self._led_from = None
             await asyncio.Event().wait()
         else:
-            await self._tune(self.signer)
+            await self._tune(self.signing_keys)
 
     async def _keep_namespaces(self) -> None:
         await self.elector.leading.wait()
@@ -366,7 +367,7 @@ class Operator:
         # Anew with each round: an API server that cannot answer is no standing still.
         self._led_from = boot_clock()
 
-    async def _tune(self, signer: Signer) -> None:
+    async def _tune(self, signing_keys: SigningKeys) -> None:
         url, access = str(self._settings.prometheus_url), self._settings.prometheus_access
         reader = PrometheusReader(PrometheusClient(url, timeout=TIMEOUT, access=access))
         ticks = self._settings.tick_seconds
@@ -374,7 +375,7 @@ class Operator:
             async with engine_session() as session:
                 dependencies = Dependencies(
                     client=EngineClient(
-                        session, signer, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
+                        session, signing_keys, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
                     ),
                     leadership=self.elector,
                     writer=self.tuner_status,

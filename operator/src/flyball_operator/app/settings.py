@@ -186,7 +186,8 @@ class Settings(PrometheusSettings):
     pod_name: str = ""
     """Name of this process in Lease, events and logs. Default: the host's name."""
     signing_key_file: Path | None = None
-    """PEM file of the Ed25519 key that setpoints are signed with. Default: none; governed services are not accepted."""
+    """PEM file of the Ed25519 key that setpoints are signed with, read anew when it changes. Default: none; governed
+    services are not accepted."""
     plugin_image: str = ""
     """Image of the init container that brings the engine plugin. Default: none; governed services are not accepted."""
     network_policy: Annotated[IngressPeers | None, NoDecode] = None

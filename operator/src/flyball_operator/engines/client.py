@@ -8,7 +8,7 @@ read by `flyball_lab.control_port`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
@@ -74,6 +74,7 @@ def engine_session() -> aiohttp.ClientSession:
 class EngineClient:
     """One HTTP session for all engines.
 
+    `signers`: the keys to sign with, the newest first; one that an engine does not know is followed by the next.
     `may_act` is asked right before each write: a lease may end while a write waits for its turn. `wall` gives Unix
     seconds for tokens, `clock` measures durations.
     """
@@ -81,7 +82,7 @@ class EngineClient:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        signer: Signer,
+        signers: Callable[[], Sequence[Signer]],
         *,
         may_act: Callable[[], bool],
         wall: Callable[[], float],
@@ -89,7 +90,7 @@ class EngineClient:
     ) -> None:
         self._may_act = may_act
         self._session = session
-        self._signer = signer
+        self._signers = signers
         self._wall = wall
         self._clock = clock
         # A namespace's lasts as long as one of its pods is spoken to, or waits for its turn.
@@ -120,9 +121,19 @@ class EngineClient:
                 return error
 
     async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        *newer, oldest = self._signers()
+        for signer in newer:
+            try:
+                return await self._put_signed(address, setpoint, signer)
+            except SetpointRefusedError as refused:
+                if refused.refusal is not Refusal.BAD_TOKEN:
+                    raise
+        return await self._put_signed(address, setpoint, oldest)
+
+    async def _put_signed(self, address: Address, setpoint: Setpoint, signer: Signer) -> ReadBack:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
-        body, headers = signed(setpoint, self._signer, now=self._wall())
+        body, headers = signed(setpoint, signer, now=self._wall())
         return _told(*await self._request("PUT", address, body=body, headers=headers, seconds=WRITE_SECONDS))
 
     async def _request(

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ from flyball_engine.contract import (
     AnyKnob,
     Ceilings,
     CoreState,
+    Env,
     Generation,
     Limits,
     Metric,
@@ -36,7 +38,8 @@ from flyball_engine.control.metrics import EngineCollector
 from flyball_engine.control.server import bind, build_app, serve
 from flyball_engine.control.service import ControlService, Reports, UnansweredError
 from flyball_engine.control.state_file import CoreReport
-from flyball_engine.control.tokens import TokenVerifier
+from flyball_engine.control.tokens import verifier_of
+from flyball_engine.signing import Signer
 from flyball_lab.harness.plant import CPU, EnginePlant, PlantPhase, PlantRequest, arrivals
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.spec import LatencyObjective
@@ -157,7 +160,10 @@ class PlantEngine:
 
 @dataclass
 class ServedEngine:
-    """A pod: an engine behind its control port, which can be killed and comes back with its start values."""
+    """A pod: an engine behind its control port, which can be killed and comes back with its start values.
+
+    `public_keys`: the file of keys that it accepts in place of `key`, while there is such a file.
+    """
 
     name: str
     uid: str
@@ -167,6 +173,7 @@ class ServedEngine:
     make: Callable[[], PlantEngine] = PlantEngine
     ready: bool = True
     restarts: int = 0
+    public_keys: Path | None = None
     ip: str = field(
         default_factory=lambda: f"127.{random.randrange(1, 250)}.{random.randrange(250)}.{next(_ADDRESSES)}"
     )
@@ -177,7 +184,7 @@ class ServedEngine:
         self.engine = self.make()
         service = ControlService(
             engine=self.engine,
-            verifier=TokenVerifier(keys=lambda: (self.key.public_key(),), service=self.service),
+            verifier=verifier_of(self._environment()),
             service=self.service,
             follow=lambda setpoint: self.engine.set_objectives(setpoint.objectives),
             timeout=2.0,
@@ -186,6 +193,10 @@ class ServedEngine:
         registry.register(EngineCollector(service, self.engine.counts, self.engine.gate))
         self._service = service
         self._serving = asyncio.create_task(serve(build_app(service, registry), bind(self.ip, self.port)))
+
+    def _environment(self) -> dict[str, str]:
+        file = {} if self.public_keys is None else {Env.PUBLIC_KEYS_FILE.value: str(self.public_keys)}
+        return {Env.SERVICE_UID.value: self.service, Env.PUBLIC_KEY.value: Signer(self.key).public_pem, **file}
 
     async def stop(self) -> None:
         for task in (self._traffic, self._serving):

@@ -197,7 +197,7 @@ async def thinking(
     """Run a tuner over a world; what it raises, the test raises. `wall`: the time it decides for."""
     registry = CollectorRegistry()
     async with engine_session() as session:
-        client = EngineClient(session, Signer(world.key), may_act=world.may_act, wall=time.time, clock=clock)
+        client = EngineClient(session, lambda: [Signer(world.key)], may_act=world.may_act, wall=time.time, clock=clock)
         dependencies = Dependencies(client, world, world, world, metrics(registry), wall, clock, world.port, grace)
         tuner = Tuner(services=world, reader=reader, dependencies=dependencies, tick_seconds=tick)
         task = asyncio.create_task(tuner.run())

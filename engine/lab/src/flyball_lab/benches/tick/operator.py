@@ -232,7 +232,9 @@ async def _work(asked: argparse.Namespace) -> None:
     with closing(PrometheusReader(client, timeout=READ_SECONDS)) as reader:
         async with engine_session() as session:
             signer = Signer(Ed25519PrivateKey.generate())
-            engines = EngineClient(session, signer, may_act=around.may_act, wall=time.time, clock=time.monotonic)
+            engines = EngineClient(
+                session, lambda: [signer], may_act=around.may_act, wall=time.time, clock=time.monotonic
+            )
             api = cast("KubeApi", around)
             dependencies = Dependencies(
                 client=engines,
