@@ -19,10 +19,10 @@ from support import helm
 from support.cluster import KubectlError, Object, kubectl, namespace
 from support.helm import CHART
 from support.world import World, service
+from support.wrong_services import ALLOWED, WRONG_SERVICES
 
 RELEASE = "flyball-admission-test"
 USER = "flyball-test-user"
-ALLOWED = "registry.example.com/vllm/vllm-openai:v1"
 VALUES: Object = {
     "image": {"registry": "localhost", "repository": "no/such-image", "pullPolicy": "Never"},
     "crds": {"install": False},
@@ -115,43 +115,6 @@ def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dic
     for change, says in WRONG_PODS:
         wrong = changed(owned["Deployment"], change)
         expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
-
-
-FROM_ROOT: Object = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "root", "key": "t"}}}
-WRONG_SERVICES: list[tuple[Object, str]] = [
-    ({"spec__engine__image": "docker.io/vllm/vllm-openai:v1"}, "spec.engine.image: not allowed here"),
-    ({"spec__model__tokenSecretRef": {"name": "root", "key": "t"}}, "spec.model.tokenSecretRef.name: not allowed"),
-    ({"spec__podTemplate__imagePullSecrets": [{"name": "root"}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
-    ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
-    ({"spec__podTemplate__priorityClassName": "high"}, "spec.podTemplate.priorityClassName: not allowed here"),
-    ({"spec__podTemplate__serviceAccountName": "admin"}, "spec.podTemplate.serviceAccountName: not allowed here"),
-    (
-        {"spec__podTemplate__containers": [{"name": "side", "image": "side:1"}]},
-        "spec.podTemplate: image of a container not allowed here",
-    ),
-    ({"spec__engine__env": [FROM_ROOT]}, "spec.engine.env: Secret not allowed here"),
-    ({"spec__engine__tls": {"secretName": "root"}}, "spec.engine.tls.secretName: not allowed here; accepted: hf"),
-    (
-        {"spec__podTemplate__containers": [{"name": "side", "image": ALLOWED, "env": [FROM_ROOT]}]},
-        "spec.podTemplate: Secret of a container's env not allowed here",
-    ),
-    (
-        {"spec__podTemplate__volumes": [{"name": "x", "secret": {"secretName": "root"}}]},
-        "spec.podTemplate.volumes: Secret not allowed here",
-    ),
-    (
-        {"spec__podTemplate__volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "root"}}]}}]},
-        "spec.podTemplate.volumes: Secret not allowed here",
-    ),
-    (
-        {"spec__podTemplate__volumes": [{"name": "x", "csi": {"driver": "secrets-store.csi.k8s.io"}}]},
-        "spec.podTemplate.volumes: CSI driver not allowed here; accepted: none",
-    ),
-    (
-        {"spec__podTemplate__volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "others"}}]},
-        "spec.podTemplate.volumes: claim not allowed here",
-    ),
-]
 
 
 def test_services_may_use_what_is_listed_alone(installed: str) -> None:
