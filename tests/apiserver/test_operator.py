@@ -79,6 +79,31 @@ def test_fields_left_out_leave_the_deployment(place: str, running: OperatorProce
     eventually(gone, expecting="neither the priority class nor the variable")
 
 
+def test_tls_comes_and_goes_without_a_trace(place: str, running: OperatorProcess) -> None:
+    apply(idle_service(spec__replicas=0), namespace=place)
+    made(place)
+    without = speaks(place)
+    assert without == ("http", None, {"HTTP"}, {"prometheus.io/scrape"}, False)
+    apply(idle_service(spec__replicas=0, spec__engine__tls={"secretName": "chat-tls"}), namespace=place)
+    within = ("https", "https", {"HTTPS"}, {"prometheus.io/scrape", "prometheus.io/port"}, True)
+    eventually(lambda: speaks(place) == within, expecting=f"{within}; found {speaks(place)}")
+    assert one(RESOURCE, place)["status"]["url"].startswith("https://")
+    apply(idle_service(spec__replicas=0), namespace=place)
+    eventually(lambda: speaks(place) == without, expecting=f"{without}; found {speaks(place)}")
+    expect_condition(place, "Accepted", "True", "Accepted")
+
+
+def speaks(place: str) -> tuple[str, str | None, set[str], set[str], bool]:
+    """The Service's port and protocol, the probes' scheme, what scrapers read, and whether a certificate is mounted."""
+    (port,) = one("service", place)["spec"]["ports"]
+    template = one("deployment", place)["spec"]["template"]
+    engine = template["spec"]["containers"][0]
+    probes = {engine[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
+    read = {key for key in template["metadata"]["annotations"] if key.startswith("prometheus.io/")}
+    mounted = any(volume["name"] == "flyball-tls" for volume in template["spec"]["volumes"])
+    return port["name"], port.get("appProtocol"), probes, read, mounted
+
+
 def test_a_restart_writes_nothing_but_leases_and_events(place: str, tmp_path: Path) -> None:
     resources = {"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": {"memory": "1.5Gi"}}
     with operator(place, tmp_path):
