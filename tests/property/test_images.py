@@ -41,7 +41,7 @@ SLIPS: dict[str, Callable[[str, str, str, str], str]] = {
     "a trailing slash": lambda host, repository, tag, digest: f"{host}{repository}/{tag}{digest}",
     "a blank": lambda host, repository, tag, digest: f"{host}{repository}{tag}{digest} ",
     "a long tag": lambda host, repository, tag, digest: f"{host}{repository}:{'t' * 129}{digest}",
-    "a long repository": lambda host, repository, tag, digest: f"{host}{repository}/{'r' * 255}{tag}{digest}",
+    "a long repository": lambda host, repository, tag, digest: f"{host}{repository}/{'r' * 256}{tag}{digest}",
 }
 
 
