@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,19 @@ def ready_now(place: str) -> bool:
 
 
 @contextmanager
-def waiting(place: str, what: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A `kubectl wait` that goes on beside the test."""
-    command = ["kubectl", "wait", RESOURCE, "chat", "-n", place, f"--for=condition={what}", "--timeout=600s"]
+def beside(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on beside the test."""
     process = subprocess.Popen(command)
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def waiting(place: str, what: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A `kubectl wait` that goes on beside the test."""
+    return beside("kubectl", "wait", RESOURCE, "chat", "-n", place, f"--for=condition={what}", "--timeout=600s")
 
 
 def expect_observed(place: str, generation: int) -> None:
@@ -131,16 +135,9 @@ def chart(folder: Path, service: Object) -> str:
     return str(folder)
 
 
-@contextmanager
-def helm_waiting(place: str, release: str) -> Iterator[subprocess.Popen[bytes]]:
+def helm_waiting(place: str, release: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """A `helm upgrade --wait` of this chart that goes on beside the test."""
-    command = ["helm", "upgrade", "chat", release, "--install", "-n", place, "--wait", "--timeout", "10m"]
-    process = subprocess.Popen(command)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    return beside("helm", "upgrade", "chat", release, "--install", "-n", place, "--wait", "--timeout", "10m")
 
 
 def test_helm_waits_until_all_serves_and_fails_on_a_rollback(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +13,7 @@ import yaml
 
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
+from support.binaries import binary
 
 Object = dict[str, Any]
 #: Where Argo CD looks for the rule.
@@ -44,20 +44,10 @@ def argocd_rule() -> str:
     return str(yaml.safe_load(found)["data"][RULE_KEY])
 
 
-@cache
-def _binary() -> str:
-    """Path of the tool: that of the environment, else the one that hack/lib/binaries builds."""
-    found = shutil.which("health")
-    if found:
-        return found
-    command = [str(ROOT / "hack/lib/binaries"), "path", "health"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout.strip()
-
-
 def healths(objects: Sequence[Object]) -> list[Health]:
     """What the tools say of each object."""
     asked = json.dumps({"rule": argocd_rule(), "objects": objects})
-    done = subprocess.run([_binary()], input=asked, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([binary("health")], input=asked, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return [Health(one["kstatus"]["status"], one["argocd"]["status"]) for one in json.loads(done.stdout)]
 

@@ -186,6 +186,19 @@ def test_a_node_that_an_autoscaler_adds_is_waited_for_and_not_for_ever(reason: s
     assert world.condition("Ready") == ("True", "Serving")
 
 
+def test_pods_of_less_priority_that_the_scheduler_ends_for_it_are_waited_for_too() -> None:
+    world = serving()
+    edit(world)
+    seen = world.snapshot()
+    wanted = seen.desire.service
+    assert wanted is not None
+    later = replace(seen, now=seen.now + timedelta(seconds=PATIENCE_SECONDS))
+    assert decide(wanted, later).history.in_place
+    for pod in seen.pods:
+        pod["status"]["nominatedNodeName"] = "node-2"
+    assert not decide(wanted, later).history.in_place
+
+
 def say(world: World, reason: str) -> None:
     """An event about the pod that waits."""
     (pod,) = (pod for pod in world.api.find(PODS) if not pod["spec"].get("nodeName"))

@@ -26,7 +26,7 @@ from flyball_operator.reconcile.plan.snapshot import Snapshot
 #: Seconds that a pod may wait for a device before an earlier one goes. Autoscalers need some 30 s to say that they add
 #: a node, and the earlier pod serves meanwhile.
 PATIENCE_SECONDS: Final = 60.0
-#: The same where an autoscaler adds a node: the Cluster Autoscaler and Karpenter give a node up after as long.
+#: The same where room comes: the Cluster Autoscaler and Karpenter give a node up after as long.
 PROVISION_SECONDS: Final = 900.0
 
 #: What follows "if no node has more, ".
@@ -81,15 +81,19 @@ def _waits(snapshot: Snapshot, spec_hash: str) -> Iterator[tuple[datetime, float
         begun = pods.since(pod, "PodScheduled")
         mine = pods.template_of(pod) == spec_hash and not being_deleted(pod)
         if mine and begun is not None and pods.is_unschedulable(pod):
-            told = event_causes.of(pod, snapshot.events)
-            node_comes = any(event.get("reason") in _NODE_COMES for event in told)
             lacking = pods.insufficient(str(pods.condition(pod, "PodScheduled").get("message")))
-            yield begun, PROVISION_SECONDS if node_comes else PATIENCE_SECONDS, lacking
+            yield begun, PROVISION_SECONDS if _room_comes(pod, snapshot) else PATIENCE_SECONDS, lacking
     deployment = snapshot.own(Kind.DEPLOYMENT) or {}
     refused, begun = pods.condition(deployment, "ReplicaFailure"), pods.since(deployment, "ReplicaFailure")
     message = str(refused.get("message"))
     if refused.get("status") == "True" and begun is not None and "exceeded quota" in message:
         yield begun, PATIENCE_SECONDS, frozenset(_EXCEEDED.findall(message))
+
+
+def _room_comes(pod: Object, snapshot: Snapshot) -> bool:
+    """Whether an autoscaler adds a node for the pod, or the scheduler makes room by ending pods of less priority."""
+    told = event_causes.of(pod, snapshot.events)
+    return bool(pod["status"].get("nominatedNodeName")) or any(event.get("reason") in _NODE_COMES for event in told)
 
 
 def _holds(pod: Object, device: str) -> bool:
