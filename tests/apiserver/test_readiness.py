@@ -1,10 +1,12 @@
-"""What `Ready` and `Available` say of a rollout, as kubectl's own `wait` and people read them."""
+"""What `Ready` and `Available` say of a rollout, as kubectl's own `wait`, helm's `--wait` and people read them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import KubectlError, apply, kubectl, patch
+from support.health import DONE, FAILED, WAITED_FOR, health
 from support.kubelet import play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
@@ -45,15 +48,19 @@ def ready_now(place: str) -> bool:
 
 
 @contextmanager
-def waiting(place: str, what: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A `kubectl wait` that goes on beside the test."""
-    command = ["kubectl", "wait", RESOURCE, "chat", "-n", place, f"--for=condition={what}", "--timeout=600s"]
+def beside(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on beside the test."""
     process = subprocess.Popen(command)
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def waiting(place: str, what: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A `kubectl wait` that goes on beside the test."""
+    return beside("kubectl", "wait", RESOURCE, "chat", "-n", place, f"--for=condition={what}", "--timeout=600s")
 
 
 def expect_observed(place: str, generation: int) -> None:
@@ -114,6 +121,50 @@ def test_kubectl_wait_never_takes_a_bad_edit_for_ready_and_the_good_one_after_it
         assert wait.wait(timeout=60) == 0
     assert condition(serving, "Available")[:2] == ("True", "EndpointsReady")
     assert condition(serving, "Stalled") == ("", "", "")
+
+
+def chart(folder: Path, service: Object) -> str:
+    """A chart of one service; returns its path."""
+    files = {
+        "Chart.yaml": "apiVersion: v2\nname: chat\nversion: 1.0.0\n",
+        "templates/chat.yaml": json.dumps(service),
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def helm_waiting(place: str, release: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A `helm upgrade --wait` of this chart that goes on beside the test."""
+    return beside("helm", "upgrade", "chat", release, "--install", "-n", place, "--wait", "--timeout", "10m")
+
+
+def test_helm_waits_until_all_serves_and_fails_on_a_rollback(
+    place: str, running: OperatorProcess, tmp_path: Path
+) -> None:
+    with helm_waiting(place, chart(tmp_path / "good", idle_service())) as install:
+        made(place)
+        expect_condition(place, "Ready", "False", "Unschedulable")
+        assert install.poll() is None
+        serve(place)
+        assert install.wait(timeout=60) == 0
+    assert health(one(RESOURCE, place)) == DONE
+    with helm_waiting(place, chart(tmp_path / "bad", idle_service(spec__engine__image=BAD))) as upgrade:
+        made(place, BAD)
+        expect_condition(place, "Ready", "False", "Unschedulable")
+        assert upgrade.poll() is None
+        play_trouble(place, image=BAD, serving=IMAGE, state=UNREADABLE)
+        expect_condition(place, "Ready", "False", "RolledBack")
+        assert upgrade.wait(timeout=60) == 1
+    assert health(one(RESOURCE, place)) == FAILED
+
+
+def test_a_service_that_no_operator_has_looked_at_is_waited_for(place: str) -> None:
+    apply(idle_service(), namespace=place)
+    found = one(RESOURCE, place)
+    assert found["status"] == {"observedGeneration": 0}
+    assert health(found) == WAITED_FOR
 
 
 def test_what_rolls_no_pod_is_ready_at_once(serving: str) -> None:

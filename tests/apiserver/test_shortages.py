@@ -16,8 +16,9 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support import cluster
+from support import cluster, devices
 from support.cluster import apply, items, kubectl, patch
+from support.devices import DEVICE, expect_placed, on_device, set_devices
 from support.kubelet import make_ready, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
@@ -34,8 +35,8 @@ from support.tenants import tenants
 
 NEXT = "vllm/next:1"
 IN_PLACE = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
-#: Extended resource of the node of these tests.
-DEVICE = "flyball.test/gpu"
+#: Says that no pod may be missing: an earlier one does not end first by itself.
+SURGE = {"startupTimeout": "10s", "maxSurge": 1}
 #: Nothing listens there, on any node.
 NO_REGISTRY = "127.0.0.1:1"
 CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no kernel for this device"}}
@@ -60,46 +61,12 @@ def place(crd: Path, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def device_node() -> Iterator[str]:
     """A node with one device and no kubelet. Returns the name that pods select it by."""
-    name = f"device-{uuid.uuid4().hex[:6]}"
-    resources = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "1"}
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"flyball.test/node": name}},
-        "status": {"capacity": resources, "allocatable": resources},
-    }
-    kubectl("create", "-f", "-", stdin=json.dumps(node))
-    try:
+    with devices.device_node() as name:
         yield name
-    finally:
-        kubectl("delete", "node", name, "--ignore-not-found")
-
-
-def set_devices(node: str, number: int) -> None:
-    """Give the node so many devices."""
-    devices = {DEVICE: str(number)}
-    change = json.dumps({"status": {"capacity": devices, "allocatable": devices}})
-    kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", change)
-
-
-def on_device(node: str) -> dict[str, Any]:
-    """What makes pods run on that node alone, with a device each."""
-    return {
-        "spec__podTemplate__nodeSelector": {"flyball.test/node": node},
-        "spec__podTemplate__tolerations": [{"operator": "Exists"}],
-        "spec__accelerator": {"resourceName": DEVICE},
-    }
 
 
 def edit(place: str, **spec: Any) -> None:
     patch(RESOURCE, "chat", {"spec": spec}, namespace=place)
-
-
-def end_deleted_pods(place: str) -> None:
-    """Play the kubelet's last part, on a node that has none."""
-    for pod in items("pods", namespace=place):
-        if pod["metadata"].get("deletionTimestamp"):
-            kubectl("delete", "pod", pod["metadata"]["name"], "-n", place, "--force", "--ignore-not-found")
 
 
 def expect_waiting(place: str, reason: str, *, within: float = 240) -> str:
@@ -182,13 +149,10 @@ def test_a_quota_is_waited_for_and_the_rollout_goes_on_once_it_is_raised(place: 
 def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time_anew(
     place: str, device_node: str
 ) -> None:
-    apply(idle_service(spec__replicas=1, **on_device(device_node)), namespace=place)
+    apply(idle_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
     # Only a pod that the scheduler gave the node has the device.
     made(place)
-    eventually(
-        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
-        expecting="a pod on the node",
-    )
+    expect_placed(place, device_node, IMAGE)
     serve(place)
     edit(place, engine={"image": NEXT})
     message = expect_waiting(place, "Unschedulable")
@@ -208,24 +172,15 @@ def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time
 
 
 def test_the_way_that_a_full_node_is_told_with_makes_room_on_it(place: str, device_node: str) -> None:
-    apply(idle_service(spec__replicas=1, **on_device(device_node)), namespace=place)
+    apply(idle_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
     made(place)
-    eventually(
-        lambda: [pod["spec"].get("nodeName") for pod in items("pods", namespace=place)] == [device_node],
-        expecting="a pod on the node",
-    )
+    expect_placed(place, device_node, IMAGE)
     serve(place)
     edit(place, engine={"image": NEXT})
     assert IN_PLACE in expect_waiting(place, "Unschedulable")
     edit(place, rollout={"startupTimeout": "10s", "maxSurge": 0, "maxUnavailable": 1})
-
-    def replaced() -> bool:
-        end_deleted_pods(place)
-        play_kubelet(place, image=NEXT)
-        return condition(place, "Ready")[:2] == ("True", "Serving")
-
-    eventually(replaced, expecting="the new pod in the earlier one's place", within=120, every=0.5)
-    assert image_of(place) == NEXT
+    expect_placed(place, device_node, NEXT)
+    serve(place, image=NEXT)
 
 
 def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:

@@ -94,6 +94,13 @@ def wait_for_a_shortage(world: World) -> None:
     world.settle()
 
 
+def replace_on_the_last_device(world: World) -> None:
+    world.one_device = True
+    world.apply(service(spec__accelerator={"resourceName": "nvidia.com/gpu"}))
+    world.change(edit("spec.engine.image", "engine:2"))
+    assert world.condition("Ready") == ("True", "Serving")
+
+
 def adopt(world: World) -> None:
     create(world)
     world.change(edit("metadata.annotations", {names.ANNOTATION_ADOPT: "now"}))
@@ -138,6 +145,7 @@ SCENARIOS = (
     orphan_and_make_again,
     lose_objects,
     wait_for_a_shortage,
+    replace_on_the_last_device,
     adopt,
     scale_to_none_and_back,
     stop_governing_and_go_on,

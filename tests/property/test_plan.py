@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.planner import plan
-from flyball_operator.reconcile.plan.snapshot import Snapshot
 from support.memory_api import Object, leaves
-from support.world import CONFIG, NAMESPACE, Leading, World, service
+from support.world import World, service
 
 cores = st.sampled_from(["1", "1000m", "250m", 3])
 memory = st.sampled_from(["2Gi", "1536Mi", 2**31, "0"])
@@ -43,20 +39,13 @@ specs = st.fixed_dictionaries(
 )
 
 
-def snapshot(world: World) -> Snapshot:
-    reader = SnapshotReader(cast("KubeApi", world.api), CONFIG)
-    seen = asyncio.run(reader.read(Key(NAMESPACE, "chat"), now=world.now, epoch=Leading.epoch))
-    assert seen is not None
-    return seen.snapshot
-
-
 @settings(max_examples=40)
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
     world = World()
     for spec in chain:
         world.apply(service(**spec))
-    seen = snapshot(world)
+    seen = world.snapshot()
     as_read = copy.deepcopy(seen)
     assert plan(seen).empty
     assert seen == as_read, "planning changes nothing of what was read"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-from functools import cache
 from typing import Any
 
 import yaml
 
 from flyball_lab.repository import ROOT
+from support.binaries import binary
 
 Object = dict[str, Any]
 CHART = ROOT / "charts/flyball"
@@ -22,23 +21,13 @@ class HelmError(AssertionError):
     """helm ended with an error; the message is what it said."""
 
 
-@cache
-def binary() -> str:
-    """Path of helm: that of the environment, else the one that hack/lib/binaries builds."""
-    found = shutil.which("helm")
-    if found:
-        return found
-    command = [str(ROOT / "hack/lib/binaries"), "path", "helm"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout.strip()
-
-
 def run(*args: str, values: Object | None = None, offline: bool = False) -> str:
     """Run helm, with values on standard input; `offline` hides any cluster from it. Raises `HelmError`."""
     environment = dict(os.environ) | ({"KUBECONFIG": "/dev/null"} if offline else {})
     extra = ["-f", "-"] if values is not None else []
     done = subprocess.run(
-        [binary(), *args, *extra], input=json.dumps(values), capture_output=True, text=True, timeout=120, check=False,
-        env=environment,
+        [binary("helm"), *args, *extra], input=json.dumps(values), capture_output=True, text=True, timeout=120,
+        check=False, env=environment,
     )  # fmt: skip
     if done.returncode:
         raise HelmError(done.stderr.strip())

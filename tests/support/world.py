@@ -25,12 +25,15 @@ from flyball_operator.kube.resources import (
 )
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.objects import timestamp
-from flyball_operator.reconcile.plan.snapshot import Config
+from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 from flyball_operator.reconcile.reconciler import Reconciler
 from support.memory_api import MemoryApi, Object
 
 NAMESPACE = "ns"
-READY: Object = {"conditions": [{"type": "Ready", "status": "True"}]}
+READY: Object = {
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [{"name": "engine", "ready": True, "state": {"running": {}}}],
+}
 _NO_SUCH_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 PULL_FAILED: Object = {"containerStatuses": [{"name": "engine", "ready": False, "state": _NO_SUCH_IMAGE}]}
 CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
@@ -59,6 +62,7 @@ class World:
 
     `held`: status of a pod of each template that is rolled out, which does not become Ready for it; None holds none.
     `ready_beside`: pods of that template that do. `node`: where it is, made when it was put there; empty for nowhere.
+    `one_device`: pods have a device each, and there is one. `no_device`: what the scheduler says of a second.
     """
 
     def __init__(self, api: MemoryApi | None = None, config: Config = CONFIG) -> None:
@@ -69,6 +73,9 @@ class World:
         self.held: Object | None = None
         self.ready_beside = 0
         self.node = ""
+        self.one_device = False
+        self.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        self._unscheduled: dict[str, Object] = {}
         self._served: set[str] = set()
         self.restart()
 
@@ -157,13 +164,13 @@ class World:
 
     def _deploy(self, deployment: Object) -> None:
         template, wanted = deployment["spec"]["template"], deployment["spec"]["replicas"]
-        name = deployment["metadata"]["name"]
         before = deployment.get("status") or {}
         bad = any("bad" in item["image"] for item in template["spec"]["containers"])
         observed = {"observedGeneration": deployment["metadata"]["generation"]}
-        trouble = PULL_FAILED if bad else self.held
-        if trouble is not None and not self._serves(template):
-            serving = before.get("readyReplicas", 0)
+        lacking = self._lacks_device(deployment)
+        trouble = lacking or (PULL_FAILED if bad else self.held)
+        if trouble is not None and (lacking or not self._serves(template)):
+            serving = 0 if _in_place(deployment) else before.get("readyReplicas", 0)
             status = observed | _counts(total=serving + 1, updated=1, ready=serving)
             status |= self._progressing("ProgressDeadlineExceeded", before)
             pods = [READY] * self.ready_beside + [trouble]
@@ -175,7 +182,23 @@ class World:
         if status != before:
             self.api.put(DEPLOYMENTS, {**deployment, "status": status})
         replica_set = self._replica_set(deployment)
-        self._pods(name, template, replica_set, pods)
+        self._pods(deployment, replica_set, pods)
+
+    def _lacks_device(self, deployment: Object) -> Object | None:
+        """Status of a pod that waits for the device of an earlier one, where pods are added before others end."""
+        template = deployment["spec"]["template"]
+        spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
+        earlier = [
+            pod
+            for pod in self.api.find(PODS)
+            if pod["metadata"]["labels"].get(names.LABEL_SERVICE) == deployment["metadata"]["name"]
+            and pod["metadata"]["annotations"].get(names.ANNOTATION_SPEC_HASH) != spec_hash
+            and pod["spec"].get("nodeName")
+        ]
+        if not self.one_device or _in_place(deployment) or not earlier:
+            self._unscheduled.pop(spec_hash, None)
+            return None
+        return self._unscheduled.setdefault(spec_hash, _unscheduled(self.no_device, timestamp(self.now)))
 
     def _serves(self, template: Object) -> bool:
         """Whether the template was rolled out before; pods of one that was are taken back as they are."""
@@ -203,13 +226,15 @@ class World:
             return self.api.put(REPLICA_SETS, {"metadata": metadata})
         return found
 
-    def _pods(self, name: str, template: Object, replica_set: Object, statuses: list[Object]) -> None:
+    def _pods(self, deployment: Object, replica_set: Object, statuses: list[Object]) -> None:
+        name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
         spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         wanted = {f"{name}-{spec_hash}-{number}": status for number, status in enumerate(statuses)}
         for pod in self.api.find(PODS):
             mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and pod["metadata"].get("ownerReferences")
             # Surge first: what serves stays until all of the next template is Ready.
-            stays = _is_ready(pod) and any(status != READY for status in statuses)
+            waits = any(status != READY for status in statuses) and not _in_place(deployment)
+            stays = waits and (_is_ready(pod) or self.one_device)
             if mine and pod["metadata"]["name"] not in wanted and not stays:
                 self.api.remove(PODS, pod["metadata"]["name"])
         for pod_name, status in wanted.items():
@@ -219,6 +244,10 @@ class World:
             if self.node and status == self.held:
                 body["spec"] = {"nodeName": self.node}
                 metadata["creationTimestamp"] = timestamp(self.now)
+            if self.one_device:
+                waits = status in self._unscheduled.values()
+                body["spec"] = _with_device("" if waits else "node-1")
+                metadata |= {"creationTimestamp": status["conditions"][0]["lastTransitionTime"]} if waits else {}
             known = self.api.objects.get((PODS.plural, NAMESPACE, pod_name), {"metadata": {}})
             if (known["metadata"].get("ownerReferences"), known.get("status")) != (metadata["ownerReferences"], status):
                 self.api.put(PODS, copy.deepcopy(body))
@@ -240,6 +269,17 @@ class World:
         found = self.api.objects.get((ENDPOINT_SLICES.plural, NAMESPACE, metadata["name"]))
         if found is None or found["endpoints"] != body["endpoints"]:
             self.api.put(ENDPOINT_SLICES, body)
+
+    def look(self, name: str = "chat") -> float | None:
+        """One look of the operator at a service; returns in how many seconds it wants the next."""
+        return asyncio.run(self.reconciler.reconcile(Key(NAMESPACE, name)))
+
+    def snapshot(self, name: str = "chat") -> Snapshot:
+        """What the operator sees of a service now."""
+        reader = SnapshotReader(cast("KubeApi", self.api), self.config)
+        seen = asyncio.run(reader.read(Key(NAMESPACE, name), now=self.now, epoch=Leading.epoch))
+        assert seen is not None
+        return seen.snapshot
 
     # What is expected
 
@@ -265,6 +305,21 @@ class World:
     def image(self, name: str = "chat") -> str:
         """The engine image that the Deployment has."""
         return str(self.template(name)["spec"]["containers"][0]["image"])
+
+
+def _unscheduled(message: str, since: str) -> Object:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"conditions": [{**condition, "lastTransitionTime": since}]}
+
+
+def _with_device(node: str) -> Object:
+    container = {"name": "engine", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    return {"containers": [container], **({"nodeName": node} if node else {})}
+
+
+def _in_place(deployment: Object) -> bool:
+    """Whether pods end before others of the next template are Ready."""
+    return bool(deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"])
 
 
 def _is_ready(pod: Object) -> bool:

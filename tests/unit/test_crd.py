@@ -99,9 +99,12 @@ def test_everything_in_ours_is_described() -> None:
             assert child.get("description"), f"{path}.{name} is not described"
 
 
-def test_the_status_has_no_defaults_and_replicas_has_none_either() -> None:
+def test_the_status_has_no_defaults_but_a_generation_not_yet_seen_and_replicas_has_none_either() -> None:
     whole = schema()["properties"]
-    assert [path for path, node in nodes(whole["status"]) if "default" in node] == []
+    assert {path: node["default"] for path, node in nodes(whole["status"]) if "default" in node} == {
+        "": {"observedGeneration": 0},
+        ".observedGeneration": 0,
+    }
     assert "default" not in whole["spec"]["properties"]["replicas"]
 
 

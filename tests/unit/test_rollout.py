@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
@@ -67,11 +65,6 @@ def history(world: World) -> Object:
     return kept
 
 
-def look(world: World) -> float | None:
-    """One look of the operator; returns when it wants the next."""
-    return asyncio.run(world.reconciler.reconcile(Key(NAMESPACE, "chat")))
-
-
 def expect_waiting(world: World, reason: str) -> None:
     assert world.image() == NEXT
     assert world.condition("Progressing") == ("True", reason)
@@ -126,7 +119,7 @@ def test_pods_have_their_start_up_time_anew_once_a_shortage_is_over() -> None:
     world.restart()
     world.wait(STARTUP - 120)
     assert world.condition("Progressing") == ("True", "RollingOut")
-    left = look(world)
+    left = world.look()
     assert left is not None, "nobody else tells when the time is over"
     world.wait(left)
     expect_rolled_back(world, "EngineFailed")
@@ -225,8 +218,8 @@ def test_why_a_pod_waits_in_silence_is_read_from_its_events() -> None:
             "lastTimestamp": timestamp(world.now),
         },
     )
-    assert look(world) == 20, "a short wait is nothing to ask about"
+    assert world.look() == 20, "a short wait is nothing to ask about"
     world.wait(20)
     expect_waiting(world, "VolumeUnavailable")
     assert message in world.message("Ready")
-    assert look(world) == 60
+    assert world.look() == 60

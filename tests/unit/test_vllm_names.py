@@ -18,10 +18,11 @@ PUBLIC = {
     "arguments.py": {
         "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
     },
-    "endpoint.py": {"host", "model_type", "path", "routes"},
+    "endpoint.py": {"api_key", "host", "model_type", "path", "routes"},
     "gate.py": {"model"},
     "requests.py": {"add_middleware"},
     "serve.py": {"parse_args"},
+    "warm_up.py": {"add_middleware"},
 }  # fmt: skip
 #: Files that look at attributes by names of the contract's own, and at whatever they are told.
 BY_OTHER_NAMES = {"queue_limiter.py", "wrapping.py"}

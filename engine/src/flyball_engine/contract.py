@@ -59,6 +59,8 @@ CONTRACT_VERSION: Final = "v1"
 SETPOINT_PATH: Final = f"/{CONTRACT_VERSION}/setpoint"
 METRICS_PATH: Final = "/metrics"
 HEALTH_PATH: Final = "/health"
+#: Header of a readiness probe at the engine's `HEALTH_PATH`: its plugin then answers 503 until the engine is warm.
+READY_HEADER: Final = "x-flyball-ready"
 
 #: The OpenAI API of the engine (vLLM's own default) and the control port beside it.
 API_PORT: Final = 8000

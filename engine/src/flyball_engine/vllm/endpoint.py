@@ -1,8 +1,8 @@
 """The endpoint plugin: starts the control port in vLLM's API-server process, or follows the one that has it.
 
 vLLM calls `init_state` once in each API server, on its event loop, when the engine cores are up. The control port is a
-server of its own on a port of its own: vLLM's routes stay as they are. Whatever fails here is logged, and vLLM serves
-on.
+server of its own on a port of its own: vLLM's routes stay as they are, but for the readiness probe (`warm_up`).
+Whatever fails here is logged, and vLLM serves on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.contract import Env, Setpoint
 from flyball_engine.control.api_servers import ApiServers, Follower
 from flyball_engine.control.metrics import EngineCollector
+from flyball_engine.control.readiness import Readiness
 from flyball_engine.control.server import bind, build_app, control_port, serve
 from flyball_engine.control.service import ControlService
 from flyball_engine.control.tokens import verifier_of
@@ -36,6 +37,7 @@ from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_engine.vllm.requests import install
 from flyball_engine.vllm.routes import unasked
 from flyball_engine.vllm.state_dir import ensure_state_dir
+from flyball_engine.vllm.warm_up import WarmUp
 
 _log = logging.getLogger(__name__)
 
@@ -64,11 +66,15 @@ class FlyballControl:
         self._no_harmony: str | None = None
         self._serving: asyncio.Task[None] | None = None
         self._certificates = CertificateKeeper()
+        self._warm_up = WarmUp(Readiness(time.monotonic))
+        self._warming: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Count this application's requests, and refuse them; never raises. The control port is a server of its own."""
         self._certificates.install()
         try:
+            # First, so that our count of requests is in front of it.
+            self._warm_up.install(app)
             uncounted = install(self._ledger, app, keeper=self._keeper)
             self._ungated = uncounted or install_gate(self._keeper)
             self._no_harmony = install_harmony(self._keeper)
@@ -86,6 +92,8 @@ class FlyballControl:
         """Start the control port; never raises. Without an engine client (a render-only server) there is none."""
         if engine_client is None:
             return
+        warming = self._warm_up.run(_api_key(args))
+        self._warming = asyncio.get_running_loop().create_task(warming, name="flyball-warm-up")
         try:
             index, number = _place(engine_client)
             if index:
@@ -94,6 +102,16 @@ class FlyballControl:
                 self._serving = self._serve(engine_client, number, host=getattr(args, "host", None))
         except Exception:  # noqa: BLE001 – vLLM must not fail with its guest
             _log.exception("Flyball: the control port could not start; vLLM serves on, ungoverned")
+        else:
+            self._warm_up.readiness.expect_setpoint(self._runs_under_setpoint)
+
+    def _runs_under_setpoint(self) -> bool:
+        """Whether every core does; true of an engine that takes none, too."""
+        engine = self._engine
+        if engine is None or not engine.governed:
+            return True
+        reports = engine.reports()
+        return not reports.unknown and all(report.state.applied is not None for report in reports.cores)
 
     def _open(self, engine_client: Any, number: int) -> VllmEngine:
         """The engine as this API server, one of so many, sees it; its limits of the queue are moved from now on."""
@@ -169,6 +187,12 @@ def _place(engine_client: Any) -> tuple[int, int]:
     """Which of the engine's API servers this is, the first being 0, and how many there are."""
     core = getattr(engine_client, "engine_core", None)
     return int(getattr(core, "client_index", 0)), int(getattr(core, "client_count", 1))
+
+
+def _api_key(args: Any) -> str | None:
+    """A key that this API server takes, if it wants one."""
+    keys = getattr(args, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
+    return str(keys[0]) if keys[0] else None
 
 
 def _vllm_version() -> str:

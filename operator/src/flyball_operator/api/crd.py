@@ -50,7 +50,7 @@ class StructuralError(ValueError):
 def schema() -> Schema:
     """The structural schema of the whole object."""
     spec = structural(InferenceServiceSpec.model_json_schema())
-    status = without_defaults(structural(InferenceServiceStatus.model_json_schema()))
+    status = _status()
     rules = [check.rule for check in InferenceService.checks] + list(InferenceService.transitions)
     return {
         "description": _docstring(InferenceService),
@@ -66,6 +66,17 @@ def schema() -> Schema:
         },
         VALIDATIONS: [rule.to_json() for rule in rules],
     }
+
+
+def _status() -> Schema:
+    """The schema of the status, whose writers leave out what they do not know: no field but one has a default.
+
+    kstatus takes an object without `observedGeneration` and conditions for done. So the API server adds a generation
+    that no object has, until the reconciler writes its own.
+    """
+    status = without_defaults(structural(InferenceServiceStatus.model_json_schema()))
+    status["properties"]["observedGeneration"]["default"] = 0
+    return status | {"default": {"observedGeneration": 0}}
 
 
 def schema_hash() -> str:

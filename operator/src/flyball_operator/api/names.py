@@ -53,6 +53,7 @@ ANNOTATION_ASKED: Final = f"{GROUP}/asked"
 ANNOTATION_GOOD: Final = f"{GROUP}/good"
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"
 ANNOTATION_SHORTAGE: Final = f"{GROUP}/shortage"
+ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 #: On the CRD: hash of the schema, compared by the start check.
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 

@@ -351,9 +351,11 @@ class Rollout(Model):
     drain_timeout: Annotated[str, Field(max_length=20), DurationBetween("1s", "1h")] = "60s"
     """Time that running requests get to finish when a pod is stopped, 1s to 1h. Default: 60s."""
     max_surge: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Pods that may be added during a rollout. Default: 1, or 0 for accelerators with two or more replicas."""
+    """Pods that may be added during a rollout. Default: 1, or 0 for accelerators with two or more replicas, or
+    where no device is free for one pod more."""
     max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas."""
+    """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas, or
+    where no device is free for one pod more."""
 
 
 class DisruptionBudget(Model):

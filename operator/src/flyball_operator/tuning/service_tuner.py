@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from flyball_engine.contract import Setpoint
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, Overload
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.actuate.setpoint_rollout import SetpointRollout
+from flyball_operator.tuning.actuate.starting_pods import StartingPods
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.filters.filters import PodsObserved
@@ -46,6 +48,7 @@ class ServiceTuner:
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
+        self._starting = StartingPods(client, clock, dependencies.control_port)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
@@ -69,6 +72,7 @@ class ServiceTuner:
         if self._context.update(service):
             self._reporter.asked_otherwise()
         self._engine_pods.update_pods(pods)
+        self._starting.update_pods(pods)
 
     async def take_over(self) -> None:
         """At first, adopt what runs."""
@@ -101,13 +105,22 @@ class ServiceTuner:
     def to_be_kept(self) -> bool:
         """Whether `keep` has something to do."""
         setpoint = self._context.setpoint
-        return setpoint is not None and (self._rollout.behind_spec or self._engine_pods.to_be_kept(setpoint))
+        if setpoint is None:
+            return False
+        kept = self._rollout.behind_spec or self._engine_pods.to_be_kept(setpoint)
+        return kept or bool(self._starting.to_be_told(self._of_new_pods(setpoint)))
+
+    def _of_new_pods(self, setpoint: Setpoint) -> Setpoint | None:
+        """What pods begin with: while one pod tries the setpoint alone, what the others keep."""
+        alone = self._engine_pods.alone
+        return setpoint if alone is None else alone[1]
 
     async def keep(self) -> None:
         """Between ticks: give the setpoint to pods that came back, and follow an edited spec without waiting."""
         context = self._context
         if context.setpoint is None or not context.may_act:
             return
+        self._starting.tell(self._of_new_pods(context.setpoint))
         await self._engine_pods.keep(context.setpoint)
         if self._rollout.behind_spec:
             before = context.state
@@ -121,7 +134,7 @@ class ServiceTuner:
 
     async def close(self) -> None:
         """End what is still being said to engines: nobody tunes the service any more, if it is still there."""
-        await self._engine_pods.close()
+        await asyncio.gather(self._engine_pods.close(), self._starting.close())
         self._reporter.ended()
         # Behind a tick that has yet to write; what was deleted is not there to be written of.
         async with self.lock:

@@ -36,7 +36,7 @@ from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, SetpointStatus
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
-from flyball_operator.engines.errors import EngineError, SetpointRefusedError
+from flyball_operator.engines.errors import EngineError, SetpointRefusedError, UnreachableError
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.kube.status import TunerStatus
@@ -77,6 +77,9 @@ class Engines:
         #: Pods where requests wait beside one that runs, with places free; and those of them that make no step.
         self.stuck: set[str] = set()
         self.frozen: set[str] = set()
+        #: Pods that are not Ready, and those of them that have no control port yet.
+        self.starting: set[str] = set()
+        self.loading: set[str] = set()
         #: Pods that make steps.
         self.working: set[str] = set()
         self._steps = 0
@@ -138,6 +141,8 @@ class Engines:
         return ReadBack.model_validate_json(read_back.model_dump_json(exclude={"ungated"}))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        if address.key in self.loading:
+            raise UnreachableError("connection refused")
         try:
             judge(
                 held=None,
@@ -259,7 +264,15 @@ class Harness:
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         return [
-            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, namespace="ns")
+            EnginePod(
+                name=uid,
+                uid=uid,
+                ip="10.0.0.1",
+                ready=uid not in self.engines.starting,
+                container_id="c",
+                restarts=0,
+                namespace="ns",
+            )
             for uid in self.engines.held
         ]
 

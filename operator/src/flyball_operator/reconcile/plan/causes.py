@@ -13,9 +13,8 @@ from flyball_operator.api import names
 from flyball_operator.reconcile.plan import container_causes, event_causes
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.objects import Object, annotation, being_deleted, name
+from flyball_operator.reconcile.plan.pods import condition, has, insufficient, node, requested, template_of
 
-#: A resource of which the scheduler found too little on some node.
-_INSUFFICIENT: Final = re.compile(r"Insufficient ([\w./-]*\w)")
 #: What the scheduler waits for because nobody has made it.
 _NOT_MADE: Final = re.compile(r'(?:persistentvolumeclaim|resourceclaim) "[^"]*" not found')
 #: What is said of a pod that was evicted because it broke a limit of its own.
@@ -32,37 +31,46 @@ _REFUSED_FOR_NOW: Final = {
     "exceeded quota": CauseReason.QUOTA_EXCEEDED,
     "failed calling webhook": CauseReason.WEBHOOK_UNAVAILABLE,
 }
-_IN_PLACE: Final = (
+#: What to do where earlier pods of the service hold what the next one waits for.
+IN_PLACE: Final = (
     "set spec.rollout: {maxSurge: 0, maxUnavailable: 1}: an earlier pod then ends before a new one starts."
 )
 
 
 def find(
-    pods: Sequence[Object], deployment: Object | None, spec_hash: str | None, events: Sequence[Object] = ()
+    pods: Sequence[Object],
+    deployment: Object | None,
+    spec_hash: str | None,
+    events: Sequence[Object] = (),
+    *,
+    advice: str = IN_PLACE,
 ) -> Cause | None:
-    """Why the pods of this template, of any where it is None, are not all ready, if anything says so."""
+    """Why the pods of this template, of any where it is None, are not all ready, if anything says so.
+
+    `advice`: what comes next where earlier pods hold the devices, or a quota's room.
+    """
     counted = _counted(pods)
-    found = [*_of_deployment(deployment, counted)]
+    found = [*_of_deployment(deployment, counted, advice)]
     for pod in counted:
-        if spec_hash in (None, _template_of(pod)):
-            found += _of_pod(pod, counted, deployment, events)
+        if spec_hash in (None, template_of(pod)):
+            found += _of_pod(pod, counted, deployment, events, advice)
     return min(found, key=lambda one: one.rank, default=None)
 
 
 def ready_templates(pods: Sequence[Object]) -> frozenset[str]:
     """Spec hashes of the pods that are Ready, and stay."""
-    return frozenset(_template_of(pod) for pod in pods if _has(pod, "Ready") and not being_deleted(pod))
+    return frozenset(template_of(pod) for pod in pods if has(pod, "Ready") and not being_deleted(pod))
 
 
 def runs(pods: Sequence[Object], spec_hash: str) -> bool:
     """Whether a pod of this template is Ready, or would be if its node said so: the template is then not at fault."""
-    mine = (pod for pod in _counted(pods) if _template_of(pod) == spec_hash and not _put_out(pod))
-    return any(_has(pod, "Ready") or _has(pod, "ContainersReady") for pod in mine)
+    mine = (pod for pod in _counted(pods) if template_of(pod) == spec_hash and not _put_out(pod))
+    return any(has(pod, "Ready") or has(pod, "ContainersReady") for pod in mine)
 
 
 def started(pods: Sequence[Object], spec_hash: str) -> str:
     """When the first of this template's pods had a node, or was made if none has; empty where there is no pod."""
-    mine = [pod for pod in _counted(pods) if _template_of(pod) == spec_hash]
+    mine = [pod for pod in _counted(pods) if template_of(pod) == spec_hash]
     placed = [found["lastTransitionTime"] for pod in mine if (found := _placed(pod))]
     made = [pod["metadata"]["creationTimestamp"] for pod in mine if pod["metadata"].get("creationTimestamp")]
     return str(min(placed or made, default=""))
@@ -71,8 +79,8 @@ def started(pods: Sequence[Object], spec_hash: str) -> str:
 def _counted(pods: Sequence[Object]) -> list[Object]:
     """Pods that stay. One that its node put out does not count where another has taken its place."""
     staying = [pod for pod in sorted(pods, key=name) if not being_deleted(pod)]
-    alive = {_template_of(pod) for pod in staying if not _put_out(pod)}
-    return [pod for pod in staying if not (_put_out(pod) and _template_of(pod) in alive)]
+    alive = {template_of(pod) for pod in staying if not _put_out(pod)}
+    return [pod for pod in staying if not (_put_out(pod) and template_of(pod) in alive)]
 
 
 def _failed(pod: Object) -> bool:
@@ -84,33 +92,20 @@ def _put_out(pod: Object) -> bool:
     return _failed(pod) and _OWN_LIMIT not in str(pod["status"].get("message"))
 
 
-def _template_of(pod: Object) -> str:
-    return annotation(pod, names.ANNOTATION_SPEC_HASH)
-
-
-def _condition(found: Object, kind: str) -> Object:
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return next((dict(item) for item in conditions if item.get("type") == kind), {})
-
-
-def _has(pod: Object, kind: str) -> bool:
-    return bool(_condition(pod, kind).get("status") == "True")
-
-
 def _placed(pod: Object) -> Object:
     """The condition that says since when the pod has a node; empty without one."""
-    found = _condition(pod, "PodScheduled")
+    found = condition(pod, "PodScheduled")
     return found if found.get("status") == "True" and found.get("lastTransitionTime") else {}
 
 
-def _of_deployment(deployment: Object | None, pods: Sequence[Object]) -> Iterator[Cause]:
-    failure = _condition(deployment or {}, "ReplicaFailure")
+def _of_deployment(deployment: Object | None, pods: Sequence[Object], advice: str) -> Iterator[Cause]:
+    failure = condition(deployment or {}, "ReplicaFailure")
     if failure.get("status") != "True":
         return
     message = str(failure.get("message", ""))
     reason = next((one for words, one in _REFUSED_FOR_NOW.items() if words in message), CauseReason.PODS_REFUSED)
-    if reason is CauseReason.QUOTA_EXCEEDED and _stay_in_turn(deployment) and _has_earlier(deployment, pods):
-        message += f"; if the quota stays, {_IN_PLACE}"
+    if reason is CauseReason.QUOTA_EXCEEDED and stay_in_turn(deployment) and _has_earlier(deployment, pods):
+        message += f"; if the quota stays, {advice}"
     yield cause(reason, "Deployment", message + _advice(message))
 
 
@@ -119,11 +114,7 @@ def _advice(refusal: str) -> str:
     return next((f"; create it, or change {field}" for words, field in _MISSING.items() if words in refusal), "")
 
 
-def _node(pod: Object) -> str:
-    return str((pod.get("spec") or {}).get("nodeName") or "")
-
-
-def _stay_in_turn(deployment: Object | None) -> bool:
+def stay_in_turn(deployment: Object | None) -> bool:
     """Whether no pod ends before one of the next template is Ready."""
     strategy = ((deployment or {}).get("spec") or {}).get("strategy") or {}
     return bool((strategy.get("rollingUpdate") or {}).get("maxUnavailable") == 0)
@@ -132,30 +123,30 @@ def _stay_in_turn(deployment: Object | None) -> bool:
 def _has_earlier(deployment: Object | None, pods: Sequence[Object]) -> bool:
     """Whether there are pods of another template than the Deployment has."""
     template: Object = ((deployment or {}).get("spec") or {}).get("template") or {"metadata": {}}
-    return any(_template_of(pod) != annotation(template, names.ANNOTATION_SPEC_HASH) for pod in pods)
+    return any(template_of(pod) != annotation(template, names.ANNOTATION_SPEC_HASH) for pod in pods)
 
 
 def _in_its_way(pod: Object, pods: Sequence[Object], deployment: Object | None) -> list[Object]:
     """Pods of other templates that have a node, where none of them ends before this one is Ready."""
-    if not _stay_in_turn(deployment):
+    if not stay_in_turn(deployment):
         return []
-    return [other for other in pods if _template_of(other) != _template_of(pod) and _node(other)]
+    return [other for other in pods if template_of(other) != template_of(pod) and node(other)]
 
 
 def _of_pod(
-    pod: Object, pods: Sequence[Object], deployment: Object | None, events: Sequence[Object]
+    pod: Object, pods: Sequence[Object], deployment: Object | None, events: Sequence[Object], advice: str
 ) -> Iterator[Cause]:
-    if _has(pod, "Ready"):
+    if has(pod, "Ready"):
         return
     status = pod.get("status") or {}
-    where = f"pod {name(pod)}" + (f" on node {_node(pod)}" if _node(pod) else "")
+    where = f"pod {name(pod)}" + (f" on node {node(pod)}" if node(pod) else "")
     earlier = _in_its_way(pod, pods, deployment)
     if _failed(pod):
         reason = CauseReason.NODE_UNAVAILABLE if _put_out(pod) else CauseReason.ENGINE_FAILED
         yield cause(reason, where, f"{status.get('reason', 'Failed')}: {status.get('message', 'no message')}")
         return
-    if _condition(pod, "PodScheduled").get("status") == "False":
-        yield from _of_scheduling(where, str(_condition(pod, "PodScheduled").get("message", "")), earlier)
+    if condition(pod, "PodScheduled").get("status") == "False":
+        yield from _of_scheduling(where, str(condition(pod, "PodScheduled").get("message", "")), earlier, advice)
     pull_error = event_causes.pull_error(pod, events)
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():
@@ -164,22 +155,17 @@ def _of_pod(
                 yield from container_causes.of_container(container, place, may_end=may_end, pull_error=pull_error)
     for found in event_causes.of_volumes(pod, where, events):
         held = any(name(other) in found.message for other in earlier)
-        yield Cause(found.reason, f"{found.message}; {_IN_PLACE}") if held else found
-    if _has(pod, "ContainersReady") and _condition(pod, "Ready").get("reason") != "ReadinessGatesNotReady":
+        yield Cause(found.reason, f"{found.message}; {IN_PLACE}") if held else found
+    if has(pod, "ContainersReady") and condition(pod, "Ready").get("reason") != "ReadinessGatesNotReady":
         yield cause(CauseReason.NODE_UNAVAILABLE, where, "its containers were ready, but the node is not, or is gone")
 
 
-def _of_scheduling(where: str, message: str, earlier: Sequence[Object]) -> Iterator[Cause]:
+def _of_scheduling(where: str, message: str, earlier: Sequence[Object], advice: str) -> Iterator[Cause]:
     if _NOT_MADE.search(message):
         yield cause(CauseReason.CONFIG_MISSING, where, message)
         return
-    held = {
-        resource
-        for other in earlier
-        for container in other["spec"].get("containers") or ()
-        for resource in (container.get("resources") or {}).get("requests") or ()
-    }
-    lacking = ", ".join(sorted(held.intersection(_INSUFFICIENT.findall(message))))
+    held = {resource for other in earlier for resource in requested(other)}
+    lacking = ", ".join(sorted(held & insufficient(message)))
     if lacking:
-        message += f" Earlier pods of this service hold {lacking}. If no node has more, {_IN_PLACE}"
+        message += f" Earlier pods of this service hold {lacking}. If no node has more, {advice}"
     yield cause(CauseReason.UNSCHEDULABLE, where, message)

@@ -2,7 +2,8 @@
 
 Surge first (one more pod, none missing) wherever a spare pod can be had: on CPU, and with one replica, because nothing
 would serve meanwhile. In place (none more, one missing) on accelerators with two or more replicas, where a spare device
-is seldom there and a surge would wait for it for ever. Pure.
+is seldom there and a surge would wait for it for ever. So too with one replica, once it is seen that no device is free
+(`in_place`). Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
+from flyball_operator.reconcile.plan.in_place import is_left_to_us
 from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
 from flyball_operator.reconcile.plan.pod import startup_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
@@ -25,7 +27,7 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
     The size of `live`, the one there is, is kept where the spec names none.
     """
     replicas = wanted_replicas(service, live)
-    surge, unavailable = rollout_steps(service, replicas)
+    surge, unavailable = rollout_steps(service, replicas, no_device=bool(rollout.history.in_place))
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 3,
@@ -46,10 +48,13 @@ def wanted_replicas(service: InferenceService, live: Object | None) -> int:
     return int(live["spec"].get("replicas", 1)) if live is not None else 1
 
 
-def rollout_steps(service: InferenceService, replicas: int) -> tuple[int, int]:
-    """`maxSurge` and `maxUnavailable`, as asked for, else as above; never both zero, or no pod could be replaced."""
+def rollout_steps(service: InferenceService, replicas: int, *, no_device: bool = False) -> tuple[int, int]:
+    """`maxSurge` and `maxUnavailable`, as asked for, else as above; never both zero, or no pod could be replaced.
+
+    `no_device`: it was seen that none is free for one pod more.
+    """
     asked = service.spec.rollout
-    in_place = service.spec.has_devices and replicas >= 2
+    in_place = (service.spec.has_devices and replicas >= 2) or (no_device and is_left_to_us(service))
     surge = (0 if in_place else 1) if asked.max_surge is None else asked.max_surge
     unavailable = (1 if in_place else 0) if asked.max_unavailable is None else asked.max_unavailable
     if surge or unavailable:

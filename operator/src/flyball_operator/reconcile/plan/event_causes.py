@@ -1,4 +1,4 @@
-"""What events say of a pod whose status does not say why it waits: volumes, and images in a back-off.
+"""What events say of a pod whose status does not say why it waits: volumes, images in a back-off, and a node to come.
 
 A pod that waits for a volume is `ContainerCreating`, as one whose image is being pulled is. Kubernetes keeps events for
 an hour, so one counts only until a later one shows that it is over. Pure.
@@ -13,6 +13,7 @@ from typing import Final
 
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.objects import Object, being_deleted, moment, uid
+from flyball_operator.reconcile.plan.pods import has_ended, is_unschedulable, node, template_of
 
 #: Seconds for which a pod may wait before its events are read.
 PATIENCE_SECONDS: Final = 20.0
@@ -32,7 +33,8 @@ _BARE_BACK_OFF: Final = re.compile(r'Back-off pulling image "[^"]*"')
 
 def pod_to_ask_about(pods: Sequence[Object], now: datetime) -> Object | None:
     """The pod whose events are to be read: the one that has waited longest without its status saying why."""
-    waiting = [(age, uid(pod), pod) for pod in pods if _is_silent(pod) and (age := _age(pod, now)) >= PATIENCE_SECONDS]
+    asked = (pod for pod in pods if _is_silent(pod) or _waits_for_room(pod, pods))
+    waiting = [(age, uid(pod), pod) for pod in asked if (age := _age(pod, now)) >= PATIENCE_SECONDS]
     return max(waiting, key=lambda found: found[:2])[2] if waiting else None
 
 
@@ -48,7 +50,7 @@ def of_volumes(pod: Object, where: str, events: Sequence[Object]) -> Iterator[Ca
     """Why the volumes of a pod that has started no container are not there."""
     if not _is_creating(pod):
         return
-    found = _of(pod, events)
+    found = of(pod, events)
     over = max((index for index, event in enumerate(found) if event.get("reason") in _MOUNTED), default=-1)
     failed = [event for event in found[over + 1 :] if event.get("reason") in _MOUNT]
     for event in failed:
@@ -64,11 +66,11 @@ def pull_error(pod: Object, events: Sequence[Object]) -> str:
     """The last error of a pull; empty where the pod's status has it, or no event does."""
     if not _backs_off_silently(pod):
         return ""
-    messages = [_message(event) for event in _of(pod, events)]
+    messages = [_message(event) for event in of(pod, events)]
     return next((message for message in reversed(messages) if message.startswith(_PULL_FAILED)), "")
 
 
-def _of(pod: Object, events: Sequence[Object]) -> list[Object]:
+def of(pod: Object, events: Sequence[Object]) -> list[Object]:
     """The pod's events, the newest last."""
     mine = (event for event in events if (event.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid"))
     return sorted(mine, key=_time)
@@ -94,9 +96,18 @@ def _age(pod: Object, now: datetime) -> float:
 
 
 def _is_silent(pod: Object) -> bool:
-    ended = being_deleted(pod) or (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
-    placed = bool((pod.get("spec") or {}).get("nodeName"))
-    return placed and not ended and (_is_creating(pod) or _backs_off_silently(pod))
+    return (
+        bool(node(pod))
+        and not being_deleted(pod)
+        and not has_ended(pod)
+        and (_is_creating(pod) or _backs_off_silently(pod))
+    )
+
+
+def _waits_for_room(pod: Object, pods: Sequence[Object]) -> bool:
+    """Whether no node has room for the pod while earlier ones have one: an autoscaler may say that it adds a node."""
+    earlier = (other for other in pods if template_of(other) != template_of(pod) and node(other))
+    return is_unschedulable(pod) and not being_deleted(pod) and any(earlier)
 
 
 def _is_creating(pod: Object) -> bool:

@@ -29,7 +29,8 @@ class History:
     rolled out whole. `failed`: why the one asked for was given up. It is not tried again for as long as it is asked for
     in the same steps; which those were is kept with it, and empty where an earlier operator gave it up. `shortage`:
     since when one holds the rollout up, or until when the last one did: pods then have their start-up time anew, and
-    the Deployment's own word that it made no progress is about the time before.
+    the Deployment's own word that it made no progress is about the time before. `in_place`: since when earlier pods of
+    this rollout end before new ones start, because no device is free (`in_place`).
     """
 
     asked: str = ""
@@ -38,6 +39,7 @@ class History:
     good: str = ""
     failed: Cause | None = None
     shortage: str = ""
+    in_place: str = ""
 
     def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
@@ -47,11 +49,15 @@ class History:
         again = self.failed is not None and self.steps not in ("", steps)
         if self.asked == spec_hash and not again:
             return self if self.failed is not None else replace(self, steps=steps)
-        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None, shortage="")
+        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="")
 
     def rolled_out(self) -> History:
         """The history once all pods have the template asked for."""
-        return replace(self, good=self.asked, failed=None, shortage="")
+        return replace(self, good=self.asked, failed=None, shortage="", in_place="")
+
+    def replacing_in_place(self, now: str) -> History:
+        """The history once earlier pods end first. That stays so until the rollout is over, there or back."""
+        return self if self.in_place else replace(self, in_place=now)
 
     def meeting(self, *, shortage: bool, now: str) -> History:
         """The history once it is seen whether a shortage holds the rollout up. Its begin and its end are noted."""
@@ -74,7 +80,8 @@ def read(deployment: Object | None) -> History:
     failed, steps = _read_failure(annotation(deployment, names.ANNOTATION_FAILED))
     good = annotation(deployment, names.ANNOTATION_GOOD)
     shortage = annotation(deployment, names.ANNOTATION_SHORTAGE)
-    return History(asked=asked, since=since, steps=steps, good=good, failed=failed, shortage=shortage)
+    in_place = annotation(deployment, names.ANNOTATION_IN_PLACE)
+    return History(asked, since, steps, good, failed, shortage, in_place)
 
 
 def _read_failure(text: str) -> tuple[Cause | None, str]:
@@ -92,6 +99,8 @@ def to_annotations(history: History) -> dict[str, str]:
         found[names.ANNOTATION_GOOD] = history.good
     if history.shortage:
         found[names.ANNOTATION_SHORTAGE] = history.shortage
+    if history.in_place:
+        found[names.ANNOTATION_IN_PLACE] = history.in_place
     if history.failed is not None:
         cause = {"reason": history.failed.reason, "message": history.failed.message}
         if history.steps:

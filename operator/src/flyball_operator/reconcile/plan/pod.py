@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, Env, launch_command
+from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, Env, launch_command
 from flyball_operator.api import names
 from flyball_operator.api.containers import Container, EnvVar, Resources
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
@@ -317,10 +317,13 @@ def _mounts(service: InferenceService) -> list[Object]:
 def _probes(service: InferenceService) -> Object:
     scheme = {"scheme": "HTTPS"} if service.spec.engine.tls else {}
     health = {"httpGet": {"path": HEALTH_PATH, "port": names.PORT_HTTP, **scheme}}
+    # Asks the plugin, too, whether the engine is warm. Where that did not load, vLLM answers as ever.
+    marked = {"httpHeaders": [{"name": READY_HEADER, "value": "yes"}]} if service.spec.engine.governed else {}
+    ready = {"httpGet": health["httpGet"] | marked}
     attempts = math.ceil(startup_seconds(service) / STARTUP_PERIOD)
     return {
         "startupProbe": {**health, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},
-        "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         # A busy engine answers late; only one that is silent for a minute and a half is restarted.
         "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 6},
     }

@@ -13,7 +13,7 @@ from enum import Enum
 
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import causes, history, pod, revision
+from flyball_operator.reconcile.plan import causes, history, in_place, pod, revision
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
 from flyball_operator.reconcile.plan.objects import Kind, Object, annotation, being_deleted, moment, timestamp
@@ -52,6 +52,15 @@ class RolloutDecision:
     again: float | None
     """Seconds after which time alone may change the decision."""
 
+    @property
+    def replaces_in_place(self) -> bool:
+        """Whether it goes on without a device for one pod more, and nothing else holds it up."""
+        of_devices = self.cause is not None and self.cause.reason in (
+            CauseReason.UNSCHEDULABLE,
+            CauseReason.QUOTA_EXCEEDED,
+        )
+        return bool(self.history.in_place) and (self.stage is Stage.ROLLING or of_devices)
+
 
 def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     """Choose the target from what is asked for, what was kept, and what became of it."""
@@ -62,10 +71,16 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     current = kept.get(spec_hash) or revision.following(kept.values(), spec_hash, rendered)
     so_far = history.read(deployment).asking(spec_hash, _steps(service), timestamp(snapshot.now))
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
-    attempt = _Attempt.of(snapshot, deployment, spec_hash)
+    left = in_place.seconds_left(service, snapshot, current, kept)
+    attempt = _Attempt.of(snapshot, deployment, spec_hash, advice=causes.IN_PLACE if left is None else in_place.ADVICE)
     judged = _judge(so_far, attempt, now=timestamp(snapshot.now), has_good=last_good is not None)
     back = last_good if judged.failed is not None else None
     target = back or current
+    if back is not None:
+        # Pods of the template that failed may hold the devices.
+        left = in_place.seconds_left(service, snapshot, back, kept)
+    if left == 0:
+        judged = judged.replacing_in_place(timestamp(snapshot.now))
     return RolloutDecision(
         current=current,
         target=target,
@@ -76,7 +91,7 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         outage=_outage(snapshot, deployment, target.spec_hash),
         full=deployment is not None and _runs(deployment, spec_hash) and _full(deployment),
         outdated=current.template != rendered,
-        again=attempt.seconds_left(judged) or None,
+        again=min((seconds for seconds in (attempt.seconds_left(judged), left) if seconds), default=None),
     )
 
 
@@ -106,10 +121,10 @@ class _Attempt:
     now: datetime
 
     @classmethod
-    def of(cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str) -> _Attempt:
+    def of(cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str, *, advice: str) -> _Attempt:
         return cls(
             deployment=deployment if deployment is not None and _runs(deployment, spec_hash) else None,
-            cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events),
+            cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, advice=advice),
             proven=causes.runs(snapshot.pods, spec_hash),
             started=moment(causes.started(snapshot.pods, spec_hash)),
             now=snapshot.now,

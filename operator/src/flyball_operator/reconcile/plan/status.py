@@ -26,6 +26,10 @@ from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: Least seconds between two status writes that change no condition.
 QUIET_SECONDS: Final = 60.0
+_IN_PLACE: Final = (
+    "no device is free for one pod more, so the earlier pod ends first, and nothing serves until the new one is Ready;"
+    " to wait for a device instead, set spec.rollout.maxSurge: 1"
+)
 
 
 class ReconcileReason(StrEnum):
@@ -33,6 +37,8 @@ class ReconcileReason(StrEnum):
 
     ROLLING_OUT = "RollingOut"
     """Pods are being brought to the template asked for."""
+    REPLACING_IN_PLACE = "ReplacingInPlace"
+    """The same, where no device was free: earlier pods end before new ones start."""
     ROLLOUT_COMPLETE = "RolloutComplete"
     """All pods have the template asked for."""
     ROLLED_BACK = "RolledBack"
@@ -121,6 +127,8 @@ def _going_on(rollout: RolloutDecision, detail: str) -> ConditionClaim:
     """Of a rollout that needs nobody's help; a shortage has its own reason, so that `Ready` names it, too."""
     if rollout.stage is Stage.COMPLETE:
         return ConditionClaim(True, ReconcileReason.ROLLOUT_COMPLETE, detail or "all pods have the template asked for")
+    if rollout.replaces_in_place:
+        return ConditionClaim(True, ReconcileReason.REPLACING_IN_PLACE, f"{_IN_PLACE}{detail and f'. {detail}'}")
     if rollout.stage is Stage.WAITING and rollout.cause is not None:
         waits = "the rollout waits for it, and then goes on by itself"
         return ConditionClaim(True, rollout.cause.reason, f"{rollout.cause.message.rstrip('.')}; {waits}")

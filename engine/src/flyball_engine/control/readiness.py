@@ -1,0 +1,53 @@
+"""Whether an engine is Ready: it has answered a request, and runs under a setpoint or has waited long enough for one.
+
+Once Ready, it stays so: what comes later is health. Nothing here may keep an engine from serving for long, so each wait
+has an end, but for the first answer: an engine that hangs over its first request serves nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from flyball_engine.figures import format_duration
+
+#: Seconds to wait for a setpoint. An operator that leads writes within some 10 s of the control port's start, and one
+#: that takes over a dead leader's Lease needs 20 s more. Without any operator, each start takes so much longer.
+SETPOINT_SECONDS: Final = 30.0
+
+
+class Readiness:
+    """Of one API server. `clock` gives seconds; `governed`: whether every core runs under a setpoint."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asked = False
+        self._answered: float | None = None
+        self._governed: Callable[[], bool] | None = None
+        self._ready = False
+
+    def expect_answer(self) -> None:
+        """From now on it is not Ready before a first request was answered."""
+        self._asked = True
+
+    def expect_setpoint(self, governed: Callable[[], bool]) -> None:
+        """It is to wait for a setpoint, too; `governed` says whether every core runs under one."""
+        self._governed = governed
+
+    def answered(self) -> None:
+        """The first request was answered, or cannot be asked."""
+        self._answered = self._clock()
+
+    def lacks(self) -> str | None:
+        """What it still waits for, in words; None if it is Ready."""
+        if self._ready or not self._asked:
+            return None
+        if self._answered is None:
+            return "the engine has yet to answer its first request"
+        if self._governed is not None and not self._governed():
+            left = SETPOINT_SECONDS - (self._clock() - self._answered)
+            if left > 0:
+                wait = format_duration(max(1, round(left)))
+                return f"the engine has no setpoint yet; it serves without one in {wait}"
+        self._ready = True
+        return None

@@ -1,0 +1,67 @@
+"""What a pod says of itself: its template, its node, what it asks for, and whether the scheduler has placed it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final
+
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.objects import Object, annotation, moment
+
+#: A resource of which the scheduler found too little on some node.
+_INSUFFICIENT: Final = re.compile(r"Insufficient ([\w./-]*\w)")
+
+
+def template_of(pod: Object) -> str:
+    """Spec hash of the template that the pod was made from."""
+    return annotation(pod, names.ANNOTATION_SPEC_HASH)
+
+
+def node(pod: Object) -> str:
+    """Name of the pod's node, empty without one."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def condition(found: Object, kind: str) -> Object:
+    """The condition of this type of a pod or Deployment; empty where there is none."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((dict(item) for item in conditions if item.get("type") == kind), {})
+
+
+def has(pod: Object, kind: str) -> bool:
+    """Whether the condition of this type is True."""
+    return bool(condition(pod, kind).get("status") == "True")
+
+
+def since(found: Object, kind: str) -> datetime | None:
+    """Since when the condition is what it is."""
+    return moment(condition(found, kind).get("lastTransitionTime"))
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether all of it ended for good: it then holds nothing."""
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+
+def is_unschedulable(pod: Object) -> bool:
+    """Whether the scheduler has found no node for the pod, and says so."""
+    placed = condition(pod, "PodScheduled")
+    return (placed.get("status"), placed.get("reason")) == ("False", "Unschedulable")
+
+
+def insufficient(message: str) -> frozenset[str]:
+    """Resources of which the scheduler found too little, by what it says of a pod."""
+    return frozenset(_INSUFFICIENT.findall(message))
+
+
+def requested(pod: Object) -> frozenset[str]:
+    """Resources that the pod's containers ask for."""
+    return frozenset(
+        resource
+        for container in (pod.get("spec") or {}).get("containers") or ()
+        for resource in (container.get("resources") or {}).get("requests") or ()
+    )

@@ -1,0 +1,67 @@
+"""Pods that run and are not Ready: they get the setpoint too, since an engine is Ready only once it has one.
+
+Nothing is counted or reported of them. Most have no control port yet, which is no fault. Whatever fails is tried again,
+and once they are Ready, `EnginePods` looks after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from flyball_engine.contract import Generation, Setpoint
+from flyball_operator.engines.client import Acknowledged, Address, EngineClient
+from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
+from flyball_operator.tuning.ports import EnginePod
+
+#: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
+AGAIN_SECONDS = 5.0
+
+
+class StartingPods:
+    """Of one service. `clock` is monotonic, in seconds."""
+
+    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int) -> None:
+        self._client = client
+        self._clock = clock
+        self._port = port
+        self._pods: dict[str, EnginePod] = {}
+        self._handles: dict[str, EngineHandle] = {}
+        self._talks: dict[str, asyncio.Task[None]] = {}
+
+    def update_pods(self, pods: Sequence[EnginePod]) -> None:
+        """Take note of the pods there are now; forget those that are Ready or gone, and earlier starts."""
+        self._pods = {pod.uid: pod for pod in pods if not pod.ready and pod.ip is not None and pod.container_id}
+        kept = {}
+        for pod in self._pods.values():
+            handle, start = self._handles.get(pod.uid), (pod.container_id, pod.restarts)
+            kept[pod.uid] = handle if handle is not None and handle.container == start else EngineHandle(start)
+        self._handles = kept
+
+    def to_be_told(self, setpoint: Setpoint | None) -> list[str]:
+        """Pods that are to be written to, by UID; none where new pods shall keep their start values."""
+        if setpoint is None:
+            return []
+        wanted, now = generation_of(setpoint), self._clock()
+        return [uid for uid, handle in self._handles.items() if handle.holds != wanted and now >= handle.retry_at]
+
+    def tell(self, setpoint: Setpoint | None) -> None:
+        """Write the setpoint to the pods that lack it, in the background: one that hangs delays no other."""
+        for uid in self.to_be_told(setpoint):
+            if setpoint is not None and uid not in self._talks:
+                self._talks[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
+                self._talks[uid].add_done_callback(partial(self._talks.pop, uid))
+
+    async def _write(self, pod: EnginePod, handle: EngineHandle, setpoint: Setpoint) -> None:
+        address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip or "", port=self._port)
+        handle.retry_at = self._clock() + AGAIN_SECONDS
+        answer = await self._client.timed(address, lambda there: self._client.write(there, setpoint))
+        held: Generation | None = common(answer.read_back) if isinstance(answer, Acknowledged) else None
+        handle.holds = held
+
+    async def close(self) -> None:
+        """End what is still being said."""
+        for talk in self._talks.values():
+            talk.cancel()
+        await asyncio.gather(*self._talks.values(), return_exceptions=True)

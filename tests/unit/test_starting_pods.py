@@ -1,0 +1,53 @@
+"""Pods that are not Ready get the setpoint: their engines are Ready only once they have one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
+from flyball_operator.api.v1alpha1 import ConditionType
+
+TUNED = ConditionType.TUNED
+
+
+async def ticks(harness: Harness, tuner: Any, seen: Any, count: int = 3) -> None:
+    for _ in range(count):
+        await harness.tick(tuner, seen() if callable(seen) else seen)
+
+
+@in_virtual_time
+async def test_the_first_pod_of_a_service_has_a_setpoint_before_it_is_ready() -> None:
+    harness = Harness()
+    harness.engines.starting = {"pod-1"}
+    tuner = harness.tuner()
+    await ticks(harness, tuner, AWAY)
+    assert harness.held().order() == (1, 1)
+
+
+@in_virtual_time
+async def test_a_new_pod_gets_what_the_others_have_once_it_has_a_control_port_and_counts_for_nothing() -> None:
+    harness = Harness(Engines("pod-1", "pod-2"))
+    harness.engines.starting = harness.engines.loading = {"pod-2"}
+    tuner = harness.tuner()
+    await ticks(harness, tuner, lambda: signals(now()), 12)
+    assert harness.condition(TUNED) == ("True", "Applied")
+    assert harness.engines.held["pod-2"] is None
+    harness.engines.loading = set()
+    await ticks(harness, tuner, lambda: signals(now()), 2)
+    assert harness.held("pod-2") == harness.held("pod-1")
+    assert harness.condition(TUNED) == ("True", "Applied")
+    writes = harness.engines.writes
+    await ticks(harness, tuner, lambda: signals(now()), 12)
+    assert harness.engines.writes == writes, "what it has is not written again"
+
+
+@in_virtual_time
+async def test_an_operator_that_does_not_lead_tells_it_nothing() -> None:
+    harness = Harness(Engines("pod-1", "pod-2"))
+    harness.engines.starting = {"pod-2"}
+    tuner = harness.tuner()
+    harness.leading = False
+    await ticks(harness, tuner, lambda: signals(now()))
+    assert harness.engines.held["pod-2"] is None
