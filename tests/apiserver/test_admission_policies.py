@@ -18,7 +18,7 @@ from flyball_operator.kube.resources import DEPLOYMENTS, SERVICES
 from support import helm
 from support.cluster import KubectlError, Object, kubectl, namespace
 from support.helm import CHART
-from support.world import World, service
+from support.memory_cluster import World, service
 
 RELEASE = "flyball-admission-test"
 USER = "flyball-test-user"

@@ -12,7 +12,7 @@ from flyball_lab.harness.tuners import ScriptedReader, World, inference_service,
 from flyball_operator.api.status import SetpointStatus, TuningStatus
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
-from support.liars import Lie, LyingPod, forge
+from support.spoofing import Spoof, SpoofingPod, forge
 
 TUNED = ConditionType.TUNED
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
@@ -107,7 +107,7 @@ async def test_a_pause_keeps_what_engines_have_and_repairs_one_that_was_written_
         assert pod.engine.applied.epoch == 6
 
 
-def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
+def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Spoof:
     return lambda told: (
         refusal,
         Generation(epoch=told.epoch + epochs, generation=min(2**53, told.generation + generations)),
@@ -115,7 +115,7 @@ def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "spoof",
     [
         ever_more(Refusal.STALE_EPOCH, epochs=1, generations=0),
         ever_more(Refusal.STALE_EPOCH, epochs=999_999, generations=0),
@@ -125,17 +125,17 @@ def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
         ever_more(Refusal.CONFLICT, epochs=0, generations=0),
     ],
 )
-async def test_a_pod_that_lies_at_every_turn_moves_no_number_and_stops_nobody(lie: Lie) -> None:
+async def test_a_pod_that_lies_at_every_turn_moves_no_number_and_stops_nobody(spoof: Spoof) -> None:
     world = World(epoch=5)
-    pod, liar = world.engine("chat-0"), LyingPod(world, "chat-1", lie)
-    world.serve(inference_service(tuning=pinned(8)), pod, liar)
+    pod, spoofing = world.engine("chat-0"), SpoofingPod(world, "chat-1", spoof)
+    world.serve(inference_service(tuning=pinned(8)), pod, spoofing)
     reader = ScriptedReader(AWAY)
-    async with serving(pod, liar), thinking(world, reader):
+    async with serving(pod, spoofing), thinking(world, reader):
         for seqs in (16, 32, 64):
             world.edit(tuning=pinned(seqs))
             await until(f"{seqs} in the other", lambda: pod.limits[0] == seqs)  # noqa: B023
-        offered, reads = len(liar.offered), reader.reads
-        await until("it lied again", lambda: len(liar.offered) > offered and reader.reads > reads + 20)
+        offered, reads = len(spoofing.offered), reader.reads
+        await until("it lied again", lambda: len(spoofing.offered) > offered and reader.reads > reads + 20)
         await until("it is named", lambda: world.condition(TUNED)[0] == "False" and "chat-1" in message(world))
         assert world.tuning().applied_pods == "1/2"
         # Four settings, and one number each time that something first seemed to be another's.

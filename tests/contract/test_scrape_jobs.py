@@ -255,8 +255,8 @@ async def test_what_a_pod_says_of_itself_counts_only_where_labels_are_honoured(t
     async with chat() as pod:
         # The annotations of any other pod, scraped by the community's job, as it is and without honor_labels.
         with exposing(registry) as address:
-            liar = discovered(pod, namespace="elsewhere", uid="uid-9")[0] | {"__address__": address}
-            job = replace(annotation_job([liar]), honor_labels=honoured)
+            spoofing = discovered(pod, namespace="elsewhere", uid="uid-9")[0] | {"__address__": address}
+            job = replace(annotation_job([spoofing]), honor_labels=honoured)
             async with scraped_by(tmp_path, job) as (running, _):
                 (found,) = await labels_of(running, "flyball_running")
     whose = ("team", "uid-1") if honoured else ("elsewhere", "uid-9")

@@ -13,8 +13,8 @@ from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, OWNED
 from flyball_operator.reconcile.plan.objects import Kind
 from support.memory_api import Object, Path, leaves
+from support.memory_cluster import World, service
 from support.specs import WALKS, walks
-from support.world import World, service
 
 #: Metadata that no two objects have in common, and annotations that tell of the way: what was asked for when.
 _OF_THE_WAY = frozenset(

@@ -15,7 +15,7 @@ import pytest
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
-from support.world import CrashError, World, service
+from support.memory_cluster import CrashError, World, service
 
 Scenario = Callable[[World], None]
 

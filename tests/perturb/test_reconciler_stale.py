@@ -6,7 +6,7 @@ import pytest
 
 from flyball_operator.kube.resources import DEPLOYMENTS, OWNED
 from support.memory_api import MemoryApi, Object
-from support.world import World, service
+from support.memory_cluster import World, service
 
 
 class LaggingApi(MemoryApi):

@@ -15,7 +15,7 @@ from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.planner import plan
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 from support.memory_api import Object, leaves
-from support.world import CONFIG, NAMESPACE, Leading, World, service
+from support.memory_cluster import CONFIG, NAMESPACE, Leading, World, service
 
 cores = st.sampled_from(["1", "1000m", "250m", 3])
 memory = st.sampled_from(["2Gi", "1536Mi", 2**31, "0"])

@@ -9,7 +9,7 @@ from datetime import timedelta
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, INFERENCE_SERVICES, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, World, service
 
 RESYNC = CONFIG.resync_seconds
 GIVEN_UP = ("False", "ChangedByOthers")

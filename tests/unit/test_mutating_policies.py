@@ -15,7 +15,7 @@ from flyball_operator.reconcile.plan.admission import is_needed
 from flyball_operator.reconcile.plan.objects import Item, Path
 from flyball_operator.reconcile.plan.pod import USER_ID
 from support.memory_api import MemoryApi, Object, copied
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, World, service
 
 RESYNC = CONFIG.resync_seconds
 READY = ("True", "Serving")

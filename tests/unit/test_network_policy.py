@@ -15,7 +15,7 @@ from flyball_operator.app.settings import Settings
 from flyball_operator.kube.resources import DEPLOYMENTS, NETWORK_POLICIES
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support.memory_api import MemoryApi, Object
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, World, service
 from support.wrong_inputs.command_lines import NETWORK_POLICY
 
 OPERATOR: Object = {

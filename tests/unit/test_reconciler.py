@@ -21,7 +21,7 @@ from flyball_operator.kube.resources import (
 )
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.memory_api import MemoryApi, Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, World, service
 
 
 def image(name: str) -> Object:

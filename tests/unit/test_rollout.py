@@ -13,7 +13,7 @@ from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, World, service
 
 GOOD, NEXT = "engine:good", "engine:next"
 #: `spec.rollout.startupTimeout` of these services, and what the Deployment's deadline adds.

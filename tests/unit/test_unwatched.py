@@ -13,7 +13,7 @@ from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
 from support.memory_api import MemoryApi, Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, World, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

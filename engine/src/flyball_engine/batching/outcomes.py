@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
-from flyball_engine.batching.classes import ClassBook
+from flyball_engine.batching.classes import RequestClassifier
 from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_LABEL, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
@@ -129,7 +129,7 @@ class LedgerCounts:
 class RequestLedger:
     """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
 
-    `class_book` tells the class of a request by its headers.
+    `classifier` tells the class of a request by its headers.
     (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
     """
 
@@ -137,7 +137,7 @@ class RequestLedger:
         self._capacity = capacity
         self._open: dict[OpenRequest, None] = {}
         self._requests: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
-        self.class_book = ClassBook()
+        self.classifier = RequestClassifier()
         self._classes: dict[tuple[str, str], int] = {}
         self._objectives: tuple[ObjectiveSpec, ...] = ()
         self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
@@ -170,7 +170,7 @@ class RequestLedger:
 
     def set_classes(self, classes: Classes | None) -> None:
         """The classes that requests are told apart by: those that are gone are counted no more, so labels are few."""
-        self.class_book.follow(classes)
+        self.classifier.follow(classes)
         names = () if classes is None else (DEFAULT_CLASS_LABEL, *classes.names)
         self._classes = {
             (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
@@ -181,7 +181,7 @@ class RequestLedger:
         return LedgerCounts(
             requests=self._requests.copy(),
             classes=self._classes.copy(),
-            unknown_class=self.class_book.unknown,
+            unknown_class=self.classifier.unknown,
             objectives=self._counts.copy(),
             all_objectives=self._together.copy(),
             generated_tokens=self._generated,

@@ -245,7 +245,7 @@ def model_spec(model: StepModel) -> ModelSpec:
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 
 
-def says_the_same(present: Policy, wanted: Policy) -> bool:
+def nearly_equal(present: Policy, wanted: Policy) -> bool:
     """Whether it says nearly the same, limits apart: noise moves deadlines, model and budget a little."""
     now, then = present.deadlines, wanted.deadlines
     if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):

@@ -38,11 +38,11 @@ GONE_REMEMBERED: Final = 10_000
 OBJECTS_MADE: Final = 50_000
 
 
-def collect_seldom() -> None:
-    """Let Python look for cycles less often, in the whole process: each tick makes some hundred objects of a service.
+def collect_garbage_seldom() -> None:
+    """Collect garbage less often, in the whole process: each tick makes some hundred objects of a service.
 
-    They live as long as the tick and are in no cycles. To look through them as often as Python does by itself takes
-    longer than to parse what they are made of.
+    They live as long as the tick and are in no cycles. Python's own thresholds cost more than parsing what they are
+    made of.
     """
     gc.set_threshold(OBJECTS_MADE, *gc.get_threshold()[1:])
 
@@ -152,7 +152,7 @@ class Tuner:
     def _keep(self, tuner: ServiceTuner, group: asyncio.TaskGroup) -> None:
         """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
         if tuner.liveness.report_due():
-            group.create_task(self._caught(tuner, tuner.tell_late))
+            group.create_task(self._caught(tuner, tuner.report_late))
         if not tuner.lock.locked() and tuner.to_be_kept():
             group.create_task(self._guarded(tuner, tuner.keep))
 

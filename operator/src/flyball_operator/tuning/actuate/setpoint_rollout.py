@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from flyball_engine.contract import DEFAULT_CLASS, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.filters.canary import undecided, undone
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.decision_history import is_change

@@ -263,8 +263,8 @@ def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | N
     """What keeps an observation from being acted on, None if nothing does."""
     if isinstance(observation, Unobserved):
         return observation
-    if (odd := observation.impossible) is not None:
-        return Unobserved(Missing.BAD_ANSWER, f"{odd} is below zero, infinite or no number")
+    if (impossible := observation.impossible) is not None:
+        return Unobserved(Missing.BAD_ANSWER, f"{impossible} is below zero, infinite or no number")
     # A Prometheus that scrapes seldom is not away: a window spans three of its scrapes, and one may be missed.
     stale_seconds = max(stale_seconds, observation.window_seconds * 2 / 3)
     if observation.age_seconds > stale_seconds:

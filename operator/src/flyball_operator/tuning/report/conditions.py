@@ -145,7 +145,7 @@ def metrics_verdict(
 class SetpointProgress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
-    `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
+    `paused`: what the annotation says; `stalled`: why no tick is completed; `not_deciding`: why nothing is decided;
     `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked for;
     `unclassed`: why requests are all of one class. None where that is not so.
     """
@@ -159,7 +159,7 @@ class SetpointProgress:
     learning: str
     paused: str | None = None
     stalled: str | None = None
-    helpless: str | None = None
+    not_deciding: str | None = None
     canary: str | None = None
     unordered: str | None = None
     unclassed: str | None = None
@@ -216,8 +216,8 @@ def _applied_verdict(progress: SetpointProgress) -> ConditionState:
         )
     if progress.mode is Mode.DISABLED:
         return ConditionState("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
-    if progress.helpless is not None:
-        message = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
+    if progress.not_deciding is not None:
+        message = f"for minutes nothing could be decided, though there are requests: {progress.not_deciding}"
         return ConditionState("False", Reason.NOT_DECIDING, f"{message}; {progress.limits} hold")
     if not progress.trusted:
         return ConditionState("False", Reason.LEARNING, progress.learning)

@@ -38,7 +38,7 @@ from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals, Unobserved
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from flyball_operator.tuning.tuner import Tuner, collect_seldom
+from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
 PODS: Final = 2
 NAMESPACE: Final = "team"
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--services", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
     asked = parser.parse_args()
-    collect_seldom()
+    collect_garbage_seldom()
     asyncio.run(_work(asked))
 
 
