@@ -172,6 +172,39 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
 
 
 @in_virtual_time
+async def test_where_its_engine_restarts_it_is_undone_and_held() -> None:
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
+    story.engines.restart(first)
+    await seconds(story, tuner, 10)
+    story.engines.starting.clear()
+    await seconds(story, tuner, 10)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert story.service.status.tuning.applied_pods == "3/3", "the restarted one was given what the others have"
+    assert story.service.status.tuning.decisions[0].trigger.startswith(f"{first} is not Ready any more: ")
+    assert story.events.count("CanaryFailed") == 1
+
+
+@in_virtual_time
+async def test_another_engine_that_restarts_meanwhile_gets_what_it_had_and_the_trial_goes_on() -> None:
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
+    other = next(uid for uid in story.engines.held if uid != first)
+    had = story.held(other).generation
+    story.engines.restart(other)
+    story.engines.starting.clear()
+    await seconds(story, tuner, 5)
+    assert story.held(other).generation == had
+    assert story.engines.limits(first) != START
+    assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
+    await seconds(story, tuner, TUNABLES.window_seconds + 10)
+    assert story.service.status.tuning.applied_pods == "3/3"
+    assert "CanaryFailed" not in story.events
+
+
+@in_virtual_time
 async def test_a_new_leader_holds_as_long_and_tries_the_next_change_in_one_pod_again() -> None:
     story = harness()
     tuner = story.tuner()

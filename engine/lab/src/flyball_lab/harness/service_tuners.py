@@ -83,8 +83,17 @@ class Engines:
         #: What steps take over what the model says, by pod.
         self.biases: dict[str, float] = {}
         self.writes = 0
+        #: How often each pod's container was restarted, and pods that are not Ready.
+        self.restarts: Counter[str] = Counter()
+        self.starting: set[str] = set()
         self.trips: Counter[str] = Counter()
         self._tripped: dict[str, tuple[int, int]] = {}
+
+    def restart(self, uid: str) -> None:
+        """The container ends and begins anew, with its start values. Until `starting` is cleared it is not Ready."""
+        self.restarts[uid] += 1
+        self.starting.add(uid)
+        self.held[uid] = None
 
     def trip(self, uid: str = "pod-1") -> None:
         """Requests stand still, and the watchdog throws out what the engine holds."""
@@ -259,7 +268,15 @@ class Harness:
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         return [
-            EnginePod(name=uid, uid=uid, ip="10.0.0.1", ready=True, container_id="c", restarts=0, namespace="ns")
+            EnginePod(
+                name=uid,
+                uid=uid,
+                ip="10.0.0.1",
+                ready=uid not in self.engines.starting,
+                container_id="c",
+                restarts=self.engines.restarts[uid],
+                namespace="ns",
+            )
             for uid in self.engines.held
         ]
 
