@@ -29,7 +29,9 @@ def test_a_metric_of_the_operator_has_its_row(name: str) -> None:
 
 
 def test_a_row_has_type_labels_and_meaning() -> None:
-    assert ROWS["flyball_operator_decisions_total"].startswith("counter | `namespace`, `service`, `hold` | Decisions by")
+    assert ROWS["flyball_operator_decisions_total"].startswith(
+        "counter | `namespace`, `service`, `hold` | Decisions by"
+    )
     assert ROWS["flyball_operator_leader"] == "gauge |  | 1 while this process may write"
     assert ROWS["flyball_limit"] == "gauge; engine, knob: effective live limit"
 
