@@ -41,7 +41,7 @@ _DEFINED_BY: Final = {
 
 
 def metrics_page() -> str:
-    """The page. Raises `ValueError` where a metric of the operator is defined in another way, or without a help text."""
+    """The page. Raises `ValueError` where the operator defines a metric in another way, or without a help text."""
     operators = table(["metric", "type", "labels", "meaning"], sorted(_operator_rows()))
     engines = table(["metric", "type; labels: meaning"], _engine_rows())
     return "\n".join([_HEAD, _OPERATOR, *operators, "", _ENGINE, *engines]) + "\n"

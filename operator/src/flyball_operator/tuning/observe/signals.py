@@ -40,7 +40,7 @@ class Missing(StrEnum):
     TIMED_OUT = "PrometheusTimeout"
     """Prometheus did not answer in time."""
     BAD_ANSWER = "PrometheusBadAnswer"
-    """The answer does not have the form that was asked for."""
+    """The answer does not have the form that was asked for, or a figure is below zero."""
     NOT_SCRAPED = "NotScraped"
     """No target of this service has a sample: not discovered, or its pods are young."""
     STALE = "StaleMetrics"
@@ -48,7 +48,7 @@ class Missing(StrEnum):
     PARTIAL = "PartiallyScraped"
     """Too few of the service's pods are scraped to stand for all."""
     TOO_FEW_SAMPLES = "TooFewSamples"
-    """The window holds fewer than two scrapes, so it has no increase."""
+    """The window holds fewer than two scrapes, so it has no increase; or a figure is NaN or infinite."""
 
 
 @dataclass(frozen=True)
