@@ -9,11 +9,12 @@ engine counts, and these are the rules:
 - **TimePerOutputToken**: (last token - first token) / (tokens - 1) of the slowest sequence. A request whose sequences
   all have one token has none: it is not counted for that objective, and for all together it counts by the others.
 - **InterTokenLatency** is counted by the gap, as gaps occur, whatever becomes of the request: its share is that of
-  gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does: a single late
-  token does not fail an answer of hundreds, a slow stream does.
-- A client that leaves when an objective is violated already (a deadline passed, or the stream so far too slow, the wait
-  for its next token included) is counted as `abandoned`: violated for that objective and for all together, met where
-  that is certain, and left out of the rest. One that leaves earlier is `aborted` and counts against nothing.
+  gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does. A single late token
+  does not fail an answer of hundreds, a slow stream does.
+- A client that leaves when an objective is violated already is counted as `abandoned`. A deadline passed, or the stream
+  was too slow so far, the wait for its next token included. It counts as violated for that objective and for all
+  together, as met where that is certain, and not for the rest. One that leaves earlier is `aborted` and counts against
+  nothing.
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
 """

@@ -1,10 +1,10 @@
 """Tells the ledger and the gate what happens to each HTTP request; runs in vLLM's API server.
 
-vLLM's own statistics cannot be used: they have no time to the first token of a finished request, gaps without a
-request, one finished entry per sequence instead of per request, and nothing at all of a client that leaves. So an ASGI
-middleware opens and ends the requests (arrival, refusals, departures as the HTTP server sees them), and three methods
-of the output processor tell of their sequences. What belongs together travels in a context variable, which every task
-of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
+vLLM's own statistics cannot be used. They have no time to the first token of a finished request, gaps without a
+request, and one finished entry per sequence instead of per request. Of a client that leaves they have nothing. So an
+ASGI middleware opens and ends the requests (arrival, refusals, departures as the HTTP server sees them), and three
+methods of the output processor tell of their sequences. What belongs together travels in a context variable, which
+every task of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
 
 What an engine core may still refuse has its answer held back until its first token: a refusal then takes the place of
 all that the route would have said. An answer of which the client has something goes on.

@@ -5,9 +5,9 @@ The client library's own let two leaders act when the API server hung. The rules
 - Time is monotonic and counts suspension; clocks of other machines, and ours on the wall, decide nothing.
 - A leader may act for 10 s from the moment it *sent* its last successful renewal; another takes the lease 15 s after it
   *saw* the record change last. Any error is a failed renewal: not seeing is not holding.
-- The epoch is the Lease's transitions. It never falls, also when the Lease was deleted: whoever takes or makes the
-  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones; who makes it
-  goes far above, since engines may have heard of leaders that changed nothing and are in no status.
+- The epoch is the Lease's transitions. It never falls, also when the Lease was deleted. Whoever takes or makes the
+  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones. Who makes it
+  goes far above, since engines may know leaders that changed nothing and are in no status.
 - A leader may raise its epoch, by the Lease, to order above an engine that holds what nobody can have written. Once an
   hour at most, and not far: what engines say must not use the numbers up.
 - The lease is given back only after this process has stopped writing.

@@ -1,8 +1,8 @@
 """Asks Prometheus once per tick for all services, or once for each time of the past that is asked for.
 
-The client is synchronous, so the calls of a tick run in a small pool of threads of their own: a Prometheus
-that hangs holds those threads, never the event loop, and while they are held no further call is made. Who asks for the
-past waits for each answer in the thread that asks.
+The client is synchronous, so the calls of a tick run in a small pool of threads. A Prometheus that hangs holds those
+threads, never the event loop. While they are held no further call is made. Who asks for the past waits for each answer
+in the thread that asks.
 """
 
 from __future__ import annotations

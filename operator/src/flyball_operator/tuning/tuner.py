@@ -130,8 +130,8 @@ class Tuner:
                 tick = partial(tuner.tick, observation, _of(attainment, identity))
                 work = tick if self._begin_at[identity[1]] <= began else tuner.take_over
                 group.create_task(self._guarded(tuner, work))
-                # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
-                # an engine is heard, and connections that are there seem to have timed out.
+                # It decides in one go. A thousand of them in one turn of the loop take seconds. No answer of an engine
+                # is read meanwhile, and open connections seem to have timed out.
                 await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
 

@@ -1,9 +1,9 @@
 """The engines of one service: which pods hold the setpoint, which still need it, and what is wrong with the others.
 
-A pod is known by its UID and this start of its container: a restarted engine comes back with its start values, so a new
-container id means the setpoint must be written again, without waiting for a decision. Confirmed pods are read back
-now and then all the same, because an engine core can lose its limits while its container stays. After an expiry it is
-written to again; after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
+A pod is known by its UID and this start of its container. A restarted engine comes back with its start values. So after
+a restart the setpoint is written again, without waiting for a decision. Confirmed pods are read back now and then all
+the same, because an engine core can lose its limits while its container stays. After an expiry it is written to again;
+after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
 """
 
 from __future__ import annotations

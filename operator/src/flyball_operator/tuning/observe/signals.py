@@ -1,7 +1,7 @@
 """What the tuner sees of one service: typed, with "could not observe" as a value of its own.
 
-Zero and unknown are different things here: a service without traffic has sums of zero, a service that Prometheus did
-not scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
+Zero and unknown are different things here. A service without traffic has sums of zero. One that Prometheus did not
+scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
 engine cores seen; `per core` is left to who needs it. Pure.
 """
 

@@ -145,8 +145,8 @@ def metrics_verdict(
 class SetpointProgress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
-    `paused`: what the annotation says; `stalled`: why no tick is completed; `not_deciding`: why nothing is decided;
-    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked for;
+    `paused`: what the annotation says. `stalled`: why no tick is completed. `not_deciding`: why nothing is decided.
+    `canary`: the pod that has it alone. `unordered`: why prompts are not served in the order that was asked for.
     `unclassed`: why requests are all of one class. None where that is not so.
     """
 
