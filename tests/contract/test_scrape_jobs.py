@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from flyball_lab.harness.engines import ServedEngine, serving
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import ADDRESS, Prometheus, ScrapeJob, prometheus
-from flyball_lab.harness.tuners import PATIENCE, World, until
+from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment, until
 from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -65,7 +65,7 @@ def busy(found: Observation) -> bool:
 @asynccontextmanager
 async def chat() -> AsyncIterator[ServedEngine]:
     """A pod."""
-    engine = World().engine()
+    engine = TunerEnvironment().engine()
     async with serving(engine):
         yield engine
 
@@ -196,7 +196,7 @@ async def test_targets_that_lead_to_one_engine_count_once_and_their_job_is_named
 
 
 async def test_a_pod_elsewhere_that_carries_the_uid_counts_for_nobody(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     ours, foreign = world.engine("chat-0"), world.engine("chat-9")
     async with serving(ours, foreign):
         targets = [*discovered(ours), *discovered(foreign, namespace="elsewhere")]

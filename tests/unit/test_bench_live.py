@@ -21,7 +21,7 @@ from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.command import write_report
 from flyball_lab.benches.live.compare import Ground, ground_key, jobs
 from flyball_lab.benches.live.goodput import ClientRecord, Held, LiveRun, Objectives, figures, goodput
-from flyball_lab.benches.live.governed import LoopbackWorld, service
+from flyball_lab.benches.live.governed import LoopbackEnvironment, service
 from flyball_lab.benches.live.load import CHAT, LONG, PHASES, QUICK, PlannedRequest, arrivals, length, phases, starts
 from flyball_lab.benches.live.other_load import busy
 from flyball_lab.benches.live.page import PartRuns, page
@@ -246,7 +246,7 @@ class TestTheReport:
 
 class TestTheTunersSurroundings:
     async def test_what_it_holds_and_decides_is_noted_once(self) -> None:
-        world = LoopbackWorld()
+        world = LoopbackEnvironment()
         wanted = service(OBJECTIVES, sheds=True, tuning=TuningStatus(generation=7, decisions=(decision("old"),)))
         assert wanted.spec.tuning.overload is Overload.SHED
         assert wanted.status.tuning.generation == 7, "it resumes"
@@ -268,7 +268,7 @@ class TestTheTunersSurroundings:
         assert world.trusted_at == world.held[1].at
 
     def test_what_the_tuner_sees_is_kept_to_be_replayed(self, tmp_path: Path) -> None:
-        world = LoopbackWorld()
+        world = LoopbackEnvironment()
         world.serve(service(OBJECTIVES, sheds=True, tuning=TuningStatus()))
         identity = ("team", SERVICE)
         reader = RecordingReader(ScriptedReader(signals(time.time())), identity)

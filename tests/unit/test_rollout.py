@@ -13,7 +13,7 @@ from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
-from support.memory_cluster import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 GOOD, NEXT = "engine:good", "engine:next"
 #: `spec.rollout.startupTimeout` of these services, and what the Deployment's deadline adds.
@@ -49,30 +49,30 @@ SHORTAGES = {
 }
 
 
-def serving(**spec: Any) -> World:
+def serving(**spec: Any) -> MemoryCluster:
     """A service that serves."""
-    world = World()
+    world = MemoryCluster()
     rollout = {"startupTimeout": f"{STARTUP}s"}
     world.apply(service(spec__engine__image=GOOD, spec__rollout=rollout, **spec))
     return world
 
 
-def edit(world: World, image: str = NEXT) -> None:
+def edit(world: MemoryCluster, image: str = NEXT) -> None:
     world.change(lambda found: found["spec"]["engine"].update(image=image))
 
 
-def history(world: World) -> Object:
+def history(world: MemoryCluster) -> Object:
     """What is noted of templates."""
     kept: Object = world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"]
     return kept
 
 
-def look(world: World) -> float | None:
+def look(world: MemoryCluster) -> float | None:
     """One look of the operator; returns when it wants the next."""
     return asyncio.run(world.reconciler.reconcile(Key(NAMESPACE, "chat")))
 
 
-def expect_waiting(world: World, reason: str) -> None:
+def expect_waiting(world: MemoryCluster, reason: str) -> None:
     assert world.image() == NEXT
     assert world.condition("Progressing") == ("True", reason)
     assert world.condition("Ready") == ("False", reason)
@@ -80,7 +80,7 @@ def expect_waiting(world: World, reason: str) -> None:
     assert "Stalled" not in world.conditions()
 
 
-def expect_rolled_back(world: World, reason: str) -> None:
+def expect_rolled_back(world: MemoryCluster, reason: str) -> None:
     assert world.image() == GOOD
     assert world.condition("Progressing") == ("False", "RolledBack")
     assert world.condition("Stalled") == ("True", "RolledBack")
@@ -105,7 +105,7 @@ def test_a_shortage_is_waited_for_however_long_and_the_rollout_then_goes_on(reas
 
 
 def test_a_first_rollout_that_waits_is_not_stalled() -> None:
-    world = World()
+    world = MemoryCluster()
     world.held = unscheduled()
     world.apply(service(spec__engine__image=NEXT))
     world.wait(DAYS)

@@ -46,7 +46,7 @@ def inference_service(uid: str = "uid-1", *, name: str = "chat", generation: int
 
 
 @dataclass
-class World:
+class TunerEnvironment:
     """Services, pods, leadership, status and events, as the API server has them (implements the tuner's ports)."""
 
     services: dict[str, InferenceService] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Thinking:
 
 @asynccontextmanager
 async def thinking(
-    world: World,
+    world: TunerEnvironment,
     reader: SignalReader,
     *,
     tick: float = 0.1,

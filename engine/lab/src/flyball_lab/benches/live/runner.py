@@ -24,7 +24,7 @@ from flyball_lab.benches.engine.load import Ask, Load, RequestResult, SentLoad, 
 from flyball_lab.benches.law.setpoints import GATE_MARGIN
 from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.goodput import ClientRecord, LiveRun, Objectives
-from flyball_lab.benches.live.governed import NAME, LoopbackWorld, service
+from flyball_lab.benches.live.governed import NAME, LoopbackEnvironment, service
 from flyball_lab.benches.live.load import PlannedRequest
 from flyball_lab.benches.live.other_load import OtherLoad
 from flyball_lab.benches.live.variants import Variant
@@ -67,7 +67,7 @@ class Runner:
         seconds: float,
         gate: bool,
         tuning: TuningStatus,
-    ) -> tuple[LiveRun, LoopbackWorld | None]:
+    ) -> tuple[LiveRun, LoopbackEnvironment | None]:
         """One variant under one load, and what the tuner had around it.
 
         `tuning`: what the tuner knows when it begins, and by whose model a gate before limits that never move predicts.
@@ -105,14 +105,14 @@ class Runner:
         )
         return played, world
 
-    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> LoopbackWorld:
+    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> LoopbackEnvironment:
         server = self.engines.governed.server
-        world = LoopbackWorld(epoch=self.epoch, key=server.signer.key)
+        world = LoopbackEnvironment(epoch=self.epoch, key=server.signer.key)
         world.port = httpx.URL(server.control_url).port or 0
         world.serve(service(objectives, sheds=gate, tuning=tuning))
         return world
 
-    async def _governed(self, world: LoopbackWorld, load: Load) -> SentLoad:
+    async def _governed(self, world: LoopbackEnvironment, load: Load) -> SentLoad:
         with closing(PrometheusReader(PrometheusClient(self.prometheus, timeout=TIMEOUT))) as reader:
             # A Prometheus that has just begun knows no window yet, and what is in another variant's is not our doing.
             async with asyncio.timeout(IDLE_SECONDS):
