@@ -102,7 +102,7 @@ class Informer:
         if self.why_unwatched is not None:
             if self.refused:
                 async with self._gate:
-                    await self._tell()
+                    await self._requeue()
             return True
         try:
             async with self._gate:
@@ -146,10 +146,10 @@ class Informer:
             log.warning("%s is not watched: %s", titled(self.namespace), reason)
         self.why_unwatched, self.refused = reason, True
         self.resyncer.forget()
-        await self._tell()
+        await self._requeue()
 
-    async def _tell(self) -> None:
-        """Have its services looked at, as far as they can be seen: their status shall say that it is out."""
+    async def _requeue(self) -> None:
+        """Queue its services, as far as they can be listed: their status shall say that it is not watched."""
         try:
             services, _ = await self._api.list(INFERENCE_SERVICES, self.namespace)
         except ClusterError:

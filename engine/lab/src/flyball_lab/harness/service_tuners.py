@@ -357,7 +357,7 @@ class Harness:
         return found.message
 
 
-async def told(harness: Harness, *, ticks: int = 30) -> ServiceTuner:
+async def tuned_for(harness: Harness, *, ticks: int = 30) -> ServiceTuner:
     """A tuner that had time to learn, to decide and to push."""
     tuner = harness.tuner()
     for _ in range(ticks):

@@ -243,7 +243,7 @@ class EnginePods:
         """Whether an engine holds numbers that order above these and can be, or another body under them.
 
         A new number mends that. An engine that reports another body under the new number, too, gets no further
-        numbers: nobody was told that one before, so the engine lies.
+        numbers: nobody had that one before, so the engine lies.
         """
         reach = self.reach()
         above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())

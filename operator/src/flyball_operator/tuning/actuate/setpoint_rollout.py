@@ -1,6 +1,6 @@
-"""Makes a policy live: the intent is written to status, then engines are told, then they are read back.
+"""Makes a policy live: the intent is written to status, then it is written to engines, then read back.
 
-The order of a change is fixed. So whatever dies in between, the next leader finds in status the newest number that any
+The order of a change is fixed. So whatever ends in between, the next leader finds in status the newest number that any
 engine can hold.
 """
 
@@ -40,7 +40,7 @@ class SetpointRollout:
 
     @property
     def live(self) -> Policy | None:
-        """What all engines were told last, None if nothing was, or one alone has it."""
+        """The policy that all engines were given last, None if none was, or one alone has it."""
         setpoint = self._context.setpoint
         return Policy.of(setpoint) if setpoint is not None and self._canary.pod is None else None
 

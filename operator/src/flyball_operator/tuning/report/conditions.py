@@ -53,7 +53,7 @@ class Reason(StrEnum):
     LOOP_STALLED = "LoopStalled"
     """Tuned is Unknown: no tick of this service was completed lately; the operator's log says why."""
     PAUSED = "Paused"
-    """Tuned is False: an annotation pauses tuning; the engines keep what they were told last."""
+    """Tuned is False: an annotation pauses tuning; the engines keep their setpoint."""
     PAUSE_UNCLEAR = "PauseNotUnderstood"
     """Tuned is False: the same, but the annotation says something else than is accepted."""
     PUSHING = "Pushing"
@@ -98,7 +98,7 @@ class Reason(StrEnum):
 FENCED: Final = (
     (Reason.FENCED, "status names an epoch above that of our Lease: a newer leader acts, this one stopped"),
 )
-#: Percent: a budget of violations that is overspent by more is told as so much.
+#: Percent: a budget of violations that is overspent by more is reported as so much.
 LEAST_BUDGET: Final = -999
 #: What is told of the on-time order stays while it is right within this share.
 ORDER_SHOWN_WITHIN: Final = 0.25
@@ -178,9 +178,7 @@ def tuned_verdict(progress: SetpointProgress) -> ConditionState:
     if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
         return _paused_verdict(progress, progress.paused)
     if progress.stalled is not None:
-        return ConditionState(
-            "Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told"
-        )
+        return ConditionState("Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep their setpoint")
     if progress.ready_pods == 0:
         return ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if progress.problems:
@@ -296,7 +294,7 @@ def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, wind
 def _alike(before: OrderStatus, now: OrderStatus) -> bool:
     try:
         pairs = zip(_figures(before), _figures(now), strict=True)
-    except ValueError:  # What was told before is read from status, which others may write.
+    except ValueError:  # What was reported before is read from status, which others may write.
         return False
     return all(abs(figure - reported) <= ORDER_SHOWN_WITHIN * reported for reported, figure in pairs)
 
