@@ -263,7 +263,9 @@ class SetpointEnforcer:
         if not self.budgeter.holds:
             return held
         sizes = self.sizes
-        tokens = self.budgeter.room(queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs)
+        tokens = self.budgeter.step_tokens(
+            queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs
+        )
         return held if tokens == held.tokens else replace(held, tokens=tokens)
 
     def watch(

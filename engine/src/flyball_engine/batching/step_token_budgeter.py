@@ -138,7 +138,7 @@ class StepTokenBudgeter:
         """Seconds that a step will take; 0 without a model."""
         return self._known_bias * self._predicted(step)
 
-    def room(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
+    def step_tokens(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
         """Tokens of the next step, `most` at most; so many where there is no budget, or no prompt to fit into it.
 
         Never below the decodes and one chunk for the prompt that is served first: `least_chunk` is the engine's own

@@ -74,7 +74,7 @@ class Engines:
         #: Requests that each core has, and whether talking to engines raises what nobody expects.
         self.running = 0
         self.broken = False
-        #: Pods where requests wait beside one that runs, with places free; and those of them that make no step.
+        #: Pods where requests wait beside one that runs, with slots free; and those of them that make no step.
         self.stuck: set[str] = set()
         self.frozen: set[str] = set()
         #: Pods that make steps.

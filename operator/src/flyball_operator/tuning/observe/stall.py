@@ -1,4 +1,4 @@
-"""Requests that wait while places are free, and nobody lets in, as the read-backs show it.
+"""Requests that wait beside free slots and are not admitted, as the read-backs show it.
 
 `filters.Rollback` acts on it.
 
@@ -17,7 +17,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionStall:
-    """A core that had requests waiting and places free at each read-back from `since` to `seen`, and let none in.
+    """A core that had requests waiting and slots free at each read-back from `since` to `seen`, and let none in.
 
     `prefilled` prompt tokens and `steps` since the engine's start, as they were then; `stepping`: steps were made.
     """
@@ -36,10 +36,10 @@ class AdmissionStall:
 
 def observed(before: AdmissionStall | None, core: CoreState, now: float) -> AdmissionStall | None:
     """The stall with one more read-back; None where requests need not wait, or are let in."""
-    places = core.effective.max_num_active_seqs
+    slots = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
         return None
-    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (places is not None and core.running >= places)):
+    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (slots is not None and core.running >= slots)):
         return None
     prefilled = sum(sums.prefill_tokens for sums in core.steps)
     steps = sum(sums.steps for sums in core.steps)

@@ -69,7 +69,7 @@ class Reason(StrEnum):
     WATCHDOG_TRIPPED = "WatchdogTripped"
     """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
     ADMISSION_STUCK = "AdmissionStuck"
-    """Tuned is False: requests wait in an engine with places free, and for over a minute it let none in."""
+    """Tuned is False: requests wait in an engine with slots free, and for over a minute it admitted none."""
     UNSUPPORTED = "KnobUnsupported"
     """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
     FENCED = "NewerLeader"
