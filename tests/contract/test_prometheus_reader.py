@@ -14,10 +14,10 @@ from flyball_lab.harness.engines import ServedEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import (
+    Identity,
     Missing,
     Observation,
     OrderOutcome,

@@ -25,11 +25,10 @@ from flyball_operator.cli import past
 from flyball_operator.cli.main import main
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.time_range import TimeRange, rfc3339
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.estimate.step_time import Fit
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import Decision

@@ -15,10 +15,9 @@ from flyball_lab.harness.engines import ServedEngine, serving
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import ADDRESS, Prometheus, ScrapeJob, prometheus
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment, until
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.tuning.observe.signals import Missing, Observation, RequestLoad, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Identity, Missing, Observation, RequestLoad, Signals, Unobserved
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
 

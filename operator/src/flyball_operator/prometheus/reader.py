@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadVectorError, Figures, Identity, Ran
+from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import Found, rows_of, why
-from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Missing, Observation, Unobserved
 
 
 class Source(Protocol):

@@ -19,11 +19,10 @@ from typing import Final, Protocol
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.errors import ClusterError
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning import model_sharing
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
 from flyball_operator.tuning.ports import Services
 from flyball_operator.tuning.service_tuner import ServiceTuner
 

@@ -17,6 +17,8 @@ from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
 
+#: A service's namespace and UID.
+Identity = tuple[str, str]
 #: Least seconds between two read-backs whose difference is a window: they are taken this often
 #: (`tuning.actuate.engine_pods`).
 LEAST_READ_BACK_SECONDS: Final = 30.0
