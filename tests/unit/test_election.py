@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_lab.harness.virtual_time import run
+from flyball_operator.api.epochs import UNRECORDED_LEADERS
 from flyball_operator.kube.election import (
     LEASE_SECONDS,
     RAISE_SECONDS,
@@ -21,7 +22,6 @@ from flyball_operator.kube.election import (
     RETRY_SECONDS,
     LeadershipLostError,
 )
-from flyball_operator.tuning.actuate.generation_bounds import UNRECORDED_LEADERS
 from support.election import Election, RunningCandidate, Way
 
 

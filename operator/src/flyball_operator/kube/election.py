@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from flyball_operator.api.epochs import UNRECORDED_LEADERS
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError
 from flyball_operator.kube.resources import LEASES
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.tuning.actuate.generation_bounds import UNRECORDED_LEADERS
 
 #: Seconds after which others take a lease whose record does not change.
 LEASE_SECONDS: Final = 15

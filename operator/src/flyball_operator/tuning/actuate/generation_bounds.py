@@ -19,13 +19,8 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_engine.contract import Generation
+from flyball_operator.api.epochs import UNRECORDED_LEADERS
 
-#: Leaders in a row, at most, that wrote no status. A Lease made anew begins so far above the last epoch that any status
-#: has, and the epoch is raised by no more to order above an engine.
-UNRECORDED_LEADERS: Final = 1000
-#: The largest epoch in a status that is believed. The Lease counts to 2³¹ - 1: at one leader every two seconds, or one
-#: raise of 1000 an hour, the other half of that lasts for decades.
-LARGEST_EPOCH: Final = 2**30
 #: The largest generation in a status that is counted on from: one change a second for three years.
 LARGEST_GENERATION: Final = 100_000_000
 
