@@ -18,7 +18,7 @@ from flyball_operator.kube.resources import DEPLOYMENTS, SERVICES
 from support import helm
 from support.cluster import KubectlError, Object, kubectl, namespace
 from support.helm import CHART
-from support.world import World, service
+from support.memory_cluster import MemoryCluster, service
 from support.wrong_services import ALLOWED, WRONG_SERVICES
 
 RELEASE = "flyball-admission-test"
@@ -69,7 +69,7 @@ def expect(answer: Callable[[], str], words: str) -> None:
 @pytest.fixture(scope="module")
 def owned() -> dict[str, Object]:
     """A Deployment and a Service as the operator makes them."""
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     found = {}
     for kind, resource in (("Deployment", DEPLOYMENTS), ("Service", SERVICES)):

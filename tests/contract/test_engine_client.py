@@ -20,7 +20,7 @@ from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, L
 from flyball_engine.knobs import Static
 from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.harness.engines import PlantEngine, ServedEngine, serving
-from flyball_lab.harness.tuners import World
+from flyball_lab.harness.tuners import TunerEnvironment
 from flyball_operator.engines import client as client_module
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient, engine_session
 from flyball_operator.engines.errors import (
@@ -60,7 +60,7 @@ async def refusal(call: object) -> Refusal:
 
 
 async def test_a_write_returns_once_every_core_confirmed_it() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), client(world.key) as engines:
         answer = await engines.write(address(pod), setpoint(1))
@@ -70,7 +70,7 @@ async def test_a_write_returns_once_every_core_confirmed_it() -> None:
 
 
 async def test_an_engine_that_does_not_know_the_newest_key_is_told_by_the_one_before() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod, newest = world.engine(), Ed25519PrivateKey.generate()
     async with serving(pod), client(newest, world.key) as engines:
         await engines.write(address(pod), setpoint(2))
@@ -82,7 +82,7 @@ async def test_an_engine_that_does_not_know_the_newest_key_is_told_by_the_one_be
 
 
 async def test_keys_are_rotated_while_setpoints_are_written_and_none_is_refused(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     present, later = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     # Of the pod template, whose key is none of the two.
     pod = world.engine()
@@ -130,7 +130,7 @@ def public(key: Ed25519PrivateKey) -> str:
 
 
 async def test_what_the_contract_refuses_is_refused_by_name() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine(make=lambda: PlantEngine(unsupported={Knob.LONG_PREFILL_TOKEN_THRESHOLD: "too old"}))
     async with serving(pod), client(world.key) as engines:
         await engines.write(address(pod), setpoint(5, epoch=2))
@@ -145,7 +145,7 @@ async def test_what_the_contract_refuses_is_refused_by_name() -> None:
 
 
 async def test_a_refusal_names_what_the_engine_holds() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), client(world.key) as engines:
         await engines.write(address(pod), setpoint(5, epoch=2))
@@ -155,7 +155,7 @@ async def test_a_refusal_names_what_the_engine_holds() -> None:
 
 
 async def test_tokens_of_another_key_or_another_time_are_refused() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod):
         async with client(Ed25519PrivateKey.generate()) as engines:
@@ -166,7 +166,7 @@ async def test_tokens_of_another_key_or_another_time_are_refused() -> None:
 
 
 async def test_nobody_is_written_to_without_the_lease() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), client(world.key, leading=False) as engines:
         with pytest.raises(NotLeadingError):
@@ -176,7 +176,7 @@ async def test_nobody_is_written_to_without_the_lease() -> None:
 
 
 async def test_silent_cores_are_unknown_and_read_back() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), client(world.key) as engines:
         pod.engine.silent = True
@@ -188,7 +188,7 @@ async def test_silent_cores_are_unknown_and_read_back() -> None:
 
 
 async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
-    world = World()
+    world = TunerEnvironment()
     up, down = world.engine("chat-0"), world.engine("chat-1")
     async with serving(up), client(world.key) as engines:
         answers = [
@@ -200,7 +200,7 @@ async def test_an_error_is_an_answer_and_an_answer_is_timed() -> None:
 
 
 async def test_pods_of_one_tenant_that_never_answer_delay_no_other_tenant() -> None:
-    world = World()
+    world = TunerEnvironment()
     up = ServedEngine("chat-0", "pod-0", "uid-1", world.key, world.port)
 
     async def silent(_: web.Request) -> web.Response:

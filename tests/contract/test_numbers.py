@@ -8,11 +8,11 @@ import pytest
 
 from flyball_engine.contract import Generation, Refusal
 from flyball_lab.harness.engines import serving
-from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
+from flyball_lab.harness.tuners import ScriptedReader, TunerEnvironment, inference_service, thinking, until
 from flyball_operator.api.status import SetpointStatus, TuningStatus
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
-from support.liars import Lie, LyingPod, forge
+from support.spoofing import Spoof, SpoofingPod, forge
 
 TUNED = ConditionType.TUNED
 AWAY = Unobserved(Missing.UNREACHABLE, "connection refused")
@@ -24,18 +24,18 @@ def pinned(seqs: int) -> dict[str, Any]:
     return {"mode": "Disabled", "bounds": {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}}
 
 
-def message(world: World) -> str:
+def message(world: TunerEnvironment) -> str:
     (found,) = [c for c in world.services["uid-1"].status.conditions if c.type == TUNED]
     return found.message
 
 
-def numbers(world: World) -> list[tuple[int, int]]:
+def numbers(world: TunerEnvironment) -> list[tuple[int, int]]:
     """All that was ever written into status."""
     return [(tuning.epoch, tuning.generation) for _, tuning in world.writes]
 
 
 async def test_an_epoch_that_nobody_had_is_named_and_the_other_pod_follows_every_edit() -> None:
-    world = World(epoch=5)
+    world = TunerEnvironment(epoch=5)
     pod, forged = world.engine("chat-0"), world.engine("chat-1")
     world.serve(inference_service(tuning=pinned(8)), pod, forged)
     async with serving(pod, forged), thinking(world, ScriptedReader(AWAY)):
@@ -57,7 +57,7 @@ async def test_an_epoch_that_nobody_had_is_named_and_the_other_pod_follows_every
 
 @pytest.mark.parametrize(("epoch", "generation"), [(5, 10**9), (5, 2**53), (11, 3)])
 async def test_an_engine_with_numbers_that_nobody_gave_comes_back_by_itself(epoch: int, generation: int) -> None:
-    world = World(epoch=5)
+    world = TunerEnvironment(epoch=5)
     pod, forged = world.engine("chat-0"), world.engine("chat-1")
     world.serve(inference_service(tuning=pinned(8)), pod, forged)
     async with serving(pod, forged), thinking(world, ScriptedReader(AWAY)):
@@ -73,7 +73,7 @@ async def test_an_engine_with_numbers_that_nobody_gave_comes_back_by_itself(epoc
 
 
 async def test_an_epoch_that_is_taken_for_one_service_changes_nothing_for_another() -> None:
-    world = World(epoch=5)
+    world = TunerEnvironment(epoch=5)
     forged, other = world.engine("chat-0"), world.engine("chat-0", "uid-2")
     world.serve(inference_service(tuning=pinned(8)), forged)
     world.serve(inference_service("uid-2", name="other", tuning=pinned(8)), other)
@@ -93,7 +93,7 @@ async def test_an_epoch_that_is_taken_for_one_service_changes_nothing_for_anothe
 
 
 async def test_a_pause_keeps_what_engines_have_and_repairs_one_that_was_written_to() -> None:
-    world = World(epoch=5)
+    world = TunerEnvironment(epoch=5)
     pod = world.engine()
     world.serve(inference_service(tuning=pinned(8)), pod)
     async with serving(pod), thinking(world, ScriptedReader(AWAY)):
@@ -107,7 +107,7 @@ async def test_a_pause_keeps_what_engines_have_and_repairs_one_that_was_written_
         assert pod.engine.applied.epoch == 6
 
 
-def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
+def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Spoof:
     return lambda told: (
         refusal,
         Generation(epoch=told.epoch + epochs, generation=min(2**53, told.generation + generations)),
@@ -115,7 +115,7 @@ def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "spoof",
     [
         ever_more(Refusal.STALE_EPOCH, epochs=1, generations=0),
         ever_more(Refusal.STALE_EPOCH, epochs=999_999, generations=0),
@@ -125,17 +125,17 @@ def ever_more(refusal: Refusal, *, epochs: int, generations: int) -> Lie:
         ever_more(Refusal.CONFLICT, epochs=0, generations=0),
     ],
 )
-async def test_a_pod_that_lies_at_every_turn_moves_no_number_and_stops_nobody(lie: Lie) -> None:
-    world = World(epoch=5)
-    pod, liar = world.engine("chat-0"), LyingPod(world, "chat-1", lie)
-    world.serve(inference_service(tuning=pinned(8)), pod, liar)
+async def test_a_pod_that_lies_at_every_turn_moves_no_number_and_stops_nobody(spoof: Spoof) -> None:
+    world = TunerEnvironment(epoch=5)
+    pod, spoofing = world.engine("chat-0"), SpoofingPod(world, "chat-1", spoof)
+    world.serve(inference_service(tuning=pinned(8)), pod, spoofing)
     reader = ScriptedReader(AWAY)
-    async with serving(pod, liar), thinking(world, reader):
+    async with serving(pod, spoofing), thinking(world, reader):
         for seqs in (16, 32, 64):
             world.edit(tuning=pinned(seqs))
             await until(f"{seqs} in the other", lambda: pod.limits[0] == seqs)  # noqa: B023
-        offered, reads = len(liar.offered), reader.reads
-        await until("it lied again", lambda: len(liar.offered) > offered and reader.reads > reads + 20)
+        offered, reads = len(spoofing.offered), reader.reads
+        await until("it lied again", lambda: len(spoofing.offered) > offered and reader.reads > reads + 20)
         await until("it is named", lambda: world.condition(TUNED)[0] == "False" and "chat-1" in message(world))
         assert world.tuning().applied_pods == "1/2"
         # Four settings, and one number each time that something first seemed to be another's.
@@ -144,7 +144,7 @@ async def test_a_pod_that_lies_at_every_turn_moves_no_number_and_stops_nobody(li
 
 
 async def test_a_status_with_numbers_that_cannot_be_is_counted_anew() -> None:
-    world = World(epoch=6)
+    world = TunerEnvironment(epoch=6)
     pod = world.engine()
     poisoned = TuningStatus(
         epoch=5, generation=10**9 + 1, setpoint=SetpointStatus(max_num_active_seqs=16, max_num_scheduled_tokens=2048)

@@ -20,12 +20,11 @@ from aiohttp import web
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import Prometheus, prometheus
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.cli import main
+from flyball_operator.cli.main import main
 from flyball_operator.prometheus.access import Access
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.observe.signals import Identity, Missing, Unobserved
 from flyball_operator.tuning.report.conditions import metrics_verdict
 from support.certificates import Authority
 from support.past import manifest

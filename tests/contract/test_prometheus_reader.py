@@ -13,11 +13,11 @@ from flyball_engine.contract import Metric, OrderCounts
 from flyball_lab.harness.engines import ServedEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
-from flyball_lab.harness.tuners import PATIENCE, World
-from flyball_operator.prometheus.answers import Identity
+from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import (
+    Identity,
     Missing,
     Observation,
     OrderOutcome,
@@ -74,7 +74,7 @@ def complete(found: Observation) -> bool:
 
 
 async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     engines = [world.engine("chat-0"), world.engine("chat-1")]
     async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
         for seed, engine in enumerate(engines):
@@ -99,7 +99,7 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
 
 
 async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     ours, foreign = world.engine("chat-0"), world.engine("chat-0", "uid-9")
     # A pod elsewhere carries our service's label: its namespace tells it apart.
     targets = (target(ours), target(foreign, uid="uid-1", namespace="elsewhere"))
@@ -110,7 +110,7 @@ async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -
 
 
 async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
         pod.load([PlantPhase(3600, 4, 100, 16)], seed=1)
@@ -129,7 +129,7 @@ async def test_a_past_time_is_answered_as_it_was_then(tmp_path: Path) -> None:
 
 
 async def test_who_asks_for_one_service_is_told_of_no_other(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     ours, other = world.engine("chat-0"), world.engine("code-0", "uid-2")
     async with serving(ours, other), scraping(tmp_path, target(ours), target(other)) as (running, reader):
         both = {CHAT: 1, ("team", "uid-2"): 1}
@@ -142,7 +142,7 @@ async def test_who_asks_for_one_service_is_told_of_no_other(tmp_path: Path) -> N
 
 
 async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
 
     def refused(seen: Observation) -> bool:
@@ -157,7 +157,7 @@ async def test_what_gates_refuse_is_read_beside_what_they_let_in(tmp_path: Path)
 
 
 async def test_what_the_on_time_order_did_is_added_up_over_the_pods_and_outlives_one_of_them(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     engines = [world.engine("chat-0"), world.engine("chat-1")]
 
     async def read_order(reader: PrometheusReader, holds: Callable[[OrderOutcome], bool]) -> OrderOutcome:
@@ -185,7 +185,7 @@ def grown(order: OrderCounts) -> OrderCounts:
 
 
 async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     engines = [world.engine("chat-0"), world.engine("chat-1")]
     async with serving(*engines), scraping(tmp_path, *(target(engine) for engine in engines)) as (_, reader):
         # One has all: twice what the mean one has.
@@ -198,7 +198,7 @@ async def test_cores_with_different_loads_are_seen_to_be_uneven(tmp_path: Path) 
 
 
 async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod)) as (_, reader):
         await read_until(reader, lambda seen: isinstance(seen, Signals))
@@ -211,7 +211,7 @@ async def test_what_is_not_scraped_is_unobserved_not_zero(tmp_path: Path) -> Non
 
 
 async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod), scrape="4s") as (_, reader):
         found = await read_until(reader, lambda seen: isinstance(seen, Signals))
@@ -221,14 +221,14 @@ async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
 
 
 async def test_slow_scrapes_widen_the_window(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod), scrape="6s") as (_, reader):
         await read_until(reader, lambda _: reader.window >= 18)
 
 
 async def test_a_dead_pod_is_not_counted(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod, dead = world.engine("chat-0"), world.engine("chat-1")
     async with serving(pod, dead), scraping(tmp_path, target(pod), target(dead)) as (_, reader):
         await read_until(reader, lambda seen: isinstance(seen, Signals) and seen.cores == 2, {CHAT: 2})
@@ -237,7 +237,7 @@ async def test_a_dead_pod_is_not_counted(tmp_path: Path) -> None:
 
 
 async def test_a_frozen_prometheus_times_out_and_is_not_asked_again_meanwhile(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod)) as (running, reader):
         await read_until(reader, lambda seen: isinstance(seen, Signals))
@@ -253,7 +253,7 @@ async def test_a_frozen_prometheus_times_out_and_is_not_asked_again_meanwhile(tm
 
 
 async def test_prometheus_gone_is_unreachable(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod)) as (running, reader):
         await read_until(reader, lambda seen: isinstance(seen, Signals))

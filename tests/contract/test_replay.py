@@ -20,15 +20,15 @@ from prometheus_client import CollectorRegistry
 from flyball_lab.harness.engines import serving
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
-from flyball_lab.harness.tuners import Thinking, World, inference_service, thinking, until
-from flyball_operator.cli import main, past
+from flyball_lab.harness.tuners import Thinking, TunerEnvironment, inference_service, thinking, until
+from flyball_operator.cli import past
+from flyball_operator.cli.main import main
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.time_range import TimeRange, rfc3339
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.estimate.step_time import Fit
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
 from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import Decision
@@ -93,10 +93,10 @@ class Lived:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
+def running(tmp_path: Path) -> Iterator[Callable[[TunerEnvironment], Prometheus]]:
     with contextlib.ExitStack() as stack:
 
-        def run(world: World) -> Prometheus:
+        def run(world: TunerEnvironment) -> Prometheus:
             pods = world.engines["uid-1"]
             targets = [ScrapeTarget(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]
             return stack.enter_context(prometheus(tmp_path, targets))
@@ -104,7 +104,7 @@ def running(tmp_path: Path) -> Iterator[Callable[[World], Prometheus]]:
         yield run
 
 
-async def live(world: World, running: Prometheus, folder: Path) -> Lived:
+async def live(world: TunerEnvironment, running: Prometheus, folder: Path) -> Lived:
     """A live tuner tunes an engine, from a cold start through loads that shift."""
     noted: list[Noted] = []
 
@@ -130,9 +130,9 @@ async def live(world: World, running: Prometheus, folder: Path) -> Lived:
 
 
 async def test_a_replay_decides_as_the_live_loop_did(
-    tmp_path: Path, running: Callable[[World], Prometheus], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, running: Callable[[TunerEnvironment], Prometheus], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = World()
+    world = TunerEnvironment()
     # Of several engines one would have the first change alone for a while, and the decisions of that while be undone.
     pods = [world.engine("chat-0")]
     world.serve(inference_service(), *pods)

@@ -36,7 +36,7 @@ class Engine:
         self.ledger = RequestLedger()
         self.ledger.set_objectives([TTFT])
         self.running: set[OpenRequest] = set()
-        self.keeper = no_gate()
+        self.request_gate = no_gate()
         self.go_on = asyncio.Event()
         self.ticket: gate.AdmissionTicket | None = None
         self.waits = asyncio.Event()
@@ -126,7 +126,7 @@ class Engine:
         await self.go_on.wait()
         assert self.ticket is not None
         if self.expires:
-            self.keeper.expired(self.ticket, waited=4.0)
+            self.request_gate.expired(self.ticket, waited=4.0)
         else:
             self.ticket.refusable = False
 
@@ -180,7 +180,7 @@ async def served(
     app.add_middleware(
         counting.RequestMiddleware,
         ledger=engine.ledger,
-        keeper=engine.keeper,
+        request_gate=engine.request_gate,
         clock=(lambda: next(clock)) if clock else (lambda: 0.0),
         running=engine.is_running,
     )
@@ -317,7 +317,7 @@ async def test_a_fault_of_ours_is_counted_and_the_answer_stands() -> None:
 
     engine = Engine()
     app = counting.RequestMiddleware(
-        engine.answer_too_early, ledger=engine.ledger, keeper=no_gate(), clock=lambda: 0.0, running=unable
+        engine.answer_too_early, ledger=engine.ledger, request_gate=no_gate(), clock=lambda: 0.0, running=unable
     )
     sent: list[str] = []
 

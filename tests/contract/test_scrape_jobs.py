@@ -14,11 +14,10 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from flyball_lab.harness.engines import ServedEngine, serving
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import ADDRESS, Prometheus, ScrapeJob, prometheus
-from flyball_lab.harness.tuners import PATIENCE, World, until
-from flyball_operator.prometheus.answers import Identity
+from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment, until
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
-from flyball_operator.tuning.observe.signals import Missing, Observation, RequestLoad, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Identity, Missing, Observation, RequestLoad, Signals, Unobserved
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
 
@@ -65,7 +64,7 @@ def busy(found: Observation) -> bool:
 @asynccontextmanager
 async def chat() -> AsyncIterator[ServedEngine]:
     """A pod."""
-    engine = World().engine()
+    engine = TunerEnvironment().engine()
     async with serving(engine):
         yield engine
 
@@ -224,7 +223,7 @@ async def test_targets_that_lead_to_one_engine_count_once_and_their_job_is_named
 
 
 async def test_a_pod_elsewhere_that_carries_the_uid_counts_for_nobody(tmp_path: Path) -> None:
-    world = World()
+    world = TunerEnvironment()
     ours, foreign = world.engine("chat-0"), world.engine("chat-9")
     async with serving(ours, foreign):
         targets = [*discovered(ours), *discovered(foreign, namespace="elsewhere")]
@@ -283,8 +282,8 @@ async def test_what_a_pod_says_of_itself_counts_only_where_labels_are_honoured(t
     async with chat() as pod:
         # The annotations of any other pod, scraped by the community's job, as it is and without honor_labels.
         with exposing(registry) as address:
-            liar = discovered(pod, namespace="elsewhere", uid="uid-9")[0] | {"__address__": address}
-            job = replace(annotation_job([liar]), honor_labels=honoured)
+            spoofing = discovered(pod, namespace="elsewhere", uid="uid-9")[0] | {"__address__": address}
+            job = replace(annotation_job([spoofing]), honor_labels=honoured)
             async with scraped_by(tmp_path, job) as (running, _):
                 (found,) = await labels_of(running, "flyball_running")
     whose = ("team", "uid-1") if honoured else ("elsewhere", "uid-9")

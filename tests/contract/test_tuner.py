@@ -11,7 +11,7 @@ from flyball_engine.contract import Knob, Metric, StepKind
 from flyball_lab.harness import virtual_time
 from flyball_lab.harness.engines import PlantEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
-from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
+from flyball_lab.harness.tuners import ScriptedReader, TunerEnvironment, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.observe.signals import (
     CellKey,
@@ -65,7 +65,7 @@ def seen(at: float | None = None) -> Signals:
 
 
 async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
-    world = World()
+    world = TunerEnvironment()
     pods = [world.engine("chat-0"), world.engine("chat-1")]
     world.serve(inference_service(), *pods)
     async with serving(*pods), thinking(world, ScriptedReader(seen())) as tuner:
@@ -82,7 +82,7 @@ async def test_a_new_service_is_tuned_and_every_pod_confirms() -> None:
 
 
 async def test_the_intent_is_in_status_before_any_engine_hears_of_it() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
@@ -94,7 +94,7 @@ async def test_the_intent_is_in_status_before_any_engine_hears_of_it() -> None:
 
 
 async def test_without_its_intent_in_status_nothing_is_pushed() -> None:
-    world = World(refuse_writes=True)
+    world = TunerEnvironment(refuse_writes=True)
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
@@ -105,7 +105,7 @@ async def test_without_its_intent_in_status_nothing_is_pushed() -> None:
 
 
 async def test_an_engine_that_was_killed_gets_its_setpoint_back() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
@@ -118,7 +118,7 @@ async def test_an_engine_that_was_killed_gets_its_setpoint_back() -> None:
 
 
 async def test_a_new_leader_adopts_what_runs_and_writes_nothing() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     reader = ScriptedReader(seen())
@@ -143,7 +143,7 @@ def idle(signals: Signals) -> RequestLoad:
 
 
 async def test_a_stale_leader_is_refused_and_stops() -> None:
-    world = World(epoch=5)
+    world = TunerEnvironment(epoch=5)
     pod = world.engine()
     world.serve(inference_service(), pod)
     reader = ScriptedReader(seen())
@@ -161,7 +161,7 @@ async def test_a_stale_leader_is_refused_and_stops() -> None:
 
 
 async def test_nothing_is_written_once_the_lease_is_lost() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
@@ -177,7 +177,7 @@ async def test_nothing_is_written_once_the_lease_is_lost() -> None:
 
 
 async def test_prometheus_away_holds_the_limits_and_says_so() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, reader := ScriptedReader(seen()), grace=0.5):
@@ -193,7 +193,7 @@ async def test_prometheus_away_holds_the_limits_and_says_so() -> None:
 
 
 async def test_modes_are_switched_live() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, reader := ScriptedReader(seen())):
@@ -214,7 +214,7 @@ async def test_modes_are_switched_live() -> None:
 
 
 async def test_edited_bounds_are_followed_at_once_not_at_the_next_tick() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen()), tick=3600.0):
@@ -231,7 +231,7 @@ def test_many_edits_in_a_row_do_not_put_off_the_ticks_after_them() -> None:
     reader = ScriptedReader(AWAY)
 
     async def story() -> None:
-        world = World()
+        world = TunerEnvironment()
         async with thinking(world, reader, tick=5.0, clock=asyncio.get_running_loop().time):
             for generation in range(1, 101):
                 world.serve(inference_service(generation=generation))
@@ -244,7 +244,7 @@ def test_many_edits_in_a_row_do_not_put_off_the_ticks_after_them() -> None:
 
 
 async def test_an_edited_objective_reaches_the_engine_without_moving_limits() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(tuning={"mode": "Disabled"}), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
@@ -256,7 +256,7 @@ async def test_an_edited_objective_reaches_the_engine_without_moving_limits() ->
 
 
 async def test_one_unreachable_pod_does_not_keep_the_others_waiting() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod, gone, other = world.engine("chat-0"), world.engine("chat-1"), world.engine("chat-0", "uid-2")
     world.serve(inference_service(), pod, gone)
     world.serve(inference_service("uid-2", name="other"), other)
@@ -267,7 +267,7 @@ async def test_one_unreachable_pod_does_not_keep_the_others_waiting() -> None:
 
 
 async def test_a_pod_that_hangs_keeps_no_other_from_coming_back() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod, hung = world.engine("chat-0"), world.engine("chat-1")
     world.serve(inference_service(tuning={"mode": "Disabled"}), pod, hung)
     async with serving(pod, hung), thinking(world, ScriptedReader(seen())):
@@ -283,7 +283,7 @@ async def test_a_pod_that_hangs_keeps_no_other_from_coming_back() -> None:
 
 
 async def test_an_engine_without_the_plugin_is_named() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine(make=lambda: PlantEngine(governed=False))
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
@@ -291,7 +291,7 @@ async def test_an_engine_without_the_plugin_is_named() -> None:
 
 
 async def test_a_knob_the_engine_cannot_move_is_left_out_and_named() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine(make=lambda: PlantEngine(unsupported={Knob.MAX_NUM_ACTIVE_SEQS: "vLLM 0.25 has none"}))
     world.serve(inference_service(), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):
@@ -301,7 +301,7 @@ async def test_a_knob_the_engine_cannot_move_is_left_out_and_named() -> None:
 
 
 async def test_a_service_deleted_and_recreated_starts_anew() -> None:
-    world = World()
+    world = TunerEnvironment()
     first, second = world.engine(), world.engine("chat-0", "uid-2")
     world.serve(inference_service(), first)
     async with serving(first, second), thinking(world, ScriptedReader(seen())) as tuner:
@@ -314,7 +314,7 @@ async def test_a_service_deleted_and_recreated_starts_anew() -> None:
 
 
 async def test_objectives_are_reported_against_their_targets() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     counts = {"TimePerOutputToken/0.06": ObjectiveCounts(970, 30), "InterTokenLatency/0.25": ObjectiveCounts(9990, 10)}
@@ -329,7 +329,7 @@ async def test_objectives_are_reported_against_their_targets() -> None:
 
 
 async def test_status_resumes_the_law_after_a_restart_of_the_operator() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     async with serving(pod):
@@ -355,7 +355,7 @@ SHEDDING: dict[str, Any] = {
 
 
 async def test_budget_and_deadline_reach_the_engine_and_go_when_the_user_says_so() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(**SHEDDING), pod)
     async with serving(pod):
@@ -386,7 +386,7 @@ async def test_an_engine_that_cannot_refuse_requests_is_named_and_told_limits() 
         engine.ungated = "this vLLM has another way to its prompts"
         return engine
 
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine(make=ungated)
     world.serve(inference_service(**SHEDDING), pod)
     async with serving(pod), thinking(world, ScriptedReader(seen())):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from flyball_lab.harness.engines import serving
-from flyball_lab.harness.tuners import ScriptedReader, World, inference_service, thinking, until
+from flyball_lab.harness.tuners import ScriptedReader, TunerEnvironment, inference_service, thinking, until
 from flyball_lab.harness.tuning import signals
 from flyball_operator.api.v1alpha1 import ConditionType
 
@@ -13,7 +13,7 @@ TUNED = ConditionType.TUNED
 
 
 async def test_the_annotation_stops_changes_at_once_and_lets_them_go_on_when_it_goes() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     # One tick an hour: what happens is the watch's doing, though an annotation moves no generation.
@@ -34,7 +34,7 @@ async def test_the_annotation_stops_changes_at_once_and_lets_them_go_on_when_it_
 
 
 async def test_a_service_that_is_paused_before_its_first_tick_is_seen_without_waiting_for_one() -> None:
-    world = World()
+    world = TunerEnvironment()
     pod = world.engine()
     world.serve(inference_service(), pod)
     world.annotate(tuning="Paused")

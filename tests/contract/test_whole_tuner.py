@@ -9,7 +9,7 @@ from pathlib import Path
 from flyball_lab.harness.engines import serving
 from flyball_lab.harness.plant import PlantPhase
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
-from flyball_lab.harness.tuners import World, inference_service, thinking, until
+from flyball_lab.harness.tuners import TunerEnvironment, inference_service, thinking, until
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
@@ -21,7 +21,7 @@ CHAT_AND_LONG_PROMPTS = [[PlantPhase(3600, 5, 120, 40), PlantPhase(3600, 0.8, 15
 async def test_it_learns_from_scrapes_shortens_stalls_and_survives_an_outage(
     tmp_path: Path, note_figure: Callable[[str], None]
 ) -> None:
-    world = World()
+    world = TunerEnvironment()
     pods = [world.engine("chat-0"), world.engine("chat-1")]
     world.serve(inference_service(), *pods)
     targets = [ScrapeTarget(f"{pod.ip}:{pod.port}", "uid-1", pod=pod.name) for pod in pods]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.stories import told_by
+from support.scheduler_scenarios import played_by
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +33,9 @@ def told(vllm_python: str, model: Path, tmp_path_factory: pytest.TempPathFactory
     tests = {name: test for name, test in globals().items() if name.startswith("test_")}
     shown = [name.removeprefix("test_") for name, test in tests.items() if "shown" in test.__annotations__]
     names = [*shown, *STALLS, BY_INTENT]
-    results = told_by("support.hazards", {name: name for name in names}, python=vllm_python, model=model, folder=folder)
+    results = played_by(
+        "support.hazards", {name: name for name in names}, python=vllm_python, model=model, folder=folder
+    )
     return dict(zip(names, results, strict=True))
 
 

@@ -22,11 +22,12 @@ from fastapi import FastAPI
 from flyball_engine.batching.gate import Gate
 from flyball_engine.batching.outcomes import RequestLedger
 from flyball_engine.vllm import plugin
-from flyball_engine.vllm.gate import GateKeeper, install_gate
+from flyball_engine.vllm.gate import RequestGate, install_gate
 from flyball_engine.vllm.requests import install
 plugin.register()
-keeper = GateKeeper(Gate(lambda: None), lambda: 0.0, lambda: 0.0)
-sys.stderr.write(f"\\n{plugin.failure()}, {install(RequestLedger(), FastAPI(), keeper=keeper)}, {install_gate(keeper)}")
+gate = RequestGate(Gate(lambda: None), lambda: 0.0, lambda: 0.0)
+sys.stderr.write(f"\\n{plugin.failure()}, ")
+sys.stderr.write(f"{install(RequestLedger(), FastAPI(), request_gate=gate)}, {install_gate(gate)}")
 """
 
 

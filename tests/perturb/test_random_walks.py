@@ -13,8 +13,8 @@ from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, OWNED
 from flyball_operator.reconcile.plan.objects import Kind
 from support.memory_api import Object, Path, leaves
+from support.memory_cluster import MemoryCluster, service
 from support.specs import WALKS, walks
-from support.world import World, service
 
 #: Metadata that no two objects have in common, and annotations that tell of the way: what was asked for when.
 _OF_THE_WAY = frozenset(
@@ -34,7 +34,7 @@ _OF_THE_WAY = frozenset(
 @settings(max_examples=WALKS, phases=[Phase.explicit, Phase.generate])
 @given(walks(most=15))
 def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(walk: list[Object]) -> None:
-    walked, fresh, first = World(), World(), World()
+    walked, fresh, first = MemoryCluster(), MemoryCluster(), MemoryCluster()
     for spec in walk:
         walked.apply(service() | {"spec": spec})
     fresh.apply(service() | {"spec": walk[-1]})
@@ -44,7 +44,7 @@ def test_a_walk_ends_where_a_fresh_service_begins_and_so_does_the_way_back(walk:
     assert left(walked) == left(first)
 
 
-def left(world: World) -> dict[str, Any]:
+def left(world: MemoryCluster) -> dict[str, Any]:
     """Each leaf of what the service has and says, but for what tells of the way."""
     found: dict[str, Any] = {}
     for kind, resource in OWNED.items():
@@ -57,7 +57,7 @@ def left(world: World) -> dict[str, Any]:
     return found
 
 
-def _is_asked_for(world: World, revision: Object) -> bool:
+def _is_asked_for(world: MemoryCluster, revision: Object) -> bool:
     asked: str = world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"][names.ANNOTATION_ASKED]
     annotations: Object = revision["metadata"]["annotations"]
     return bool(annotations[names.ANNOTATION_SPEC_HASH] == asked.partition(" ")[0])

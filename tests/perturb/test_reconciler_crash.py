@@ -15,9 +15,9 @@ import pytest
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
-from support.world import CrashError, World, service
+from support.memory_cluster import CrashError, MemoryCluster, service
 
-Scenario = Callable[[World], None]
+Scenario = Callable[[MemoryCluster], None]
 
 
 def edit(path: str, value: Any) -> Callable[[Object], None]:
@@ -31,11 +31,11 @@ def edit(path: str, value: Any) -> Callable[[Object], None]:
     return change
 
 
-def create(world: World) -> None:
+def create(world: MemoryCluster) -> None:
     world.apply(service(spec__replicas=2))
 
 
-def change_everything(world: World) -> None:
+def change_everything(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("spec.engine.image", "engine:2"))
     world.change(edit("spec.replicas", 5))
@@ -44,31 +44,31 @@ def change_everything(world: World) -> None:
     world.change(edit("spec.podDisruptionBudget", {"enabled": False}))
 
 
-def roll_back_and_recover(world: World) -> None:
+def roll_back_and_recover(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("spec.engine.image", "engine:bad"))
     world.change(edit("spec.tuning", {"mode": "Disabled"}))
     world.change(edit("spec.engine.image", "engine:3"))
 
 
-def fail_from_the_start(world: World) -> None:
+def fail_from_the_start(world: MemoryCluster) -> None:
     world.apply(service(spec__engine__image="engine:bad"))
     world.change(edit("spec.engine.image", "engine:2"))
 
 
-def collect_revisions(world: World) -> None:
+def collect_revisions(world: MemoryCluster) -> None:
     create(world)
     for number in range(9):
         world.change(edit("spec.engine.image", f"engine:{number}"))
 
 
-def delete_and_make_again(world: World) -> None:
+def delete_and_make_again(world: MemoryCluster) -> None:
     create(world)
     world.delete()
     create(world)
 
 
-def orphan_and_make_again(world: World) -> None:
+def orphan_and_make_again(world: MemoryCluster) -> None:
     create(world)
     world.delete(cascade="orphan")
     create(world)
@@ -77,14 +77,14 @@ def orphan_and_make_again(world: World) -> None:
     world.settle()
 
 
-def lose_objects(world: World) -> None:
+def lose_objects(world: MemoryCluster) -> None:
     create(world)
     for resource in (DEPLOYMENTS, SERVICES):
         world.api.remove(resource, "chat")
         world.settle()
 
 
-def wait_for_a_shortage(world: World) -> None:
+def wait_for_a_shortage(world: MemoryCluster) -> None:
     create(world)
     world.held = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]}
     world.change(edit("spec.engine.image", "engine:2"))
@@ -94,38 +94,38 @@ def wait_for_a_shortage(world: World) -> None:
     world.settle()
 
 
-def replace_on_the_last_device(world: World) -> None:
+def replace_on_the_last_device(world: MemoryCluster) -> None:
     world.one_device = True
     world.apply(service(spec__accelerator={"resourceName": "nvidia.com/gpu"}))
     world.change(edit("spec.engine.image", "engine:2"))
     assert world.condition("Ready") == ("True", "Serving")
 
 
-def adopt(world: World) -> None:
+def adopt(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("metadata.annotations", {names.ANNOTATION_ADOPT: "now"}))
 
 
-def scale_to_none_and_back(world: World) -> None:
+def scale_to_none_and_back(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("spec.replicas", 0))
     world.change(edit("spec.replicas", 3))
 
 
-def stop_governing_and_go_on(world: World) -> None:
+def stop_governing_and_go_on(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("spec.engine.governed", False))
     world.change(edit("spec.engine.governed", True))
 
 
-def lose_a_template_twice(world: World) -> None:
+def lose_a_template_twice(world: MemoryCluster) -> None:
     create(world)
     world.change(edit("spec.engine.image", "engine:bad"))
     world.change(edit("spec.engine.image", "engine:worse-bad"))
     world.change(edit("spec.rollout", {"maxSurge": 2}))
 
 
-def serve_under_a_policy(world: World) -> None:
+def serve_under_a_policy(world: MemoryCluster) -> None:
     def tolerate(found: Object) -> None:
         found["spec"]["template"]["spec"]["tolerations"] = [{"key": "added"}]
 
@@ -174,7 +174,7 @@ class CrashingApi(MemoryApi):
         return super()._end(answer)
 
 
-def end_state(world: World) -> dict[Any, Object]:
+def end_state(world: MemoryCluster) -> dict[Any, Object]:
     """All objects but events, without what no two runs have in common."""
     state = {}
     for key, found in world.api.objects.items():
@@ -186,17 +186,17 @@ def end_state(world: World) -> dict[Any, Object]:
     return state
 
 
-def counts(world: World) -> dict[tuple[str, str], int]:
+def counts(world: MemoryCluster) -> dict[tuple[str, str], int]:
     return {what: count for what, count in world.api.counts.items() if not what[1].startswith("events/")}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_write_changes_nothing_in_the_end(scenario: Scenario, after: bool) -> None:
-    undisturbed = World()
+    undisturbed = MemoryCluster()
     scenario(undisturbed)
     for at in range(1, undisturbed.api.writes + 1):
-        world = World(CrashingApi(at, after=after))
+        world = MemoryCluster(CrashingApi(at, after=after))
         scenario(world)
         assert world.crashes == 1, f"the operator was to die at write {at}"
         assert end_state(world) == end_state(undisturbed), f"died at write {at}"

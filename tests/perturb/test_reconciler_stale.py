@@ -6,7 +6,7 @@ import pytest
 
 from flyball_operator.kube.resources import DEPLOYMENTS, OWNED
 from support.memory_api import MemoryApi, Object
-from support.world import World, service
+from support.memory_cluster import MemoryCluster, service
 
 
 class LaggingApi(MemoryApi):
@@ -27,7 +27,7 @@ def owned(api: MemoryApi) -> dict[str, str]:
 @pytest.mark.parametrize("lag", [1, 2, 3, 5, 8, 13, 21])
 def test_a_service_made_again_keeps_its_objects_while_reads_show_the_old_one(lag: int) -> None:
     api = LaggingApi()
-    world = World(api)
+    world = MemoryCluster(api)
     world.apply(service())
     world.delete()
     world.apply(service(spec__engine__image="engine:2"))
@@ -43,7 +43,7 @@ def test_a_service_made_again_keeps_its_objects_while_reads_show_the_old_one(lag
 @pytest.mark.parametrize("lag", [1, 2, 3, 5, 8])
 def test_an_old_spec_never_overwrites_the_new_one(lag: int) -> None:
     api = LaggingApi()
-    world = World(api)
+    world = MemoryCluster(api)
     world.apply(service(spec__engine__image="engine:1"))
     world.change(lambda found: found["spec"]["engine"].update(image="engine:2"))
     before = api.one(DEPLOYMENTS, "chat")

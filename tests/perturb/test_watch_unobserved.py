@@ -18,7 +18,7 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.resync import Resyncer, Shared
 from support.memory_api import MemoryApi, Object
-from support.world import NAMESPACE, service
+from support.memory_cluster import NAMESPACE, service
 
 Event = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.planner import plan
 from support.memory_api import Object, leaves
-from support.world import World, service
+from support.memory_cluster import MemoryCluster, service
 
 cores = st.sampled_from(["1", "1000m", "250m", 3])
 memory = st.sampled_from(["2Gi", "1536Mi", 2**31, "0"])
@@ -42,7 +42,7 @@ specs = st.fixed_dictionaries(
 @settings(max_examples=40)
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str, Any]]) -> None:
-    world = World()
+    world = MemoryCluster()
     for spec in chain:
         world.apply(service(**spec))
     seen = world.snapshot()
@@ -56,7 +56,7 @@ def test_any_chain_of_edits_settles_with_nothing_left_to_do(chain: list[dict[str
 @settings(max_examples=25)
 @given(st.lists(specs, min_size=2, max_size=4))
 def test_the_way_does_not_matter_only_the_last_spec(chain: list[dict[str, Any]]) -> None:
-    walked, direct = World(), World()
+    walked, direct = MemoryCluster(), MemoryCluster()
     chain[-1]["spec__engine__image"] = "engine:last"
     for spec in chain:
         walked.apply(service(**spec))
@@ -64,7 +64,7 @@ def test_the_way_does_not_matter_only_the_last_spec(chain: list[dict[str, Any]])
     assert _deployed(walked, chain[-1]) == _deployed(direct, chain[-1])
 
 
-def _deployed(world: World, spec: dict[str, Any]) -> Object:
+def _deployed(world: MemoryCluster, spec: dict[str, Any]) -> Object:
     found = world.api.one(DEPLOYMENTS, "chat")["spec"]
     if "spec__replicas" not in spec:
         # Without the field the size is what ran, which is not the same on both ways.

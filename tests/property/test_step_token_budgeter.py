@@ -43,7 +43,7 @@ QUEUES = st.builds(
 def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: StepModel, budget: float) -> None:
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, model))
-    given_room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED)
+    given_room = budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED)
     step, chunks, fed = served(queue, given_room)
     assert fed == queue.decodes
     prompts = [*queue.prefilling, *queue.waiting]
@@ -57,7 +57,7 @@ def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: St
 def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget: float) -> None:
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, model))
-    given_room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED)
+    given_room = budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED)
     step, chunks, _ = served(queue, given_room)
     prompts = [*queue.prefilling, *queue.waiting]
     cut = [prompt for chunk, prompt in zip(chunks, prompts, strict=True) if 0 < chunk < prompt.remaining]
@@ -82,7 +82,7 @@ def test_the_first_prompt_of_a_hybrid_model_always_gets_a_block(
     queue = replace(drawn, indivisible=block)
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, model))
-    step, chunks, fed = served(queue, budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED))
+    step, chunks, fed = served(queue, budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED))
     assert fed == queue.decodes
     prompts = [*queue.prefilling, *queue.waiting]
     if not prompts:
@@ -97,7 +97,7 @@ def test_a_step_that_is_cut_has_a_size_that_suits_the_engine(queue: Queue, model
     graphs = (1, 2, 4, *range(8, 513, 8))
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, model))
-    room = budgeter.room(queue, least_chunk=LEAST, most=UNLIMITED, graphs=graphs)
+    room = budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED, graphs=graphs)
     step, chunks, fed = served(queue, room)
     assert fed == queue.decodes
     least = step.prefill_tokens <= LEAST

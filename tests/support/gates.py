@@ -8,7 +8,7 @@ from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, Cor
 from flyball_engine.batching.on_time import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
-from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.gate import RequestGate
 from flyball_lab.harness.engine import setpoint
 from support.reflexes import a_budget
 
@@ -59,6 +59,6 @@ class GatedCores:
         assert self.ask(prompt, cached=cached, now=now).reason is reason
 
 
-def no_gate() -> GateKeeper:
-    """A keeper whose gate sees no core: everything is let in."""
-    return GateKeeper(Gate(lambda: None), lambda: 0.0, lambda: 0.0)
+def no_gate() -> RequestGate:
+    """A gate that sees no core: everything is let in."""
+    return RequestGate(Gate(lambda: None), lambda: 0.0, lambda: 0.0)

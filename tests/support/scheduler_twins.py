@@ -1,9 +1,9 @@
 """vLLM's governed scheduler and the simulated one, fed alike, step by step: run by the Python of the vLLM environment.
 
-    python -m support.scheduler_twins MODEL '{"seed": 1, ...}'  →  one JSON object per story on standard output
+    python -m support.scheduler_twins MODEL '{"seed": 1, ...}'  →  one JSON object per scenario on standard output
 
 Requests come with prompts that share nothing, setpoints are applied at random, and of each step both say which request
-gets how many tokens. The first step in which they differ ends a story.
+gets how many tokens. The first step in which they differ ends a scenario.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from flyball_engine.batching.batch_metrics import BatchCounts, BatchMetrics, bat
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits, SetpointEnforcer, Sizes
 from flyball_engine.contract import Limits, SchedulingPolicy, Setpoint
 from flyball_engine.vllm.plugin import failure, register
-from flyball_lab.harness import scheduler_story, story_scheduler
+from flyball_lab.harness import scenario_scheduler, scheduler_scenarios
 from flyball_lab.harness.model_runner import request_of
-from flyball_lab.harness.story import Story
+from flyball_lab.harness.scheduler_scenario import Scenario
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.scheduler import Scheduler, StepPlan
@@ -34,18 +34,18 @@ MODEL_LEN = 1024
 class Twin:
     """The simulated one, driven by the step."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         sizes = Sizes(
-            max_num_seqs=story.max_num_seqs,
-            max_num_batched_tokens=story.max_num_batched_tokens,
+            max_num_seqs=scenario.max_num_seqs,
+            max_num_batched_tokens=scenario.max_num_batched_tokens,
             max_model_len=MODEL_LEN,
         )
         # One block of vLLM's is never given to a request.
-        kv_tokens = (story.blocks - 1) * BLOCK_TOKENS
-        self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=SchedulingPolicy(story.policy))
-        start = RequestedLimits(active=story.max_num_seqs, tokens=story.max_num_batched_tokens, threshold=0)
+        kv_tokens = (scenario.blocks - 1) * BLOCK_TOKENS
+        self.scheduler = Scheduler(sizes=sizes, kv_tokens=kv_tokens, policy=SchedulingPolicy(scenario.policy))
+        start = RequestedLimits(active=scenario.max_num_seqs, tokens=scenario.max_num_batched_tokens, threshold=0)
         self.governed = SetpointEnforcer(sizes, start)
-        self.batches = BatchMetrics(story.max_num_seqs)
+        self.batches = BatchMetrics(scenario.max_num_seqs)
 
     def add(self, number: int, *, prompt: int, output: int, priority: int) -> None:
         request = Request(float(number), prompt, output, priority=priority, number=number, target=prompt)
@@ -83,7 +83,7 @@ def _timeless(counts: BatchCounts) -> dict[str, Any]:
     return {name: value for name, value in asdict(counts).items() if name not in times}
 
 
-class Real(scheduler_story.CoreLoop):
+class Real(scheduler_scenarios.CoreLoop):
     """vLLM's own, with prompts that are told from outside."""
 
     def put(self, number: int, *, prompt: int, output: int, priority: int) -> None:
@@ -118,19 +118,19 @@ def uncached(configure: Callable[..., Any]) -> Callable[..., Any]:
     return configured
 
 
-def play(story: Story, model: str) -> dict[str, Any]:
-    """Play a story until it ends or they differ."""
-    real, twin = Real(story, model), Twin(story)
-    chance = random.Random(story.seed)
+def play(scenario: Scenario, model: str) -> dict[str, Any]:
+    """Play a scenario until it ends or they differ."""
+    real, twin = Real(scenario, model), Twin(scenario)
+    chance = random.Random(scenario.seed)
     added = generation = steps = most = 0
-    while added < story.requests or real.scheduler.has_requests():
-        if added < story.requests and chance.random() < story.arrivals:
+    while added < scenario.requests or real.scheduler.has_requests():
+        if added < scenario.requests and chance.random() < scenario.arrivals:
             added += 1
-            length = {"prompt": chance.choice([1, 5, 40, 200, 600]), "output": chance.randint(1, story.longest)}
+            length = {"prompt": chance.choice([1, 5, 40, 200, 600]), "output": chance.randint(1, scenario.longest)}
             priority = chance.randint(0, 3)
             real.put(added, **length, priority=priority)
             twin.add(added, **length, priority=priority)
-        if chance.random() < story.retunes:
+        if chance.random() < scenario.retunes:
             generation += 1
             limits = {
                 "max_num_active_seqs": chance.choice([1, 2, 8, 31, 32]),
@@ -160,15 +160,15 @@ def play(story: Story, model: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Play the stories given as JSON, one result per line."""
-    model, *stories = sys.argv[1:]
-    init_none_hash(scheduler_story._hash)
+    """Play the scenarios given as JSON, one result per line."""
+    model, *scenarios = sys.argv[1:]
+    init_none_hash(scheduler_scenarios._hash)
     register()
     assert failure() is None, failure()
-    vars(story_scheduler).update(BLOCK=BLOCK_TOKENS)
-    vars(scheduler_story).update(BLOCK=BLOCK_TOKENS, make_config=uncached(story_scheduler.make_config))
-    for text in stories:
-        print(json.dumps(play(Story(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
+    vars(scenario_scheduler).update(BLOCK=BLOCK_TOKENS)
+    vars(scheduler_scenarios).update(BLOCK=BLOCK_TOKENS, make_config=uncached(scenario_scheduler.make_config))
+    for text in scenarios:
+        print(json.dumps(play(Scenario(**json.loads(text)), model)), flush=True)  # noqa: T201 – its output
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from flyball_lab.benchmark.report import Report, report
 from flyball_lab.benchmark.requests import RequestRecord
 from flyball_lab.benchmark.series import series_of
 from flyball_lab.benchmark.table import ABSENT, table
-from flyball_lab.harness.story import a_model
+from flyball_lab.harness.scheduler_scenario import a_model
 from support.exercises import ARRIVING, MIXED, UNIFORM, a_measurement, a_point, a_sweep
 from support.wrong_inputs import command_lines
 

@@ -25,7 +25,7 @@ from flyball_lab.benches.engine import bare, cost, fuzz, hooks, timed_steps
 from flyball_lab.benches.engine.engines import WarmEngines, Where
 from flyball_lab.benches.engine.load import Ask, Prompts, RequestResult, SentLoad, closed, open_loop, poisson
 from flyball_lab.benches.engine.timed_steps import read_steps
-from flyball_lab.harness.story import Story
+from flyball_lab.harness.scheduler_scenario import Scenario
 from flyball_lab.tools.fuzz import Fuzz
 
 
@@ -261,14 +261,14 @@ def test_a_part_that_fails_loses_none_of_the_others(
     assert said["failed"] == {"bad": "RuntimeError: too busy"}
 
 
-def test_a_story_in_which_vllm_itself_raises_is_named() -> None:
-    def asserts(_: Story) -> dict[str, Any]:
+def test_a_scenario_in_which_vllm_itself_raises_is_named() -> None:
+    def asserts(_: Scenario) -> dict[str, Any]:
         raise AssertionError("running > slots")
 
     fuzz = Fuzz()
-    fuzz.play(Story(seed=7), asserts)
+    fuzz.play(Scenario(seed=7), asserts)
     (failure,) = fuzz.failures
-    assert failure["story"]["seed"] == 7
+    assert failure["scenario"]["seed"] == 7
     assert failure["wrong"] == {"raised": "AssertionError: running > slots"}
 
 

@@ -16,14 +16,14 @@ import pytest
 
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH
-from flyball_lab.benches.live import compare, elsewhere
+from flyball_lab.benches.live import compare, other_load
 from flyball_lab.benches.live.calibration import Calibration
 from flyball_lab.benches.live.command import write_report
 from flyball_lab.benches.live.compare import Ground, ground_key, jobs
-from flyball_lab.benches.live.elsewhere import busy
 from flyball_lab.benches.live.goodput import ClientRecord, Held, LiveRun, Objectives, figures, goodput
-from flyball_lab.benches.live.governed import LoopbackWorld, service
+from flyball_lab.benches.live.governed import LoopbackEnvironment, service
 from flyball_lab.benches.live.load import CHAT, LONG, PHASES, QUICK, PlannedRequest, arrivals, length, phases, starts
+from flyball_lab.benches.live.other_load import busy
 from flyball_lab.benches.live.page import PartRuns, page
 from flyball_lab.benches.live.variants import GOVERNED, STOCK, Variant
 from flyball_lab.benches.main import run as command
@@ -139,10 +139,10 @@ class TestOtherWork:
 
     def test_what_is_ours_is_not_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         worked, ours, now = iter([10.0, 14.0]), iter([2.0, 5.0]), iter([0.0, 2.0])
-        monkeypatch.setattr(elsewhere, "busy", lambda *_, **__: next(worked))
-        monkeypatch.setattr(elsewhere, "processor_seconds", lambda _: next(ours))
-        monkeypatch.setattr("flyball_lab.benches.live.elsewhere.time.monotonic", lambda: next(now))
-        assert elsewhere.Elsewhere([]).share() == pytest.approx(0.5), "one second of two"
+        monkeypatch.setattr(other_load, "busy", lambda *_, **__: next(worked))
+        monkeypatch.setattr(other_load, "processor_seconds", lambda _: next(ours))
+        monkeypatch.setattr("flyball_lab.benches.live.other_load.time.monotonic", lambda: next(now))
+        assert other_load.OtherLoad([]).share() == pytest.approx(0.5), "one second of two"
 
     def test_it_stands_beside_the_figures(self) -> None:
         told = figures([played(seen(), others=0.25), played(seen(), others=0.05)], OBJECTIVES)
@@ -167,7 +167,7 @@ class TestWhoseTurnItIs:
 
 
 class Engine:
-    """Stands for engines and bed: the tuner keeps 3 requests, others as many as their repetition; Ctrl-C at a run."""
+    """Stands for the runner: the tuner keeps 3 requests, others as many as their repetition; Ctrl-C at a run."""
 
     def __init__(self, interrupted_at: int | None = None) -> None:
         self.runs: list[str] = []
@@ -182,10 +182,10 @@ class Engine:
 
     def measure(self, monkeypatch: pytest.MonkeyPatch, out: Path | None, *, gate: bool = False) -> compare.Figures:
         @contextlib.contextmanager
-        def bed(_: object) -> Iterator[Engine]:
+        def runner(_: object) -> Iterator[Engine]:
             yield self
 
-        monkeypatch.setattr(compare, "bed", bed)
+        monkeypatch.setattr(compare, "runner", runner)
         monkeypatch.setattr(compare, "_measured", lambda *_: GROUND)
         return compare.measure(self, Options(out=out), gate=gate)  # type: ignore[arg-type]  # it stands for them
 
@@ -246,7 +246,7 @@ class TestTheReport:
 
 class TestTheTunersSurroundings:
     async def test_what_it_holds_and_decides_is_noted_once(self) -> None:
-        world = LoopbackWorld()
+        world = LoopbackEnvironment()
         wanted = service(OBJECTIVES, sheds=True, tuning=TuningStatus(generation=7, decisions=(decision("old"),)))
         assert wanted.spec.tuning.overload is Overload.SHED
         assert wanted.status.tuning.generation == 7, "it resumes"
@@ -268,7 +268,7 @@ class TestTheTunersSurroundings:
         assert world.trusted_at == world.held[1].at
 
     def test_what_the_tuner_sees_is_kept_to_be_replayed(self, tmp_path: Path) -> None:
-        world = LoopbackWorld()
+        world = LoopbackEnvironment()
         world.serve(service(OBJECTIVES, sheds=True, tuning=TuningStatus()))
         identity = ("team", SERVICE)
         reader = RecordingReader(ScriptedReader(signals(time.time())), identity)

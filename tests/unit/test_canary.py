@@ -14,8 +14,8 @@ from flyball_lab.harness.tuning import limits, signals, step_window
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.errors import UnavailableError
+from flyball_operator.tuning.actuate.canary import Canary, CanaryObservation, CanaryResult, is_due
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
-from flyball_operator.tuning.filters.canary import Canary, CanaryResult, Showing, is_due
 from flyball_operator.tuning.observe.signals import Attainment
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.tunables import TUNABLES
@@ -25,19 +25,19 @@ START = (128, 2048)
 TRIED = Canary(pod="uid", name="chat-0", before=Policy(limits=limits(128, 2048)), since=0.0)
 
 
-def outcome(*shown: Showing, every: float = 5.0) -> str | None:
+def outcome(*shown: CanaryObservation, every: float = 5.0) -> str | None:
     """Why the trial failed, empty if it passed, None if it goes on."""
     canary = TRIED
-    for number, showing in enumerate(shown):
-        found = canary.after(showing, every * number)
+    for number, seen in enumerate(shown):
+        found = canary.after(seen, every * number)
         if isinstance(found, CanaryResult):
             return found.why
         canary = found
     return None
 
 
-def working(number: int) -> Showing:
-    return Showing(ready=True, confirmed=True, busy=True, steps=100 + number)
+def working(number: int) -> CanaryObservation:
+    return CanaryObservation(ready=True, confirmed=True, busy=True, steps=100 + number)
 
 
 def test_a_window_of_steps_under_it_is_enough() -> None:
@@ -49,25 +49,25 @@ def test_a_window_of_steps_under_it_is_enough() -> None:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        (Showing(ready=False), "is not Ready any more"),
-        (Showing(ready=True, confirmed=True, tripped=True), "tripped"),
-        (Showing(ready=True, confirmed=False), "lost it"),
+        (CanaryObservation(ready=False), "is not Ready any more"),
+        (CanaryObservation(ready=True, confirmed=True, tripped=True), "tripped"),
+        (CanaryObservation(ready=True, confirmed=False), "lost it"),
     ],
 )
-def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: Showing, why: str) -> None:
+def test_a_pod_that_goes_trips_or_loses_it_ends_it(last: CanaryObservation, why: str) -> None:
     assert why in (outcome(working(0), working(1), last) or "")
 
 
 def test_who_does_not_confirm_or_makes_no_step_is_waited_for_a_minute() -> None:
     patience = int(TUNABLES.trial_seconds / 5)
-    silent, still = Showing(ready=True), Showing(ready=True, confirmed=True, busy=True, steps=100)
-    for showing, why in ((silent, "did not confirm it"), (still, "made no step under it")):
-        assert outcome(*[showing] * patience) is None
-        assert why in (outcome(*[showing] * (patience + 1)) or "")
+    silent, still = CanaryObservation(ready=True), CanaryObservation(ready=True, confirmed=True, busy=True, steps=100)
+    for seen, why in ((silent, "did not confirm it"), (still, "made no step under it")):
+        assert outcome(*[seen] * patience) is None
+        assert why in (outcome(*[seen] * (patience + 1)) or "")
 
 
 def test_a_pod_that_nobody_asks_anything_shows_nothing_wrong() -> None:
-    idle = Showing(ready=True, confirmed=True, steps=100)
+    idle = CanaryObservation(ready=True, confirmed=True, steps=100)
     assert outcome(*[idle] * (int(TUNABLES.trial_seconds / 5) + 1)) == ""
 
 
@@ -172,6 +172,39 @@ async def test_where_its_watchdog_trips_it_is_undone_held_and_told() -> None:
 
 
 @in_virtual_time
+async def test_where_its_engine_restarts_it_is_undone_and_held() -> None:
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
+    story.engines.restart(first)
+    await seconds(story, tuner, 10)
+    story.engines.starting.clear()
+    await seconds(story, tuner, 10)
+    assert {story.engines.limits(uid) for uid in story.engines.held} == {START}
+    assert story.service.status.tuning.applied_pods == "3/3", "the restarted one was given what the others have"
+    assert story.service.status.tuning.decisions[0].trigger.startswith(f"{first} is not Ready any more: ")
+    assert story.events.count("CanaryFailed") == 1
+
+
+@in_virtual_time
+async def test_another_engine_that_restarts_meanwhile_gets_what_it_had_and_the_trial_goes_on() -> None:
+    story = harness()
+    tuner = story.tuner()
+    (first,) = await until_one_has_it(story, tuner)
+    other = next(uid for uid in story.engines.held if uid != first)
+    had = story.held(other).generation
+    story.engines.restart(other)
+    story.engines.starting.clear()
+    await seconds(story, tuner, 5)
+    assert story.held(other).generation == had
+    assert story.engines.limits(first) != START
+    assert story.condition(TUNED) == ("Unknown", "OnePodFirst")
+    await seconds(story, tuner, TUNABLES.window_seconds + 10)
+    assert story.service.status.tuning.applied_pods == "3/3"
+    assert "CanaryFailed" not in story.events
+
+
+@in_virtual_time
 async def test_a_new_leader_holds_as_long_and_tries_the_next_change_in_one_pod_again() -> None:
     story = harness()
     tuner = story.tuner()
@@ -218,8 +251,10 @@ async def test_what_a_pod_says_of_a_trip_under_an_older_setpoint_is_none_of_this
     story.engines.trip(first)
     await tuner._engine_pods.survey()
     older = story.held(first)
-    assert tuner._engine_pods.showing(first, older).tripped
-    assert not tuner._engine_pods.showing(first, older.model_copy(update={"generation": older.generation + 1})).tripped
+    assert tuner._engine_pods.observe_canary(first, older).tripped
+    assert not tuner._engine_pods.observe_canary(
+        first, older.model_copy(update={"generation": older.generation + 1})
+    ).tripped
 
 
 @in_virtual_time

@@ -9,7 +9,7 @@ from datetime import timedelta
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, INFERENCE_SERVICES, SERVICES, Resource
 from support.memory_api import MemoryApi, Object
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, MemoryCluster, service
 
 RESYNC = CONFIG.resync_seconds
 GIVEN_UP = ("False", "ChangedByOthers")
@@ -47,10 +47,10 @@ def _elsewhere(found: Object) -> None:
         found["spec"]["selector"] = {**found["spec"]["selector"], names.LABEL_SERVICE: "mirror"}
 
 
-def world_with(*meddled: Resource) -> tuple[World, MeddledApi]:
+def world_with(*meddled: Resource) -> tuple[MemoryCluster, MeddledApi]:
     """A service that serves, of whose objects others change these."""
     api = MeddledApi()
-    world = World(api, LONG)
+    world = MemoryCluster(api, LONG)
     world.apply(service(spec__engine__image="engine:good", spec__podTemplate__priorityClassName="high"))
     for resource in meddled:
         api.meddle(resource)
@@ -59,7 +59,7 @@ def world_with(*meddled: Resource) -> tuple[World, MeddledApi]:
     return world, api
 
 
-def told(world: World) -> str:
+def told(world: MemoryCluster) -> str:
     """Why the service is not accepted, which Ready says too."""
     accepted = world.condition("Accepted")
     assert accepted[0] == "False"
@@ -67,7 +67,7 @@ def told(world: World) -> str:
     return accepted[1]
 
 
-def edit_image(world: World, image: str) -> None:
+def edit_image(world: MemoryCluster, image: str) -> None:
     world.change(lambda found: found["spec"]["engine"].update(image=image))
 
 
@@ -127,17 +127,17 @@ def scale(found: Object) -> None:
     )
 
 
-def look(world: World, *, after: float = 0) -> tuple[str, str]:
+def look(world: MemoryCluster, *, after: float = 0) -> tuple[str, str]:
     """One look of the reconciler, these seconds later, and what is told of Accepted."""
     world.now += timedelta(seconds=after)
     world.act()
     return world.condition("Accepted")
 
 
-def world_with_a_scaler() -> tuple[World, MeddledApi]:
+def world_with_a_scaler() -> tuple[MemoryCluster, MeddledApi]:
     """A service whose replicas another controller changes after each apply, which is told."""
     api = MeddledApi()
-    world = World(api)
+    world = MemoryCluster(api)
     world.apply(service(spec__replicas=1))
     for _ in range(3):
         api.edit(DEPLOYMENTS, "chat", scale)

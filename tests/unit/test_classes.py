@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from flyball_engine.batching.classes import ClassBook, Terms, terms
+from flyball_engine.batching.classes import RequestClassifier, Terms, terms
 from flyball_engine.batching.gate import AdmissionReason, Arrival
 from flyball_engine.batching.late import LetIn, SequenceProgress
 from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate
@@ -99,25 +99,25 @@ def test_an_engine_that_is_older_is_sent_nothing_that_it_does_not_know() -> None
 
 
 def test_the_header_says_the_class_and_a_value_nobody_configured_is_counted() -> None:
-    book = ClassBook()
+    classifier = RequestClassifier()
     said = (b"x-gateway-inference-objective", b"Chat")
-    assert book.name([said]) == "", "no classes yet"
-    book.follow(two_classes(1.0))
-    assert book.name([(b"host", b"x"), said]) == "chat"
-    assert book.name([(said[0], b" batch ")]) == "batch"
-    assert book.name([(b"host", b"x")]) == ""
-    assert book.unknown == 0
-    assert [book.name([(said[0], value)]) for value in (b"chat", b"x" * 10_000, b"\xff")] == ["", "", ""]
-    assert book.unknown == 3
-    book.follow(None)
-    assert book.name([said]) == ""
-    assert book.unknown == 3
+    assert classifier.name([said]) == "", "no classes yet"
+    classifier.follow(two_classes(1.0))
+    assert classifier.name([(b"host", b"x"), said]) == "chat"
+    assert classifier.name([(said[0], b" batch ")]) == "batch"
+    assert classifier.name([(b"host", b"x")]) == ""
+    assert classifier.unknown == 0
+    assert [classifier.name([(said[0], value)]) for value in (b"chat", b"x" * 10_000, b"\xff")] == ["", "", ""]
+    assert classifier.unknown == 3
+    classifier.follow(None)
+    assert classifier.name([said]) == ""
+    assert classifier.unknown == 3
 
 
 def test_another_header_may_say_it() -> None:
-    book = ClassBook()
-    book.follow(two_classes(1.0).model_copy(update={"header": "x-class"}))
-    assert book.name([(b"x-gateway-inference-objective", b"batch"), (b"x-class", b"Chat")]) == "chat"
+    classifier = RequestClassifier()
+    classifier.follow(two_classes(1.0).model_copy(update={"header": "x-class"}))
+    assert classifier.name([(b"x-gateway-inference-objective", b"batch"), (b"x-class", b"Chat")]) == "chat"
 
 
 def test_a_class_travels_to_the_core_with_the_sampling_parameters() -> None:

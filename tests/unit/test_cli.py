@@ -7,7 +7,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
-from flyball_operator.cli import main
+from flyball_operator.cli.main import main
 
 
 def test_crd_prints_the_definition_for_kubectl_apply(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from flyball_operator.api import names
+from flyball_operator.api import crd, names
 from flyball_operator.api.crd import StructuralError, custom_resource_definition, schema, schema_hash, structural
 from flyball_operator.api.rules import VALIDATIONS
 
@@ -115,7 +115,28 @@ def test_every_rule_has_words_of_its_own() -> None:
             assert "\n" not in rule["message"]
 
 
-def test_prose_does_not_change_the_hash() -> None:
-    assert schema_hash() == schema_hash()
+def test_the_document_says_the_hash_of_its_schema() -> None:
     annotations = custom_resource_definition()["metadata"]["annotations"]
     assert annotations == {names.ANNOTATION_SCHEMA_HASH: schema_hash()}
+
+
+def reworded(node: Any) -> Any:
+    """The same schema in other words."""
+    if isinstance(node, list):
+        return [reworded(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: "other words" if _is_prose(key, value) else reworded(value) for key, value in node.items()}
+
+
+def _is_prose(key: str, value: object) -> bool:
+    return key in ("description", "message") and isinstance(value, str)
+
+
+def test_prose_does_not_change_the_hash_and_a_limit_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, before = schema(), schema_hash()
+    assert reworded(ours) != ours
+    monkeypatch.setattr(crd, "schema", lambda: reworded(ours))
+    assert schema_hash() == before
+    ours["properties"]["spec"]["properties"]["replicas"]["maximum"] -= 1
+    assert schema_hash() != before

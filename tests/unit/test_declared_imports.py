@@ -30,8 +30,8 @@ INSIDE_VLLM = {"vllm", "fastapi"}
 #: Modules that cannot be imported here, and what of the extra `padded` or of vLLM's environment they need at once.
 NOT_HERE = {
     "flyball_lab.harness.model_runner": "vllm",
-    "flyball_lab.harness.scheduler_story": "vllm",
-    "flyball_lab.harness.story_scheduler": "vllm",
+    "flyball_lab.harness.scheduler_scenarios": "vllm",
+    "flyball_lab.harness.scenario_scheduler": "vllm",
     "flyball_lab.padded.generator": "torch",
     "flyball_lab.tools.step_hooks": "vllm",
 }

@@ -14,15 +14,15 @@ from flyball_operator.reconcile.plan.in_place import PATIENCE_SECONDS, PROVISION
 from flyball_operator.reconcile.plan.objects import Kind, timestamp
 from flyball_operator.reconcile.plan.rollout import decide
 from support.memory_api import Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 GOOD, NEXT, BAD = "engine:good", "engine:next", "engine:bad"
 SURGE, IN_PLACE = (1, 0), (0, 1)
 
 
-def serving(**spec: Any) -> World:
+def serving(**spec: Any) -> MemoryCluster:
     """A service that serves from the only device there is."""
-    world = World()
+    world = MemoryCluster()
     world.one_device = True
     changes: dict[str, Any] = {"spec__engine__image": GOOD, "spec__accelerator": {"resourceName": "nvidia.com/gpu"}}
     world.apply(service(**changes | spec))
@@ -30,7 +30,7 @@ def serving(**spec: Any) -> World:
     return world
 
 
-def edit(world: World, image: str = NEXT, **spec: Any) -> None:
+def edit(world: MemoryCluster, image: str = NEXT, **spec: Any) -> None:
     """Ask for another template, and let a second pass."""
 
     def change(found: Object) -> None:
@@ -41,13 +41,13 @@ def edit(world: World, image: str = NEXT, **spec: Any) -> None:
     world.wait(1)
 
 
-def steps(world: World) -> tuple[int, int]:
+def steps(world: MemoryCluster) -> tuple[int, int]:
     """`maxSurge` and `maxUnavailable` that the Deployment has."""
     strategy = world.api.one(DEPLOYMENTS, "chat")["spec"]["strategy"]["rollingUpdate"]
     return strategy["maxSurge"], strategy["maxUnavailable"]
 
 
-def expect_waiting(world: World, advice: str) -> None:
+def expect_waiting(world: MemoryCluster, advice: str) -> None:
     assert world.condition("Progressing") == ("True", "Unschedulable")
     assert world.condition("Available") == ("True", "EarlierRevisionServes")
     assert steps(world) == SURGE
@@ -78,7 +78,7 @@ def test_the_earlier_pod_goes_first_once_no_device_is_free_for_both_and_the_cond
     assert names.ANNOTATION_IN_PLACE not in world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"]
 
 
-def told(world: World) -> list[tuple[str, str]]:
+def told(world: MemoryCluster) -> list[tuple[str, str]]:
     """Type and reason of the events of the service."""
     return [(event["type"], event["reason"]) for event in world.api.find(EVENTS)]
 
@@ -199,7 +199,7 @@ def test_pods_of_less_priority_that_the_scheduler_ends_for_it_are_waited_for_too
     assert not decide(wanted, later).history.in_place
 
 
-def say(world: World, reason: str) -> None:
+def say(world: MemoryCluster, reason: str) -> None:
     """An event about the pod that waits."""
     (pod,) = (pod for pod in world.api.find(PODS) if not pod["spec"].get("nodeName"))
     about = {"kind": "Pod", "uid": pod["metadata"]["uid"]}

@@ -15,7 +15,7 @@ from flyball_operator.reconcile.plan.admission import is_needed
 from flyball_operator.reconcile.plan.objects import Item, Path
 from flyball_operator.reconcile.plan.pod import USER_ID
 from support.memory_api import MemoryApi, Object, copied
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, MemoryCluster, service
 
 RESYNC = CONFIG.resync_seconds
 READY = ("True", "Serving")
@@ -109,28 +109,28 @@ def asked(**changes: Any) -> Object:
     )
 
 
-def world_under(*policies: Policy, resource: Resource = DEPLOYMENTS) -> World:
+def world_under(*policies: Policy, resource: Resource = DEPLOYMENTS) -> MemoryCluster:
     """A service that was made under these policies."""
-    world = World()
+    world = MemoryCluster()
     world.api.policies = [(resource, policy) for policy in policies]
     world.apply(asked())
     return world
 
 
-def versions(world: World) -> dict[Any, str]:
+def versions(world: MemoryCluster) -> dict[Any, str]:
     """Resource versions of everything: a write changes one."""
     return {
         key: found["metadata"]["resourceVersion"] for key, found in world.api.objects.items() if key[0] != EVENTS.plural
     }
 
 
-def look(world: World, *, after: float = 0) -> None:
+def look(world: MemoryCluster, *, after: float = 0) -> None:
     """One look of the reconciler, these seconds later."""
     world.now += timedelta(seconds=after)
     world.act()
 
 
-def expect_quiet(world: World) -> None:
+def expect_quiet(world: MemoryCluster) -> None:
     """Nothing is written at looks and resyncs, nor after a restart."""
     before = versions(world)
     for _ in range(3):
@@ -141,11 +141,11 @@ def expect_quiet(world: World) -> None:
     assert versions(world) == before
 
 
-def edit_image(world: World, image: str) -> None:
+def edit_image(world: MemoryCluster, image: str) -> None:
     world.change(lambda found: found["spec"]["engine"].update(image=image))
 
 
-def dry_runs(world: World) -> int:
+def dry_runs(world: MemoryCluster) -> int:
     return sum(world.api.dry_runs.values())
 
 
@@ -416,10 +416,10 @@ class RefusingApi(MemoryApi):
         return await super().dry_apply(resource, body)
 
 
-def refusing(policy: Policy) -> tuple[RefusingApi, World]:
+def refusing(policy: Policy) -> tuple[RefusingApi, MemoryCluster]:
     """A service that was made under this policy, on an API server that may refuse."""
     api = RefusingApi()
-    world = World(api)
+    world = MemoryCluster(api)
     api.policies = [(DEPLOYMENTS, policy)]
     world.apply(asked())
     return api, world

@@ -25,7 +25,7 @@ from flyball_operator.kube.errors import (
 from flyball_operator.kube.namespace_leases import HELD_SECONDS, LEASE_SECONDS, NamespaceLeases
 from flyball_operator.kube.resources import Resource
 from flyball_operator.reconcile.reconciler import RECONCILE_SECONDS
-from support.ballot import LeaseClient, LeaseServer, Object, Way
+from support.election import LeaseClient, LeaseServer, Object, Way
 
 TEAM = "team"
 

@@ -15,7 +15,7 @@ from flyball_operator.app.settings import Settings
 from flyball_operator.kube.resources import DEPLOYMENTS, NETWORK_POLICIES
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support.memory_api import MemoryApi, Object
-from support.world import CONFIG, World, service
+from support.memory_cluster import CONFIG, MemoryCluster, service
 from support.wrong_inputs.command_lines import NETWORK_POLICY
 
 OPERATOR: Object = {
@@ -39,21 +39,21 @@ class Api(MemoryApi):
         return await super().create(resource, namespace, body)
 
 
-def fenced(peers: Object = PEERS, api: Api | None = None) -> World:
+def fenced(peers: Object = PEERS, api: Api | None = None) -> MemoryCluster:
     """A service of an operator that makes NetworkPolicies."""
-    world = World(api, replace(CONFIG, ingress_peers=IngressPeers.model_validate(peers)))
+    world = MemoryCluster(api, replace(CONFIG, ingress_peers=IngressPeers.model_validate(peers)))
     world.apply(service())
     world.settle()
     return world
 
 
-def spec(world: World) -> Object:
+def spec(world: MemoryCluster) -> Object:
     """That of the one policy there is."""
     found: Object = world.api.one(NETWORK_POLICIES, "chat")["spec"]
     return found
 
 
-def sources(world: World) -> dict[int, list[Object]]:
+def sources(world: MemoryCluster) -> dict[int, list[Object]]:
     """Who is let in, by port; there is one rule a port."""
     return {rule["ports"][0]["port"]: rule["from"] for rule in spec(world)["ingress"]}
 
@@ -74,7 +74,7 @@ def test_it_is_there_before_the_first_pod_can_be() -> None:
 
 
 def test_it_changes_no_pod_template() -> None:
-    plain = World()
+    plain = MemoryCluster()
     plain.apply(service())
     plain.settle()
     template = plain.api.one(DEPLOYMENTS, "chat")["spec"]["template"]
@@ -87,7 +87,7 @@ def test_without_the_setting_none_is_made_and_none_is_read() -> None:
             assert resource is not NETWORK_POLICIES, "there is no right to"
             return await super().get(resource, namespace, name)
 
-    world = World(Blind())
+    world = MemoryCluster(Blind())
     world.apply(service())
     world.settle()
     assert world.api.find(NETWORK_POLICIES) == []
@@ -126,7 +126,7 @@ def test_what_others_add_is_taken_back(change: Callable[[Object], None]) -> None
 
 
 def test_a_foreign_policy_of_that_name_is_left_alone() -> None:
-    world = World(config=replace(CONFIG, ingress_peers=IngressPeers.model_validate(PEERS)))
+    world = MemoryCluster(config=replace(CONFIG, ingress_peers=IngressPeers.model_validate(PEERS)))
     theirs = {"metadata": {"name": "chat", "namespace": "ns"}, "spec": {"podSelector": {}}}
     world.api.put(NETWORK_POLICIES, theirs)
     world.apply(service())

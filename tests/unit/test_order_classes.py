@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob, RequestClass, Shed
-from flyball_lab.harness.service_tuners import Engines, Harness, told
+from flyball_lab.harness.service_tuners import Engines, Harness, tuned_for
 from flyball_lab.harness.service_tuners import shown as seen
 from flyball_lab.harness.tuning import E2E, TPOT, TTFT, signals, tuning
 from flyball_lab.harness.virtual_time import in_virtual_time
@@ -144,7 +144,7 @@ BATCH = {"name": "batch", "weight": 2, "prefillShare": 20}
 @in_virtual_time
 async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -> None:
     harness = a_desk()
-    await told(harness)
+    await tuned_for(harness)
     held = harness.held()
     assert held.classes == Classes(
         classes=(
@@ -159,7 +159,7 @@ async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -
 @in_virtual_time
 async def test_an_engine_that_cannot_tell_classes_apart_gets_the_rest() -> None:
     harness = a_desk(unsupported={OrderKnob.CLASSES: "reads none"})
-    await told(harness)
+    await tuned_for(harness)
     held = harness.held()
     assert held.on_time == OnTime(first_token_deadline_seconds=2.0, margin=0.85)
     assert held.classes is None

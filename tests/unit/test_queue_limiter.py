@@ -11,7 +11,7 @@ import pytest
 from flyball_engine.batching.gate import AdmissionReason
 from flyball_engine.contract import QueueKnob, QueueLimits, Refusal, Setpoint
 from flyball_engine.control.acceptance import SetpointRefused, judge
-from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.gate import RequestGate
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_lab.harness.engine import SERVICE, setpoint
 from support.gates import GatedCores
@@ -139,11 +139,11 @@ def test_what_a_version_lacks_is_refused_by_name(lacking: str) -> None:
 
 def test_what_vllm_refuses_is_counted_once_and_told_to_come_back() -> None:
     cores = GatedCores()
-    keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5)
-    keeper.overflowed()  # outside of a request for tokens nobody was refused
-    ticket = keeper.opened()
-    keeper.overflowed()
-    keeper.overflowed()
-    keeper.closed(ticket)
+    request_gate = RequestGate(cores.gate, lambda: 0.0, lambda: 0.5)
+    request_gate.overflowed()  # outside of a request for tokens nobody was refused
+    ticket = request_gate.opened()
+    request_gate.overflowed()
+    request_gate.overflowed()
+    request_gate.closed(ticket)
     assert ticket.retry_after == 8, "spread, as those that the gate refuses"
     assert {reason: count for reason, count in cores.gate.counts.items() if count} == {AdmissionReason.QUEUE_FULL: 1}

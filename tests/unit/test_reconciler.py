@@ -21,27 +21,27 @@ from flyball_operator.kube.resources import (
 )
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.memory_api import MemoryApi, Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 
 def image(name: str) -> Object:
     return {"spec__engine__image": name}
 
 
-def edit_image(world: World, name: str) -> None:
+def edit_image(world: MemoryCluster, name: str) -> None:
     def change(found: Object) -> None:
         found["spec"]["engine"]["image"] = name
 
     world.change(change)
 
 
-def versions(world: World, *resources: Resource) -> dict[str, str]:
+def versions(world: MemoryCluster, *resources: Resource) -> dict[str, str]:
     found = [item for resource in resources for item in world.api.find(resource)]
     return {item["metadata"]["name"] + item["kind"]: item["metadata"]["resourceVersion"] for item in found}
 
 
 def test_a_service_gets_its_objects_and_serves() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__replicas=2))
     assert world.condition("Ready") == ("True", "Serving")
     assert world.condition("Progressing") == ("True", "RolloutComplete")
@@ -55,7 +55,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
 
 
 def test_fields_dropped_from_the_spec_leave_the_deployment() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__podTemplate__nodeSelector={"gpu": "yes"}))
 
     def drop(found: Object) -> None:
@@ -66,7 +66,7 @@ def test_fields_dropped_from_the_spec_leave_the_deployment() -> None:
 
 
 def test_what_somebody_else_changed_is_put_right() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
 
     def meddle(found: Object) -> None:
@@ -78,7 +78,7 @@ def test_what_somebody_else_changed_is_put_right() -> None:
 
 
 def test_a_restart_writes_nothing() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__podTemplate__resources={"requests": {"cpu": "2000m"}}))
     writes = world.api.writes
     world.restart()
@@ -87,7 +87,7 @@ def test_a_restart_writes_nothing() -> None:
 
 
 def test_tuning_and_objectives_roll_nothing() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     before = versions(world, DEPLOYMENTS, REVISIONS)
 
@@ -100,7 +100,7 @@ def test_tuning_and_objectives_roll_nothing() -> None:
 
 
 def test_another_renderer_rolls_nothing_until_adopted() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     template = world.template()
     world.config = Config(plugin_image="flyball/plugin:2", public_key="a new key")
@@ -118,7 +118,7 @@ def test_another_renderer_rolls_nothing_until_adopted() -> None:
 
 
 def test_replicas_left_out_are_kept_as_they_run() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__replicas=3))
 
     def leave_out(found: Object) -> None:
@@ -130,7 +130,7 @@ def test_replicas_left_out_are_kept_as_they_run() -> None:
 
 def test_a_bad_image_brings_the_last_good_template_back() -> None:
     for replicas in (1, 2):
-        world = World()
+        world = MemoryCluster()
         world.apply(service(spec__replicas=replicas, **image("engine:good")))
         edit_image(world, "engine:bad")
         assert world.image() == "engine:good"
@@ -147,7 +147,7 @@ def test_a_bad_image_brings_the_last_good_template_back() -> None:
 
 
 def test_what_failed_is_tried_again_once_pods_shall_follow_one_another_otherwise() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("engine:good")))
     edit_image(world, "engine:bad")
     before = world.api.one(DEPLOYMENTS, "chat")["metadata"]["generation"]
@@ -161,7 +161,7 @@ def test_what_failed_is_tried_again_once_pods_shall_follow_one_another_otherwise
 
 
 def test_what_an_earlier_operator_gave_up_is_left_as_it_is() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("engine:good")))
     edit_image(world, "engine:bad")
 
@@ -180,7 +180,7 @@ def test_what_an_earlier_operator_gave_up_is_left_as_it_is() -> None:
 
 
 def test_the_same_bad_spec_is_not_tried_again_but_after_another_it_is() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("engine:good")))
     edit_image(world, "engine:bad")
     before = versions(world, DEPLOYMENTS)
@@ -196,7 +196,7 @@ def test_the_same_bad_spec_is_not_tried_again_but_after_another_it_is() -> None:
 
 
 def test_without_an_earlier_good_one_the_failure_is_told_and_kubernetes_keeps_trying() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("engine:bad")))
     assert world.condition("Progressing") == ("False", "ImagePullFailed")
     assert world.condition("Ready") == ("False", "ImagePullFailed")
@@ -206,7 +206,7 @@ def test_without_an_earlier_good_one_the_failure_is_told_and_kubernetes_keeps_tr
 
 def test_a_foreign_object_of_the_name_is_never_touched() -> None:
     for resource in (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS):
-        world = World()
+        world = MemoryCluster()
         foreign = {
             "apiVersion": "v1",
             "kind": "Foreign",
@@ -224,7 +224,7 @@ def test_a_foreign_object_of_the_name_is_never_touched() -> None:
         assert world.condition("Ready") == ("True", "Serving")
 
 
-def set_budget(world: World, budget: Object) -> None:
+def set_budget(world: MemoryCluster, budget: Object) -> None:
     def change(found: Object) -> None:
         found["spec"]["podDisruptionBudget"] = budget
 
@@ -232,7 +232,7 @@ def set_budget(world: World, budget: Object) -> None:
 
 
 def test_a_budget_is_as_asked_and_rolls_no_pod() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__replicas=4))
     before = versions(world, REVISIONS), world.template()
     assert world.api.one(DISRUPTION_BUDGETS, "chat")["spec"]["maxUnavailable"] == 1
@@ -243,7 +243,7 @@ def test_a_budget_is_as_asked_and_rolls_no_pod() -> None:
 
 
 def test_where_no_budget_is_asked_for_ours_goes_and_one_of_the_users_stays() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     set_budget(world, {"enabled": False})
     assert world.api.find(DISRUPTION_BUDGETS) == []
@@ -258,7 +258,7 @@ def test_where_no_budget_is_asked_for_ours_goes_and_one_of_the_users_stays() -> 
 
 
 def test_a_changed_pod_template_rolls_the_pods() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     first = world.template()
 
@@ -286,7 +286,7 @@ class RefusingApi(MemoryApi):
 
 
 def test_what_the_api_server_refuses_of_a_template_is_told_in_its_words_and_mended_by_another_spec() -> None:
-    world = World(RefusingApi())
+    world = MemoryCluster(RefusingApi())
     world.apply(service())
     first = world.template()
 
@@ -307,7 +307,7 @@ def test_what_the_api_server_refuses_of_a_template_is_told_in_its_words_and_mend
 
 
 def test_orphans_of_an_earlier_service_are_left_alone_until_removed() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     world.delete(cascade="orphan")
     world.apply(service())
@@ -320,7 +320,7 @@ def test_orphans_of_an_earlier_service_are_left_alone_until_removed() -> None:
 
 
 def test_deleted_and_made_again_the_new_one_has_its_own_selector() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     old = world.api.one(INFERENCE_SERVICES, "chat")["metadata"]["uid"]
     world.delete()
@@ -331,7 +331,7 @@ def test_deleted_and_made_again_the_new_one_has_its_own_selector() -> None:
 
 
 def test_old_revisions_are_collected_but_never_the_last_good_one() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("engine:0")))
     for number in range(1, 10):
         edit_image(world, f"engine:{number}")
@@ -343,7 +343,7 @@ def test_old_revisions_are_collected_but_never_the_last_good_one() -> None:
 
 
 def test_a_spec_that_does_not_parse_is_said_and_changes_nothing() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     before = versions(world, DEPLOYMENTS, SERVICES)
 
@@ -360,7 +360,7 @@ def test_a_spec_that_does_not_parse_is_said_and_changes_nothing() -> None:
 
 
 def test_a_misspelt_annotation_is_named_with_the_accepted_ones() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
 
     def annotate(**annotations: str) -> None:
@@ -383,7 +383,7 @@ def test_a_misspelt_annotation_is_named_with_the_accepted_ones() -> None:
 
 
 def test_governed_engines_need_a_plugin_image_and_a_key() -> None:
-    world = World(config=Config())
+    world = MemoryCluster(config=Config())
     world.apply(service())
     assert world.condition("Accepted") == ("False", "OperatorMisconfigured")
 
@@ -398,12 +398,12 @@ def test_governed_engines_need_a_plugin_image_and_a_key() -> None:
 
 
 def test_available_is_not_the_deployments_word() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__replicas=0))
     assert world.condition("Available") == ("False", "ScaledToZero")
 
 
-def stranger(world: World, status: Object) -> None:
+def stranger(world: MemoryCluster, status: Object) -> None:
     """A bare pod in the service's namespace with all that its pods carry, but without their controller."""
     like = world.template()["metadata"]
     world.api.put(PODS, {"metadata": {**like, "name": "stranger", "namespace": NAMESPACE}, "status": status})
@@ -411,7 +411,7 @@ def stranger(world: World, status: Object) -> None:
 
 
 def test_a_ready_pod_that_only_has_the_labels_makes_no_service_available() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service(**image("bad/engine:1")))
     stranger(world, {"conditions": [{"type": "Ready", "status": "True"}]})
     assert world.condition("Available") == ("False", "ImagePullFailed")
@@ -419,7 +419,7 @@ def test_a_ready_pod_that_only_has_the_labels_makes_no_service_available() -> No
 
 
 def test_a_pod_that_only_has_the_labels_fails_no_rollout() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     edit_image(world, "bad/engine:2")
     ended = {"terminated": {"exitCode": EXIT_REFUSED, "message": "a stranger's word"}}
@@ -429,7 +429,7 @@ def test_a_pod_that_only_has_the_labels_fails_no_rollout() -> None:
 
 
 def test_a_clock_that_is_set_back_holds_no_figures_back() -> None:
-    world = World()
+    world = MemoryCluster()
     world.apply(service())
     world.now -= timedelta(hours=3)
     world.api.edit(INFERENCE_SERVICES, "chat", lambda found: found["status"].update(replicas=7))

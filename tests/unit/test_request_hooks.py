@@ -10,7 +10,7 @@ import pytest
 
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.vllm import requests as counting
-from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.gate import RequestGate
 from flyball_engine.vllm.refusal import LATE, class_of, mark_of
 from support.gates import GatedCores, no_gate
 
@@ -81,11 +81,11 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     processor: type[Processor], ledger: RequestLedger
 ) -> None:
     cores = GatedCores()
-    keeper = GateKeeper(cores.gate, lambda: 0.0, lambda: 0.5, marks=True)
-    counting._wrap(processor, counting._Feed(ledger, keeper, lambda: 2.0))
-    request, ticket = ledger.opened(0.0), keeper.opened()
+    request_gate = RequestGate(cores.gate, lambda: 0.0, lambda: 0.5, marks=True)
+    counting._wrap(processor, counting._Feed(ledger, request_gate, lambda: 2.0))
+    request, ticket = ledger.opened(0.0), request_gate.opened()
     token = counting._current.set(request)
-    keeper.ask({"prompt_token_ids": [1] * 10})
+    request_gate.ask({"prompt_token_ids": [1] * 10})
     params = SimpleNamespace(extra_args=None)
     made, waiting = processor(), state()
     made.add_request(SimpleNamespace(request_id="a", state=waiting, sampling_params=params), None)
@@ -99,15 +99,15 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     assert {name: count for name, count in ledger.collect().requests.items() if count} == {"refused": 1}
     assert cores.gate._finished == 0, "an answer of no tokens says nothing of others"
     counting._current.reset(token)
-    keeper.closed(ticket)
+    request_gate.closed(ticket)
 
 
 @pytest.mark.parametrize("marks", [True, False])
 def test_a_sequence_is_told_the_class_of_its_request_where_the_core_can_hear_it(
     processor: type[Processor], ledger: RequestLedger, marks: bool
 ) -> None:
-    keeper = GateKeeper(GatedCores().gate, lambda: 0.0, lambda: 0.5, marks=marks)
-    counting._wrap(processor, counting._Feed(ledger, keeper, lambda: 2.0))
+    request_gate = RequestGate(GatedCores().gate, lambda: 0.0, lambda: 0.5, marks=marks)
+    counting._wrap(processor, counting._Feed(ledger, request_gate, lambda: 2.0))
     token = counting._current.set(ledger.opened(0.0, "chat"))
     sent = SimpleNamespace(request_id="a", state=state(), sampling_params=SimpleNamespace(extra_args=None))
     processor().add_request(sent, None)
@@ -176,6 +176,6 @@ def test_another_shape_of_the_processor_is_a_reason_not_a_crash(processor: type[
 
 
 def test_where_there_is_no_vllm_the_reason_says_so(ledger: RequestLedger) -> None:
-    reason = counting.install(ledger, app=None, keeper=no_gate())
+    reason = counting.install(ledger, app=None, request_gate=no_gate())
     assert reason is not None
     assert "vllm" in reason

@@ -11,6 +11,7 @@ import pytest
 
 from flyball_lab.harness import virtual_time
 from flyball_lab.harness.manifests import Object, good
+from flyball_operator.api.epochs import LARGEST_EPOCH
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.election import LeadershipLostError
@@ -27,7 +28,6 @@ from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.resync import Resyncer, Shared
-from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
 
 
 @dataclass

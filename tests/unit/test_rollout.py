@@ -11,7 +11,7 @@ from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 GOOD, NEXT = "engine:good", "engine:next"
 #: `spec.rollout.startupTimeout` of these services, and what the Deployment's deadline adds.
@@ -47,25 +47,25 @@ SHORTAGES = {
 }
 
 
-def serving(**spec: Any) -> World:
+def serving(**spec: Any) -> MemoryCluster:
     """A service that serves."""
-    world = World()
+    world = MemoryCluster()
     rollout = {"startupTimeout": f"{STARTUP}s"}
     world.apply(service(spec__engine__image=GOOD, spec__rollout=rollout, **spec))
     return world
 
 
-def edit(world: World, image: str = NEXT) -> None:
+def edit(world: MemoryCluster, image: str = NEXT) -> None:
     world.change(lambda found: found["spec"]["engine"].update(image=image))
 
 
-def history(world: World) -> Object:
+def history(world: MemoryCluster) -> Object:
     """What is noted of templates."""
     kept: Object = world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"]
     return kept
 
 
-def expect_waiting(world: World, reason: str) -> None:
+def expect_waiting(world: MemoryCluster, reason: str) -> None:
     assert world.image() == NEXT
     assert world.condition("Progressing") == ("True", reason)
     assert world.condition("Ready") == ("False", reason)
@@ -73,7 +73,7 @@ def expect_waiting(world: World, reason: str) -> None:
     assert "Stalled" not in world.conditions()
 
 
-def expect_rolled_back(world: World, reason: str) -> None:
+def expect_rolled_back(world: MemoryCluster, reason: str) -> None:
     assert world.image() == GOOD
     assert world.condition("Progressing") == ("False", "RolledBack")
     assert world.condition("Stalled") == ("True", "RolledBack")
@@ -98,7 +98,7 @@ def test_a_shortage_is_waited_for_however_long_and_the_rollout_then_goes_on(reas
 
 
 def test_a_first_rollout_that_waits_is_not_stalled() -> None:
-    world = World()
+    world = MemoryCluster()
     world.held = unscheduled()
     world.apply(service(spec__engine__image=NEXT))
     world.wait(DAYS)

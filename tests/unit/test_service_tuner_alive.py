@@ -19,12 +19,12 @@ from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.dependencies import LATE_SECONDS
 from flyball_operator.tuning.observe.signals import Observation
 from flyball_operator.tuning.ports import EventType
-from flyball_operator.tuning.report.decision_age import HELPLESS_SECONDS
+from flyball_operator.tuning.report.decision_age import NOT_DECIDING_SECONDS
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import Tuner
 
 TUNED = ConditionType.TUNED
-MINUTES = int(HELPLESS_SECONDS / 60)
+MINUTES = int(NOT_DECIDING_SECONDS / 60)
 
 
 def alike() -> Observation:

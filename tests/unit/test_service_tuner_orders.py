@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball_engine.contract import OnTime, OrderKnob
-from flyball_lab.harness.service_tuners import AWAY, Engines, Harness, shown, told
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness, shown, tuned_for
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, OrderStatus
@@ -29,7 +29,7 @@ def moved_behind(harness: Harness) -> set[int]:
 async def test_engines_get_the_order_and_status_shows_it() -> None:
     harness = Harness()
     harness.orders()
-    await told(harness)
+    await tuned_for(harness)
     assert harness.held().on_time == ORDER
     assert harness.held().step is not None, "the order needs the model"
     status = shown(harness)
@@ -45,7 +45,7 @@ async def test_engines_get_the_order_and_status_shows_it() -> None:
 async def test_status_says_what_the_order_did_and_not_anew_for_noise() -> None:
     harness = Harness(ordered=behind(140, 42, 28.0))
     harness.orders()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     assert harness.service.status.tuning.order == OrderStatus(
         moved_behind=140, in_time_after_all=42, longest_wait="28s", window="5m"
     )
@@ -63,7 +63,7 @@ async def test_status_says_what_the_order_did_and_not_anew_for_noise() -> None:
 async def test_the_next_leader_goes_on_with_what_status_says_of_the_order() -> None:
     harness = Harness(ordered=behind(140, 42, 28.0))
     harness.orders()
-    await told(harness)
+    await tuned_for(harness)
     harness.epoch, harness.ordered = 2, behind(150, 40, 27.0)
     again = harness.tuner()
     for _ in range(20):
@@ -75,7 +75,7 @@ async def test_the_next_leader_goes_on_with_what_status_says_of_the_order() -> N
 async def test_of_an_order_that_is_not_in_force_nothing_is_said() -> None:
     harness = Harness(ordered=behind(140, 42, 28.0))
     harness.orders()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.orders(order="Arrival")
     await harness.tick(tuner, signals(now()))
     assert harness.service.status.tuning.order is None
@@ -86,7 +86,7 @@ async def test_it_is_the_default_where_an_objective_bounds_the_first_token() -> 
     harness = Harness()
     harness.orders()
     harness.edit(tuning={})
-    await told(harness)
+    await tuned_for(harness)
     assert harness.held().on_time == ORDER
 
 
@@ -94,7 +94,7 @@ async def test_it_is_the_default_where_an_objective_bounds_the_first_token() -> 
 async def test_the_next_leader_pushes_the_same_though_it_sees_nothing() -> None:
     harness = Harness()
     harness.orders()
-    await told(harness)
+    await tuned_for(harness)
     before, harness.epoch = harness.held(), 2
     again = harness.tuner()
     for _ in range(10):
@@ -106,7 +106,7 @@ async def test_the_next_leader_pushes_the_same_though_it_sees_nothing() -> None:
 async def test_arrival_gives_vllms_order_back_without_waiting_for_a_tick() -> None:
     harness = Harness()
     harness.orders()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.orders(order="Arrival")
     harness.update_pods(tuner)
     await tuner.keep()
@@ -123,7 +123,7 @@ async def test_arrival_gives_vllms_order_back_without_waiting_for_a_tick() -> No
 async def test_the_other_modes_leave_vllms_order(mode: str) -> None:
     harness = Harness()
     harness.orders()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.orders(mode=mode)
     await harness.tick(tuner, signals(now()))
     assert harness.held().on_time is None
@@ -137,7 +137,7 @@ async def test_an_engine_that_cannot_order_gets_the_rest_and_tuned_says_why() ->
     harness, able = Harness(engines=lacking), Harness()
     for one in (harness, able):
         one.orders()
-        await told(one)
+        await tuned_for(one)
     assert harness.held().on_time is None
     assert harness.held().limits == able.held().limits
     assert harness.condition(TUNED) == ("True", "Applied")
@@ -150,7 +150,7 @@ async def test_an_engine_that_cannot_order_gets_the_rest_and_tuned_says_why() ->
 async def test_of_several_pods_one_that_cannot_order_keeps_the_others_alike() -> None:
     harness = Harness(engines=Engines("pod-1", "pod-2"))
     harness.orders()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     assert {harness.held(uid).on_time for uid in ("pod-1", "pod-2")} == {ORDER}
     harness.engines.plain.add("pod-2")
     harness.engines.held["pod-2"] = None
@@ -165,7 +165,7 @@ async def test_a_plugin_older_than_the_order_is_tuned_without_it() -> None:
     harness = Harness()
     harness.engines.untold = True
     harness.orders()
-    await told(harness)
+    await tuned_for(harness)
     assert harness.held().limits.given(), "what it knows it is told"
     assert harness.held().on_time is None
     assert harness.condition(TUNED) == ("True", "Applied")
@@ -177,6 +177,6 @@ async def test_without_an_objective_that_bounds_the_first_token_nothing_lacks() 
     harness = Harness(
         engines=Engines("pod-1", unsupported={OrderKnob.ON_TIME: "a padded batch takes its prompts whole"})
     )
-    await told(harness)
+    await tuned_for(harness)
     assert harness.condition(TUNED) == ("True", "Applied")
     assert "order" not in harness.message(TUNED)

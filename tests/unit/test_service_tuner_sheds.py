@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.contract import Knob, Limits, ModelSpec, Shed, StepBudget
-from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Engines, Harness, shown, told
+from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Engines, Harness, shown, tuned_for
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
@@ -22,7 +22,7 @@ TUNED = ConditionType.TUNED
 async def test_engines_get_a_budget_and_a_deadline_and_status_shows_both() -> None:
     harness = Harness()
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     held, status = harness.held(), shown(harness)
     assert held.step is not None
     assert held.shed == Shed(ttft_deadline_seconds=2.0, margin=0.85)
@@ -48,7 +48,7 @@ def by_class(name: str, *, mode: str = "Auto") -> dict[str, Any]:
 async def test_a_class_that_has_another_name_takes_its_deadline_along() -> None:
     harness = Harness()
     harness.edit(**by_class("chat"))
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     held = harness.held()
     assert held.classes is not None
     assert held.refusal_deadlines["chat"] == pytest.approx(0.85 * 2.0)
@@ -66,7 +66,7 @@ async def test_a_class_that_has_another_name_takes_its_deadline_along() -> None:
 async def test_a_leader_that_finds_a_class_that_is_gone_takes_over_all_the_same() -> None:
     harness = Harness()
     harness.edit(**by_class("chat"))
-    await told(harness)
+    await tuned_for(harness)
     harness.edit(**by_class("talk"))
     harness.epoch = 2
     again = harness.tuner()
@@ -80,7 +80,7 @@ async def test_a_leader_that_finds_a_class_that_is_gone_takes_over_all_the_same(
 async def test_the_next_leader_pushes_and_writes_nothing_new() -> None:
     harness = Harness()
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     before, written = harness.held(), len(harness.written)
     harness.epoch = 2
     again = harness.tuner()
@@ -94,7 +94,7 @@ async def test_the_next_leader_pushes_and_writes_nothing_new() -> None:
 async def test_a_leader_that_sees_nothing_keeps_the_gate() -> None:
     harness = Harness()
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     before, harness.epoch = harness.held(), 2
     again = harness.tuner()
     for _ in range(10):
@@ -106,7 +106,7 @@ async def test_a_leader_that_sees_nothing_keeps_the_gate() -> None:
 async def test_queue_opens_the_gate_without_waiting_for_a_tick() -> None:
     harness = Harness()
     harness.sheds()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.sheds(overload="Queue")
     harness.update_pods(tuner)
     await tuner.keep()
@@ -121,7 +121,7 @@ async def test_queue_opens_the_gate_without_waiting_for_a_tick() -> None:
 async def test_another_status_of_refusals_is_live_without_waiting_for_a_tick() -> None:
     harness = Harness()
     harness.sheds()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     before = harness.held()
     assert before.shed is not None
     assert (before.shed.refusal_status, shown(harness).refusal_status) == (503, 503)
@@ -139,7 +139,7 @@ async def test_another_status_of_refusals_is_live_without_waiting_for_a_tick() -
 async def test_the_next_leader_keeps_the_status_of_refusals() -> None:
     harness = Harness()
     harness.sheds(status=429)
-    await told(harness)
+    await tuned_for(harness)
     before, harness.epoch = harness.held(), 2
     await harness.tick(harness.tuner(), AWAY, AWAY)
     assert harness.held() == before.model_copy(update={"epoch": 2})
@@ -149,7 +149,7 @@ async def test_the_next_leader_keeps_the_status_of_refusals() -> None:
 async def test_recommend_shows_the_gate_and_leaves_the_engines_alone() -> None:
     harness = Harness()
     harness.sheds(mode="Recommend")
-    await told(harness)
+    await tuned_for(harness)
     assert (harness.held().step, harness.held().shed) == (None, None)
     recommended = harness.service.status.tuning.recommended
     assert recommended is not None
@@ -161,7 +161,7 @@ async def test_recommend_shows_the_gate_and_leaves_the_engines_alone() -> None:
 async def test_a_gate_that_recommend_found_live_goes_when_nobody_wants_it() -> None:
     harness = Harness()
     harness.sheds()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.sheds(mode="Recommend")
     await harness.tick(tuner, signals(now()))
     assert harness.held().shed is not None, "what is live is left alone"
@@ -174,7 +174,7 @@ async def test_a_gate_that_recommend_found_live_goes_when_nobody_wants_it() -> N
 async def test_disabled_sends_neither() -> None:
     harness = Harness()
     harness.sheds()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     harness.sheds(mode="Disabled")
     await harness.tick(tuner, signals(now()))
     assert (harness.held().step, harness.held().shed) == (None, None)
@@ -185,7 +185,7 @@ async def test_disabled_sends_neither() -> None:
 async def test_an_engine_that_cannot_refuse_is_named_and_told_the_rest() -> None:
     harness = Harness(engines=Engines("pod-1", ungated="no such method in this vLLM"))
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     assert harness.held().shed is None
     assert shown(harness).step_budget == "55.2ms", "limits and steps are the same"
     assert harness.held().limits.given()
@@ -199,7 +199,7 @@ async def test_a_plugin_that_is_older_than_the_gate_is_taken_to_have_none() -> N
     harness = Harness()
     harness.engines.untold = True
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     assert harness.held().shed is None
     assert harness.condition(TUNED) == ("False", "KnobUnsupported")
     assert "the plugin does not say that it can" in harness.message(TUNED)
@@ -209,7 +209,7 @@ async def test_a_plugin_that_is_older_than_the_gate_is_taken_to_have_none() -> N
 async def test_one_engine_that_becomes_plain_vllm_takes_nothing_from_the_others() -> None:
     harness = Harness(engines=Engines("pod-1", "pod-2"))
     harness.sheds()
-    tuner = await told(harness)
+    tuner = await tuned_for(harness)
     before = harness.held("pod-1")
     harness.engines.plain.add("pod-2")
     harness.engines.held["pod-2"] = None
@@ -226,7 +226,7 @@ async def test_one_engine_that_becomes_plain_vllm_takes_nothing_from_the_others(
 async def test_an_engine_that_cannot_fit_steps_gets_neither() -> None:
     harness = Harness(engines=Engines("pod-1", unsupported={Knob.MAX_NUM_SCHEDULED_TOKENS: "a step is its batch"}))
     harness.sheds()
-    await told(harness)
+    await tuned_for(harness)
     assert (harness.held().step, harness.held().shed) == (None, None)
     assert harness.condition(TUNED) == ("False", "KnobUnsupported")
 
@@ -234,7 +234,7 @@ async def test_an_engine_that_cannot_fit_steps_gets_neither() -> None:
 @in_virtual_time
 async def test_an_engine_that_cannot_refuse_lacks_nothing_where_all_wait() -> None:
     harness = Harness(engines=Engines("pod-1", ungated="no such method in this vLLM"))
-    await told(harness)
+    await tuned_for(harness)
     assert harness.condition(TUNED) == ("True", "Applied")
 
 

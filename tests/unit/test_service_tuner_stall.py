@@ -1,4 +1,4 @@
-"""One service whose engines let nobody in though places are free: it is named, and what worked before comes back."""
+"""One service whose engines let nobody in though slots are free: it is named, and what worked before comes back."""
 
 from __future__ import annotations
 

@@ -59,12 +59,14 @@ def test_phases_follow_each_other_and_groups_run_side_by_side() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    def play() -> list[tuple[float, float]]:
-        requests = workload([ArrivalPhase(seconds=20, rate=10, shape=CHAT)], Random(5))
-        run(build(PRESETS["h100-8b"], seed=7), requests, until=60)
+    def play(*, arrivals: int = 5, steps: int = 7) -> list[tuple[float, float]]:
+        requests = workload([ArrivalPhase(seconds=20, rate=10, shape=CHAT)], Random(arrivals))
+        run(build(PRESETS["h100-8b"], seed=steps), requests, until=60)
         return [(request.first_token or 0.0, request.ended) for request in requests]
 
     assert play() == play()
+    assert play(arrivals=6) != play()
+    assert play(steps=8) != play()
 
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

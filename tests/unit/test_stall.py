@@ -13,7 +13,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 
 def core(*, prefilled: int = 0, steps: int = 100, **state: Any) -> CoreState:
-    """A core with five waiting beside one that runs, and places free."""
+    """A core with five waiting beside one that runs, and slots free."""
     sums = StepSums(
         bucket=1,
         kind=StepKind.MIXED,

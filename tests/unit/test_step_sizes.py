@@ -37,7 +37,7 @@ def test_without_graphs_nothing_is_rounded() -> None:
 def a_step_size(queue: Queue, budget: float = 0.030, graphs: tuple[int, ...] = GRAPHS) -> int:
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, MODEL))
-    room = budgeter.room(queue, least_chunk=16, most=8192, graphs=graphs)
+    room = budgeter.step_tokens(queue, least_chunk=16, most=8192, graphs=graphs)
     step, _, fed = served(queue, room)
     assert fed == queue.decodes
     assert step.prefill_tokens <= 16 or seconds(MODEL, step) <= budget * (1 + 1e-9)

@@ -26,7 +26,7 @@ def a_reflex(budget: float = 0.030, *, trusted: bool = True, model: StepModel = 
 
 
 def room(budgeter: StepTokenBudgeter, queue: Queue, *, most: int = LIMIT) -> int:
-    return budgeter.room(queue, least_chunk=16, most=most)
+    return budgeter.step_tokens(queue, least_chunk=16, most=most)
 
 
 def test_without_a_budget_the_limits_alone_hold() -> None:
@@ -90,7 +90,7 @@ def test_a_queue_longer_than_was_looked_at_gets_the_whole_budget() -> None:
 def test_decodes_that_fill_the_budget_still_let_a_prompt_advance() -> None:
     queue = Queue(decodes=2000, prefilling=[Prompt(remaining=30_000, context=0)])
     assert room(a_reflex(), queue) == 2016
-    assert a_reflex().room(queue, least_chunk=64, most=LIMIT) == 2064
+    assert a_reflex().step_tokens(queue, least_chunk=64, most=LIMIT) == 2064
 
 
 def test_speculating_decodes_take_all_their_tokens() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.kube.resources import INFERENCE_SERVICES, SERVICES
-from support.world import World, service
+from support.memory_cluster import MemoryCluster, service
 
 PLAIN = "http://chat.ns.svc:8000"
 SECURE = "https://chat.ns.svc:8000"
@@ -15,8 +15,8 @@ HTTP: Object = {"name": "http", "port": 8000, "targetPort": "http", "protocol": 
 HTTPS = HTTP | {"name": "https", "appProtocol": "https"}
 
 
-def serving(**changes: Any) -> World:
-    world = World()
+def serving(**changes: Any) -> MemoryCluster:
+    world = MemoryCluster()
     world.apply(service(**changes))
     return world
 
@@ -26,12 +26,12 @@ def with_tls(image: str = "engine:good") -> Any:
     return lambda found: found["spec"]["engine"].update(tls={"secretName": "chat-tls"}, image=image)
 
 
-def ports(world: World) -> list[Object]:
+def ports(world: MemoryCluster) -> list[Object]:
     found: list[Object] = world.api.one(SERVICES, "chat")["spec"]["ports"]
     return found
 
 
-def url(world: World) -> str:
+def url(world: MemoryCluster) -> str:
     return str(world.api.one(INFERENCE_SERVICES, "chat")["status"]["url"])
 
 

@@ -13,14 +13,14 @@ from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
 from support.memory_api import MemoryApi, Object
-from support.world import NAMESPACE, World, service
+from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def read() -> Object:
     """A service that serves, with something of the tuner's in its status."""
-    world = World()
+    world = MemoryCluster()
     world.apply(service(spec__replicas=2))
     found = world.api.one(INFERENCE_SERVICES, "chat")
     tuned = {"type": "Tuned", "status": "True", "reason": "Applied"}
@@ -59,7 +59,7 @@ def test_the_two_writers_share_no_field() -> None:
     assert set(part) <= known - TUNER_FIELDS
 
 
-async def look_once(world: World) -> None:
+async def look_once(world: MemoryCluster) -> None:
     """Have the reconciler look at the service as its queue has it."""
     queue: KeyQueue[Key] = KeyQueue(clock=lambda: 0.0, jitter=lambda: 0.5)
     queue.add(Key(NAMESPACE, "chat"))
@@ -77,7 +77,7 @@ async def test_nothing_is_written_where_another_release_looks_after_the_services
     async def hold(_: str) -> bool:
         return held
 
-    world = World(MemoryApi())
+    world = MemoryCluster(MemoryApi())
     world.api.put(INFERENCE_SERVICES, service())
     world.restart(why_unwatched=lambda _: why, hold=hold)
     await look_once(world)

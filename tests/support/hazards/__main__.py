@@ -11,10 +11,10 @@ import sys
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from flyball_engine.vllm.plugin import failure, register
-from support.hazards import beside, limits, stalls
+from support.hazards import limits, outside_scheduler, stalls
 from support.hazards.core import block_hash
 
-SHOWN = {hazard.__name__: hazard for hazard in (*limits.HAZARDS, *beside.HAZARDS, *stalls.STALLS)}
+SHOWN = {hazard.__name__: hazard for hazard in (*limits.HAZARDS, *outside_scheduler.HAZARDS, *stalls.STALLS)}
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from flyball_engine.control.state_file import CoreReport, StateReader, find_stat
 from flyball_engine.vllm.plugin import flyball_apply
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.model_runner import output_of, request_of
-from flyball_lab.harness.story import Story
-from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scenario_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scheduler_scenario import Scenario
 
 Prepare = Callable[[Any], None]
 
@@ -43,9 +43,9 @@ class Core:
         governed: bool,
         configure: Prepare = lambda _: None,
         prepare: Prepare = lambda _: None,
-        **story: Any,
+        **scenario: Any,
     ) -> None:
-        told = Story(seed=0, **story)
+        told = Scenario(seed=0, **scenario)
         self.now = 1000.0
         self.config = make_config(told, model)
         configure(self.config)

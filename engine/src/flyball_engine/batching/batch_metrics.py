@@ -2,7 +2,7 @@
 
 The engine tells of each step and of each request as it comes, joins and ends; each costs constant time, and what is
 kept is bounded by the requests that are open. The sums live in a flat array, so that they can be part of a
-shared-memory file; differences of two readings are exact over that window, and readings add up over cores. What each
+shared-memory file. Differences of two readings are exact over that window, and readings add up over cores. What each
 number means is said in `BatchCounts`, and in docs/batch-metrics.md with the names it is scraped by.
 
 Pure: the clock is a parameter.

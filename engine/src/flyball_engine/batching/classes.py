@@ -35,7 +35,7 @@ def prefill_shares(classes: Classes | None) -> dict[str, float]:
 _NONE: Final[dict[bytes, str]] = {}
 
 
-class ClassBook:
+class RequestClassifier:
     """Reads a request's class from its HTTP headers. `unknown` counts those that name one that nobody configured."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """What a padded batch of the same requests would have wasted: requests in cohorts, by admission.
 
 A padded batch computes every prompt as long as its longest, and every row until the longest answer ends. Under a
-strategy that runs batches the cohort is the batch. Under continuous batching there is none, so it is the batch that an
-engine with as many rows would have made of the same requests in the same order: as many consecutive admissions as
-requests ran in the step in which the first of them was admitted. Either way a cohort takes no more members once nothing
-runs, and is counted when its last member has ended.
+strategy that runs batches the cohort is the batch. Under continuous batching there is none. So it is the batch that an
+engine with as many rows would have made of the same requests in the same order. That is as many consecutive admissions
+as requests ran when the first of them was admitted. Either way a cohort takes no more members once nothing runs, and is
+counted when its last member has ended.
 
 Pure: imports only the standard library.
 """

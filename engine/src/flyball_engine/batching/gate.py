@@ -4,10 +4,10 @@ A prompt that would be late even if it were served alone from now on is hopeless
 
     TTFT = rest of the steps in flight + the prompt at the prefill rate beside the running decodes
 
-Who else waits does not matter here: the on-time order decides who is served first, and what cannot be on time any more
-is refused while nothing of its answer was sent (`late`, by the same rate). Of a prompt only what the prefix cache lacks
-is work: where it is not known what that holds, the share is assumed that it held lately. Of several engine cores the
-best one counts, so that no request is refused which some core could serve in time.
+Who else waits does not matter here: the on-time order decides who is served first. What cannot be on time any more is
+refused while nothing of its answer was sent (`late`, by the same rate). Of a prompt only what the prefix cache lacks is
+work: where it is not known what that holds, the share is assumed that it held lately. Of several engine cores the best
+one counts, so that no request is refused which some core could serve in time.
 
 Without a model that is trusted the gate is silent: everything is let in. Two kinds of hopeless requests are let in:
 

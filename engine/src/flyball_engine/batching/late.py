@@ -1,7 +1,7 @@
 """Which requests are refused after they were let in: those whose first token cannot come by its deadline any more.
 
 The gate refuses what is hopeless when it comes, and nobody for the queue. So some of those let in become late while
-they wait. After each step the engine looks at some of the requests without a first token: one that would be late even
+they wait. After each step the engine looks at some of the requests without a first token. One that would be late even
 if it were served alone from now on is refused, and what it would have taken serves the others.
 
 Of a request of several sequences, all are refused or none: it has its first token with the first of any of them. So it

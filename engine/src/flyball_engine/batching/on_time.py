@@ -1,14 +1,13 @@
 """The on-time order: which requests can still have their first token by its deadline, and who is served first.
 
 The prompts of an engine core are jobs on one machine, its prefill. The most of them are on time if they are taken by
-deadline and, whenever one would be late, the longest of those taken is given up: Moore and Hodgson, 1968. Where jobs
-have weights, the one with the least weight per second of work is given up. Those that are given up, and those that
-have no deadline, are served behind, in order of arrival. Once the oldest of them has waited for a minute, it has a
-share of the prefill, so that nobody starves. Who will be refused before long needs no share: prompt tokens spent on it
-are lost.
+deadline. Whenever one would be late, the longest of those taken is given up: Moore and Hodgson, 1968. Where jobs have
+weights, the one with the least weight per second of work is given up. Those that are given up, and those that have no
+deadline, are served behind, in order of arrival. Once the oldest of them has waited for a minute, it has a share of the
+prefill, so that nobody starves. Who will be refused before long needs no share: prompt tokens spent on it are lost.
 
-A long queue is judged in parts, some requests before each step, so that no step waits for it: what a call costs
-depends on how many requests it looks at, not on how many there are.
+A long queue is judged in parts, some requests before each step, so that no step waits for it. What a call costs depends
+on how many requests it looks at, not on how many there are.
 
 Pure: the clock is a parameter. Seconds and tokens throughout.
 """
@@ -574,7 +573,7 @@ def step_order(
     join. From the first prompt on that is longer, nobody joins: others would be parked for it, and keep what it lacks.
 
     A prompt that has begun and comes after one that joins is parked, or else it would take the tokens of the one that
-    joins; it keeps its place and its KV blocks. One runs all the same where a cap on each prompt leaves those before it
+    joins. It keeps its slot and its KV blocks. One runs all the same where a cap on each prompt leaves those before it
     what they need.
     """
     running: list[R] = []

@@ -9,11 +9,12 @@ engine counts, and these are the rules:
 - **TimePerOutputToken**: (last token - first token) / (tokens - 1) of the slowest sequence. A request whose sequences
   all have one token has none: it is not counted for that objective, and for all together it counts by the others.
 - **InterTokenLatency** is counted by the gap, as gaps occur, whatever becomes of the request: its share is that of
-  gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does: a single late
-  token does not fail an answer of hundreds, a slow stream does.
-- A client that leaves when an objective is violated already (a deadline passed, or the stream so far too slow, the wait
-  for its next token included) is counted as `abandoned`: violated for that objective and for all together, met where
-  that is certain, and left out of the rest. One that leaves earlier is `aborted` and counts against nothing.
+  gaps. For all objectives together a request meets it if the mean gap of its slowest sequence does. A single late token
+  does not fail an answer of hundreds, a slow stream does.
+- A client that leaves when an objective is violated already is counted as `abandoned`. A deadline passed, or the stream
+  was too slow so far, the wait for its next token included. It counts as violated for that objective and for all
+  together, as met where that is certain, and not for the rest. One that leaves earlier is `aborted` and counts against
+  nothing.
 - Requests are counted against the objectives in force when they end: those of their class. Without a class, or of an
   unknown one, these are the objectives without a class; a class without objectives is counted against nothing.
 """
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, assert_never
 
-from flyball_engine.batching.classes import ClassBook
+from flyball_engine.batching.classes import RequestClassifier
 from flyball_engine.contract import DEFAULT_CLASS, DEFAULT_CLASS_LABEL, Classes, Metric, ObjectiveSpec
 
 #: Requests that may be open at once; at 1 KiB each this is 64 MiB. The oldest is dropped beyond that.
@@ -129,7 +130,7 @@ class LedgerCounts:
 class RequestLedger:
     """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
 
-    `class_book` tells the class of a request by its headers.
+    `classifier` tells the class of a request by its headers.
     (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
     """
 
@@ -137,7 +138,7 @@ class RequestLedger:
         self._capacity = capacity
         self._open: dict[OpenRequest, None] = {}
         self._requests: dict[str, int] = {outcome.value: 0 for outcome in Outcome}
-        self.class_book = ClassBook()
+        self.classifier = RequestClassifier()
         self._classes: dict[tuple[str, str], int] = {}
         self._objectives: tuple[ObjectiveSpec, ...] = ()
         self._by_class: dict[str, tuple[ObjectiveSpec, ...]] = {}
@@ -170,7 +171,7 @@ class RequestLedger:
 
     def set_classes(self, classes: Classes | None) -> None:
         """The classes that requests are told apart by: those that are gone are counted no more, so labels are few."""
-        self.class_book.follow(classes)
+        self.classifier.follow(classes)
         names = () if classes is None else (DEFAULT_CLASS_LABEL, *classes.names)
         self._classes = {
             (name, outcome.value): self._classes.get((name, outcome.value), 0) for name in names for outcome in Outcome
@@ -181,7 +182,7 @@ class RequestLedger:
         return LedgerCounts(
             requests=self._requests.copy(),
             classes=self._classes.copy(),
-            unknown_class=self.class_book.unknown,
+            unknown_class=self.classifier.unknown,
             objectives=self._counts.copy(),
             all_objectives=self._together.copy(),
             generated_tokens=self._generated,

@@ -1,8 +1,8 @@
 """The setpoint in force, and what each step may take under it: the same for every engine that takes steps.
 
-A setpoint is completed with the start values, clamped to what is safe for the running batch, fitted into the step
-budget where there is one, and thrown out when it expires or when requests stand still under it. An engine asks before
-each step and tells after it; how it makes a step obey is its own.
+A setpoint is completed with the start values, clamped to what is safe for the running batch, and fitted into the step
+budget where there is one. The start values return when it expires or when requests stand still under it. An engine asks
+before each step and tells after it; how it makes a step obey is its own.
 
 A limit asked for is not always one an engine can run with. Above the start-up sizes the worker's buffers overflow.
 Below the running decodes the newest requests freeze without an error. Below the longest part that cannot be split the
@@ -263,7 +263,9 @@ class SetpointEnforcer:
         if not self.budgeter.holds:
             return held
         sizes = self.sizes
-        tokens = self.budgeter.room(queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs)
+        tokens = self.budgeter.step_tokens(
+            queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs
+        )
         return held if tokens == held.tokens else replace(held, tokens=tokens)
 
     def watch(

@@ -1,12 +1,12 @@
 """Cumulative sums over an engine's steps: what the step-time model is learnt from.
 
-The sums live in a flat array, one row of eight numbers per bucket of scheduled tokens and kind of step, so that they
-can be the body of a shared-memory file. A step lasts from the later of its schedule and the previous update to its own
-update: that holds with one step in flight and with several. Only steps that scheduled tokens count.
+The sums live in a flat array, so that they can be the body of a shared-memory file. It has one row of eight numbers per
+bucket of scheduled tokens and kind of step. A step lasts from the later of its schedule and the previous update to its
+own update: that holds with one step in flight and with several. Only steps that scheduled tokens count.
 
 In a pipeline a step counts for the time of one stage, so that a token takes as many such steps as there are stages.
-That is the time between two steps' ends where all stages are busy, and the share of the busy ones where some idle; and
-never more than its part of the time it was on its way, which a long step before it does not lengthen.
+That is the time between two steps' ends where all stages are busy, and the share of the busy ones where some idle. It
+is never more than its part of the time it was on its way, which a long step before it does not lengthen.
 
 Pure: the clock is a parameter.
 """

@@ -3,9 +3,9 @@
 The tuner pushes a budget and a step-time model every few seconds; the running batch changes every few milliseconds. So
 the engine itself fits each step into the budget: running decodes come first, what time they leave goes to prompts, in
 the order vLLM serves them. The prediction is multiplied by a local bias, the ratio of what steps took to what the model
-says, which covers a slow pod, a throttled device and a noisy neighbour at once, and stays when a new model is pushed.
-Steps with a prompt in them have a bias of their own: it is them that a budget is for, and a model that is right about
-decodes may be wrong about prompts.
+says. It covers a slow pod, a throttled device and a noisy neighbour at once, and stays when a new model is pushed.
+Steps with a prompt have a bias of their own. A budget is for these, and a model that is right about decodes may be
+wrong about prompts.
 
 Pure: imports only the standard library, the contract, the limits and the step-time model.
 """
@@ -138,7 +138,7 @@ class StepTokenBudgeter:
         """Seconds that a step will take; 0 without a model."""
         return self._known_bias * self._predicted(step)
 
-    def room(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
+    def step_tokens(self, queue: Queue, *, least_chunk: int, most: int, graphs: Sequence[int] = ()) -> int:
         """Tokens of the next step, `most` at most; so many where there is no budget, or no prompt to fit into it.
 
         Never below the decodes and one chunk for the prompt that is served first: `least_chunk` is the engine's own

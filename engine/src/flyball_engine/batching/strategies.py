@@ -1,8 +1,8 @@
 """Which waiting requests may join the running ones in the coming step: the strategies of `contract.Batching`.
 
-Every strategy is an admission policy before the same step: it lets requests out of the queue, and what a step does
-with them is the engine's. A strategy *calls* requests, all members of a batch at once; they join when there is room for
-them, maybe over several steps; and while some batch runs or is called, a batching strategy calls nobody else.
+Every strategy is an admission policy before the same step: it lets requests out of the queue, and what a step does with
+them is the engine's. A strategy *calls* requests, all members of a batch at once. They join when there is room for
+them, maybe over several steps. While some batch runs or is called, a batching strategy calls nobody else.
 
 Requests that ran before and were preempted are members of what runs: they come first, under every strategy, bounded by
 slots and the prefill limit alone.

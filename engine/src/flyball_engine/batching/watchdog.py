@@ -1,7 +1,7 @@
 """Notices that requests stand still although the engine steps.
 
-Every hang that live limits could cause is silent in vLLM: the core goes on stepping, raises nothing, and either some
-running requests get no token any more or the queue is never served. The floors in `setpoint_enforcer` rule out the
+Every hang that live limits could cause is silent in vLLM. The core goes on stepping and raises nothing, but some
+running requests get no token any more, or the queue is never served. The floors in `setpoint_enforcer` rule out the
 known ways; this watches for the unknown ones, so that the engine can return to its start values by itself.
 
 A step costs next to nothing: what it served is kept as it is, and a step that served all that ran replaces those before

@@ -3,8 +3,8 @@
 A write is checked in the order of what it costs to check: token, size, digest, form, order. Reads are open, as
 vLLM's own `/metrics` is.
 
-It shares the process and the event loop of the engine, so it must not do what a server usually does: install signal
-handlers, end the process when its port is taken, or keep it alive when it wants to end.
+It shares the process and the event loop of the engine. So it must not install signal handlers, end the process when its
+port is taken, or keep it alive when it wants to end.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The API server answers reads and scrapes from it, so that neither ever disturbs or waits for a core that is in the
 middle of a step. One writer per file, any number of readers. The layout is fixed: a header, then two bodies of float64
 numbers (whole numbers are exact up to 2**53), then a JSON text that is written once. The writer fills the bodies in
-turn and then says which is the newer, so that one that is held up in the middle of a write leaves the other to be read.
-A checksum tells a reader when it was overtaken twice; it holds on processors that reorder stores, too. Publishing costs
+turn and then says which is the newer. One that is held up in the middle of a write leaves the other to be read. A
+checksum tells a reader when it was overtaken twice; it holds on processors that reorder stores, too. Publishing costs
 microseconds: the body is copied whole, which is cheaper than tracking what changed.
 
 Imports neither vLLM nor torch: engines of other kinds publish the same file.

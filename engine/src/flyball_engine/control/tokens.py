@@ -8,7 +8,7 @@ current. While there is such a file it alone counts, so that a key which is take
 every write: writes are seconds apart, and what is read late would be believed too long.
 
 An endpoint that takes the next key, signed by the present one, was the other way. An engine that restarts would forget
-it, so the old private key would have to live as long as the pods, and whoever stole it could hand over a key, too.
+it. So the old private key would have to live as long as the pods, and whoever stole it could hand over a key, too.
 """
 
 from __future__ import annotations

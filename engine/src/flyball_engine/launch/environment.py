@@ -1,7 +1,7 @@
 """What the engine's environment variables must be for it to run as any user on a read-only root. Pure.
 
-Only what is missing is added: a variable the image or the user has set is kept, with two exceptions that are said in
-the notices (`VLLM_PLUGINS`, which is merged, and a HOME that cannot be written to).
+Only what is missing is added: a variable the image or the user has set is kept. The notices name two exceptions:
+`VLLM_PLUGINS`, which is merged, and a HOME that cannot be written to.
 """
 
 from __future__ import annotations

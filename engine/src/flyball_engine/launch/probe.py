@@ -1,7 +1,7 @@
 """Asks a child process what the installed vLLM makes of the arguments.
 
 A child, because importing vLLM changes the environment of the process (torch settings, thread counts) and takes
-hundreds of MiB: neither may be inherited by the engine that replaces the launcher.
+hundreds of MiB. The engine that replaces the launcher may inherit neither.
 """
 
 from __future__ import annotations

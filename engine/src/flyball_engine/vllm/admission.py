@@ -1,8 +1,8 @@
 """Which requests vLLM may admit in the next step: the strategies of `batching.strategies` on vLLM's queues.
 
-vLLM's own admission gate does it: before each step the active limit is set to what runs plus how many may join, and
-those that may join are brought to the front of the queue. While a batch gathers and nothing runs the gate is at 0; vLLM
-then looks again every millisecond, as it does while it waits for a grammar, and hears of new requests at once.
+vLLM's own admission gate does it. Before each step the active limit is set to what runs plus how many may join. Those
+that may join are brought to the front of the queue. While a batch gathers and nothing runs the gate is at 0. vLLM then
+looks again every millisecond, as while it waits for a grammar, and sees new requests at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Asks the installed vLLM's own parser what a command line means; run as a child process of the launcher.
 
-Reads a `Question` as JSON from stdin and writes a `ProbeAnswer` as JSON to stdout (what vLLM prints goes to stderr).
-No spelling is understood here: abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are
-all resolved by the parser that will read the command line later, so whatever it would take, this sees.
+Reads a `Question` as JSON from stdin and writes a `ProbeAnswer` as JSON to stdout (what vLLM prints goes to stderr). No
+spelling is understood here. Abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are all
+resolved by the parser that will read the command line later. So whatever it would take, this sees.
 """
 
 from __future__ import annotations

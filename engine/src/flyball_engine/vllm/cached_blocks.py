@@ -4,7 +4,7 @@ vLLM keeps one dictionary from hashes to cached blocks. It is replaced by one of
 each hash that comes and goes. What vLLM does with it stays the same, and a fault of ours never reaches it.
 
 Only where a hit is what a walk along the prompt finds: a cache of one group with full attention. In others, a hit may
-need only the end of a prefix, two groups must agree, or a connector brings what no block holds yet; there the gate goes
+need only the end of a prefix, two groups must agree, or a connector brings what no block holds yet. There the gate goes
 by the share of prompts held lately.
 """
 

@@ -54,8 +54,8 @@ class VllmEngine:
     ) -> None:
         """Open the cores' state files, and what tells of their caches. Cores that are up, governed and here have one.
 
-        `failure`: why the cores cannot be governed, `ungated`: why requests cannot be refused now, `unmarked`: why not
-        after they were let in, nor told apart by class; None if they can. `unasked`: which requests the gate is not
+        `failure`: why the cores cannot be governed. `ungated`: why requests cannot be refused now. `unmarked`: why not
+        after they were let in, nor distinguished by class. None if they can. `unasked`: which requests the gate is not
         asked about.
         """
         self._client = engine_client

@@ -31,7 +31,7 @@ from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.certificates import CertificateKeeper
 from flyball_engine.vllm.client import VllmEngine
 from flyball_engine.vllm.compat import MARKING
-from flyball_engine.vllm.gate import GateKeeper, install_gate
+from flyball_engine.vllm.gate import RequestGate, install_gate
 from flyball_engine.vllm.harmony import install_harmony, unread
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 from flyball_engine.vllm.requests import install
@@ -52,7 +52,7 @@ class FlyballControl:
         self._ledger = RequestLedger()
         self._engine: VllmEngine | None = None
         self._gate = Gate(lambda: None if self._engine is None else self._engine.loads())
-        self._keeper = GateKeeper(
+        self._request_gate = RequestGate(
             self._gate,
             time.monotonic,
             random.random,
@@ -75,16 +75,16 @@ class FlyballControl:
         try:
             # First, so that our count of requests is in front of it.
             self._warm_up.install(app)
-            uncounted = install(self._ledger, app, keeper=self._keeper)
-            self._ungated = uncounted or install_gate(self._keeper)
-            self._no_harmony = install_harmony(self._keeper)
+            uncounted = install(self._ledger, app, request_gate=self._request_gate)
+            self._ungated = uncounted or install_gate(self._request_gate)
+            self._no_harmony = install_harmony(self._request_gate)
             self._unasked = unasked(str(getattr(route, "path", "")) for route in app.routes)
         except Exception as error:  # noqa: BLE001 – vLLM must not fail with its guest
             uncounted = self._ungated = f"{type(error).__name__}: {error}"
         if uncounted is not None:
             _log.warning("Flyball: requests are not counted: %s", uncounted)
         self._unmarked = self._ungated or first_lack(MARKING)
-        self._keeper.marks = self._unmarked is None
+        self._request_gate.marks = self._unmarked is None
         if self._ungated is not None:
             _log.warning("Flyball: requests cannot be refused by a deadline: %s", self._ungated)
 
@@ -116,7 +116,7 @@ class FlyballControl:
     def _open(self, engine_client: Any, number: int) -> VllmEngine:
         """The engine as this API server, one of so many, sees it; its limits of the queue are moved from now on."""
         self._queue_limiter = QueueLimiter(
-            engine_client, refused=self._keeper.overflowed, clock=time.monotonic, servers=number
+            engine_client, refused=self._request_gate.overflowed, clock=time.monotonic, servers=number
         )
         engine = self._engine = VllmEngine(
             engine_client,
@@ -128,7 +128,7 @@ class FlyballControl:
             unmarked=self._unmarked,
             unasked=self._unasked,
         )
-        self._keeper.look_up(lambda: engine.prefixes)
+        self._request_gate.look_up(lambda: engine.prefixes)
         return engine
 
     def _serve(self, engine_client: Any, number: int, *, host: str | None) -> asyncio.Task[None]:

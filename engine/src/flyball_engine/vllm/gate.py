@@ -79,7 +79,7 @@ class AdmissionTicket:
 _ticket: ContextVar[AdmissionTicket | None] = ContextVar("flyball_ticket", default=None)
 
 
-class GateKeeper:
+class RequestGate:
     """Holds the gate at vLLM's hooks, in the server's event loop. A fault of ours lets the request in."""
 
     def __init__(
@@ -203,8 +203,8 @@ class GateKeeper:
         return verdict
 
 
-def install_gate(keeper: GateKeeper) -> str | None:
-    """Ask `keeper` from now on; returns why that is impossible, or None. Installing again replaces the keeper."""
+def install_gate(request_gate: RequestGate) -> str | None:
+    """Ask this gate from now on; returns why that is impossible, or None. Installing again replaces it."""
     try:
         from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 – only an API server has it
     except ImportError as error:
@@ -216,15 +216,15 @@ def install_gate(keeper: GateKeeper) -> str | None:
     @functools.wraps(process)
     async def process_for_engine_async(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine_input = await process(self, *args, **kwargs)
-        keeper.ask(engine_input, await keeper.look(engine_input))
+        request_gate.ask(engine_input, await request_gate.look(engine_input))
         return engine_input
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
-    _listen_for_adapters(keeper)
+    _listen_for_adapters(request_gate)
     return None
 
 
-def _listen_for_adapters(keeper: GateKeeper) -> None:
+def _listen_for_adapters(request_gate: RequestGate) -> None:
     """Learn which adapter a request is for, where vLLM checks the name of its model before it renders."""
     try:
         from vllm.entrypoints.serve.engine.serving import BaseServing  # noqa: PLC0415 – as above
@@ -238,7 +238,7 @@ def _listen_for_adapters(keeper: GateKeeper) -> None:
     async def _check_model(self: Any, request: Any) -> Any:
         refused = await check(self, request)
         if refused is None:
-            keeper.name_adapter(getattr(self.models, "lora_requests", {}).get(request.model))
+            request_gate.name_adapter(getattr(self.models, "lora_requests", {}).get(request.model))
         return refused
 
     wrap(BaseServing, _CHECK_MODEL, _check_model)

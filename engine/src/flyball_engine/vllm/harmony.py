@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from flyball_engine.vllm.gate import GateKeeper
+from flyball_engine.vllm.gate import RequestGate
 from flyball_engine.vllm.wrapping import original, wrap
 
 #: The model type, of the model's own configuration, whose chats have this format.
@@ -16,8 +16,8 @@ _MESSAGES: Final = "_make_request_with_harmony"
 _RESPONSES: Final = "render_responses_harmony_messages"
 
 
-def install_harmony(keeper: GateKeeper) -> str | None:
-    """Ask `keeper` from now on; returns why that is impossible, or None. Installing again replaces the keeper."""
+def install_harmony(request_gate: RequestGate) -> str | None:
+    """Ask this gate from now on; returns why that is impossible, or None. Installing again replaces it."""
     try:
         from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses  # noqa: PLC0415 – only an API
         from vllm.renderers.online_renderer import OnlineRenderer  # noqa: PLC0415 – server has them
@@ -26,12 +26,12 @@ def install_harmony(keeper: GateKeeper) -> str | None:
     if not hasattr(OnlineRenderer, _MESSAGES):
         return f"OnlineRenderer has no {_MESSAGES}"
     if hasattr(OnlineRenderer, _RESPONSES):
-        _ask_about_one(OnlineRenderer, keeper)
+        _ask_about_one(OnlineRenderer, request_gate)
     elif hasattr(OpenAIServingResponses, _MESSAGES):
-        _ask_about_several(OpenAIServingResponses, keeper)
+        _ask_about_several(OpenAIServingResponses, request_gate)
     else:
         return f"OnlineRenderer has no {_RESPONSES}, and OpenAIServingResponses no {_MESSAGES}"
-    _ask_about_several(OnlineRenderer, keeper)
+    _ask_about_several(OnlineRenderer, request_gate)
     return None
 
 
@@ -41,26 +41,26 @@ def unread(model_type: str | None, lack: str | None) -> str | None:
     return f"this model's prompts are in the Harmony format, and {lack}" if harmony else None
 
 
-def _ask_about_several(owner: Any, keeper: GateKeeper) -> None:
+def _ask_about_several(owner: Any, request_gate: RequestGate) -> None:
     render = original(getattr(owner, _MESSAGES))
 
     @functools.wraps(render)
     def _make_request_with_harmony(self: Any, *args: Any, **kwargs: Any) -> Any:
         messages, engine_inputs = render(self, *args, **kwargs)
         for engine_input in engine_inputs:
-            keeper.ask(engine_input)
+            request_gate.ask(engine_input)
         return messages, engine_inputs
 
     wrap(owner, _MESSAGES, _make_request_with_harmony)
 
 
-def _ask_about_one(owner: Any, keeper: GateKeeper) -> None:
+def _ask_about_one(owner: Any, request_gate: RequestGate) -> None:
     render = original(getattr(owner, _RESPONSES))
 
     @functools.wraps(render)
     def render_responses_harmony_messages(self: Any, *args: Any, **kwargs: Any) -> Any:
         engine_input = render(self, *args, **kwargs)
-        keeper.ask(engine_input)
+        request_gate.ask(engine_input)
         return engine_input
 
     wrap(owner, _RESPONSES, render_responses_harmony_messages)

@@ -3,7 +3,7 @@
 vLLM serves `running` from its front and then admits from the front of `waiting`. So before a step both are put in the
 order of `batching.on_time`: decodes first, then the prompts that have begun, and the next to join at the front of
 `waiting`. A prompt that has begun and comes after one that joins is taken out of `running` for the step, and put back
-behind it right after; it keeps its KV blocks, and its slot is withheld from admission. What stands last in `running` is
+behind it right after. It keeps its KV blocks, and its slot is withheld from admission. What stands last in `running` is
 what vLLM preempts first: a prompt that is late.
 """
 

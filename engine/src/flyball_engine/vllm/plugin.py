@@ -1,8 +1,8 @@
 """The general plugin: what vLLM calls in each of its processes before it makes an engine.
 
-It puts the governed scheduler around the one vLLM would use, and gives the engine core two methods that the API server
-can call between steps. vLLM loads plugins in the API server, the engine core and every worker, and ends if one raises:
-so `register` may run several times, does nothing heavy, and catches everything. Where it cannot do its work, plain vLLM
+It puts the governed scheduler around the one vLLM would use. It gives the engine core two methods that the API server
+can call between steps. vLLM loads plugins in the API server, the engine core and every worker, and ends if one raises.
+So `register` may run several times, does nothing heavy, and catches everything. Where it cannot do its work, plain vLLM
 runs, and `failure` says why.
 
 The governed scheduler is a subclass of the class that vLLM returns, so sync and async scheduling stay what they were.

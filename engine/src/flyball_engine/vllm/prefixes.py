@@ -2,8 +2,8 @@
 
 The prompt's blocks are hashed as vLLM's engine core will, by vLLM's own functions, one after the other until a core
 does not hold one. So a prompt that is not cached costs a single hash. One of 100,000 cached tokens would take 12 to 38
-ms of the event loop, in which no other request gets its tokens: so hashes are made in slices, between which the loop
-goes on, and those of prompts seen lately are remembered, in runs of blocks.
+ms of the event loop, in which no other request gets its tokens. So hashes are made in slices, between which the loop
+goes on. Those of prompts seen lately are remembered, in runs of blocks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The waiting queues of vLLM's scheduler, as far as admission reads and reorders them.
 
-vLLM takes requests from the front of its queue until the active limit is reached, so a limit of what runs plus `k`, and
+vLLM takes requests from the front of its queue until the active limit is reached. So a limit of what runs plus `k`, and
 `k` requests brought to the front, admits exactly these. Requests never leave the queues here, and only the queues' own
 operations move them: an engine core sleeps for ever over work that it does not see.
 """

@@ -2,7 +2,7 @@
 
 The API server marks what the core may refuse: requests that it can still answer with a refusal. The mark travels in the
 `extra_args` of the sampling parameters, and so does the class of a request. The core ends what it refuses as vLLM ends
-one that failed, and puts an output of its own beside those of the step; the reason why it stopped says that it was
+one that failed, and puts an output of its own beside those of the step. The reason why it stopped says that it was
 refused. A core that does not know the mark passes it over.
 """
 

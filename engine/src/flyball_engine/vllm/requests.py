@@ -1,10 +1,10 @@
 """Tells the ledger and the gate what happens to each HTTP request; runs in vLLM's API server.
 
-vLLM's own statistics cannot be used: they have no time to the first token of a finished request, gaps without a
-request, one finished entry per sequence instead of per request, and nothing at all of a client that leaves. So an ASGI
-middleware opens and ends the requests (arrival, refusals, departures as the HTTP server sees them), and three methods
-of the output processor tell of their sequences. What belongs together travels in a context variable, which every task
-of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
+vLLM's own statistics cannot be used. They have no time to the first token of a finished request, gaps without a
+request, and one finished entry per sequence instead of per request. Of a client that leaves they have nothing. So an
+ASGI middleware opens and ends the requests (arrival, refusals, departures as the HTTP server sees them), and three
+methods of the output processor tell of their sequences. What belongs together travels in a context variable, which
+every task of an HTTP request inherits: `n`, batches of prompts and beams are grouped without reading ids.
 
 What an engine core may still refuse has its answer held back until its first token: a refusal then takes the place of
 all that the route would have said. An answer of which the client has something goes on.
@@ -28,7 +28,7 @@ from flyball_engine.batching.outcomes import End, OpenRequest, OpenSequence, Req
 from flyball_engine.contract import DEFAULT_CLASS
 from flyball_engine.vllm.attributes import first_lack
 from flyball_engine.vllm.compat import COUNTING
-from flyball_engine.vllm.gate import AdmissionTicket, GateKeeper
+from flyball_engine.vllm.gate import AdmissionTicket, RequestGate
 from flyball_engine.vllm.refusal import is_refusal, set_class, set_mark, unmark
 from flyball_engine.vllm.routes import COHERE_PATH, GENERATING_PATHS, MESSAGES_PATH
 from flyball_engine.vllm.wrapping import original, wrap
@@ -55,7 +55,7 @@ _current: ContextVar[OpenRequest | None] = ContextVar("flyball_request", default
 
 
 def install(
-    ledger: RequestLedger, app: Any, *, keeper: GateKeeper, clock: Callable[[], float] = time.monotonic
+    ledger: RequestLedger, app: Any, *, request_gate: RequestGate, clock: Callable[[], float] = time.monotonic
 ) -> str | None:
     """Feeds the ledger and the gate from this API server, whose FastAPI `app` does not serve yet.
 
@@ -67,10 +67,10 @@ def install(
         return str(error)
     if (missing := _missing(OutputProcessor) or first_lack(COUNTING)) is not None:
         return missing
-    feed = _Feed(ledger, keeper, clock)
+    feed = _Feed(ledger, request_gate, clock)
     _wrap(OutputProcessor, feed)
     app.add_middleware(
-        RequestMiddleware, ledger=ledger, keeper=keeper, clock=clock, running=feed.running
+        RequestMiddleware, ledger=ledger, request_gate=request_gate, clock=clock, running=feed.running
     )  # added last, it is outermost
     return None
 
@@ -90,9 +90,9 @@ def _missing(processor: Any) -> str | None:
 class _Feed:
     """What the output processor knows, as events of the ledger. Called from the server's event loop alone."""
 
-    def __init__(self, ledger: RequestLedger, keeper: GateKeeper, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: RequestLedger, request_gate: RequestGate, clock: Callable[[], float]) -> None:
         self._ledger = ledger
-        self._keeper = keeper
+        self._request_gate = request_gate
         self._clock = clock
         self._states: Mapping[str, Any] = {}
 
@@ -108,12 +108,12 @@ class _Feed:
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
         setattr(state, _MARK, self._ledger.started(current))
-        if current.of_class and self._keeper.marks:
+        if current.of_class and self._request_gate.marks:
             set_class(request, current.of_class)
         parent = getattr(state, "parent_req", None)
-        mark = self._keeper.mark(siblings=1 if parent is None else parent.sampling_params.n)
+        mark = self._request_gate.mark(siblings=1 if parent is None else parent.sampling_params.n)
         if mark is not None:
-            setattr(state, _TICKET, self._keeper.ticket())
+            setattr(state, _TICKET, self._request_gate.ticket())
             set_mark(request, mark._replace(waited=self._clock() - current.arrival, sent_at=time.time()))
 
     def update(self, state: Any, output: Any, at: float | None) -> None:
@@ -129,7 +129,7 @@ class _Feed:
     def _first(self, ticket: AdmissionTicket, request: OpenRequest, output: Any, now: float) -> None:
         """The first that the core says of a sequence that it might refuse."""
         if is_refusal(output):
-            self._keeper.expired(ticket, waited=now - request.arrival)
+            self._request_gate.expired(ticket, waited=now - request.arrival)
         else:
             ticket.refusable = False
 
@@ -146,7 +146,7 @@ class _Feed:
             )
             if (ticket := getattr(state, _TICKET, None)) is not None and ticket.expired:
                 return
-            self._keeper.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
+            self._request_gate.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
 
     def running(self, request: OpenRequest) -> bool:
         """True if the processor still has a sequence of this request: it was answered before its end."""
@@ -208,13 +208,13 @@ class RequestMiddleware:
         app: App,
         *,
         ledger: RequestLedger,
-        keeper: GateKeeper,
+        request_gate: RequestGate,
         clock: Callable[[], float],
         running: Callable[[OpenRequest], bool],
     ) -> None:
         self._app = app
         self._ledger = ledger
-        self._keeper = keeper
+        self._request_gate = request_gate
         self._clock = clock
         self._running = running
 
@@ -225,8 +225,8 @@ class RequestMiddleware:
             return
         path = _route(scope)
         generates = path in GENERATING_PATHS
-        of_class = self._ledger.class_book.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
-        ticket = self._keeper.opened(of_class) if generates else None
+        of_class = self._ledger.classifier.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
+        ticket = self._request_gate.opened(of_class) if generates else None
         exchange = _Exchange(receive, send, ticket, path)
         request = self._ledger.opened(self._clock(), of_class)
         token = _current.set(request)
@@ -235,7 +235,7 @@ class RequestMiddleware:
         finally:
             _current.reset(token)
             if ticket is not None:
-                self._keeper.closed(ticket)
+                self._request_gate.closed(ticket)
             try:
                 self._end(request, exchange, path)
             except Exception:  # noqa: BLE001  see the module's docstring

@@ -1,8 +1,8 @@
 """The part of vLLM's scheduler that Flyball reads and writes, in one place, probed before it is used.
 
 vLLM says its scheduler interface is private and may change. So every attribute is named in `compat.py` and checked when
-the engine starts: what is absent makes a knob unsupported, or the engine ungoverned, with a reason; nothing fails
-later in a step. Tested with 0.26, 0.29, 0.32 and 0.33.
+the engine starts. What is absent makes a knob unsupported, or the engine ungoverned, with a reason. Nothing fails later
+in a step. Tested with 0.26, 0.29, 0.32 and 0.33.
 """
 
 from __future__ import annotations

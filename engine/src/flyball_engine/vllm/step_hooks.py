@@ -95,7 +95,7 @@ class StepHooks:
         self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
-        self._active, self._room = adapter.start.active, adapter.start.tokens
+        self._active, self._step_tokens = adapter.start.active, adapter.start.tokens
         self._order = PromptOrder(
             scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._may_refuse
         )
@@ -161,7 +161,9 @@ class StepHooks:
         self._joined, lost = running[self._joining :], self._joining - len(running)
         self._order.restore()
         if self._order.holds:
-            self._order.planned(output, self._prefilling, self._joined, room=self._room, lost=lost, now=self._began)
+            self._order.planned(
+                output, self._prefilling, self._joined, room=self._step_tokens, lost=lost, now=self._began
+            )
         step = self._composition(output)
         self._planned_seconds = self._enforcer.budgeter.expected(step)
         self._statistics.scheduled(id(output), step, now=self._began)
@@ -338,7 +340,7 @@ class StepHooks:
             withheld, cap = self._order.arrange(tokens=step.tokens - queue.decode_tokens, decodes=batch.decodes)
             active -= withheld
             threshold = min(step.threshold or cap, cap or step.threshold)
-        self._room = step.tokens
+        self._step_tokens = step.tokens
         self._adapter.write(replace(limits, active=active, tokens=step.tokens), step_threshold=threshold)
 
     def _begun(self) -> list[Any]:
@@ -390,7 +392,7 @@ class StepHooks:
         )
 
     def _occupancy(self, scheduled: Any) -> Occupancy:
-        return Occupancy(len(scheduled), len(self._adapter.running), self._active, self._room)
+        return Occupancy(len(scheduled), len(self._adapter.running), self._active, self._step_tokens)
 
     def _count_requests(self, output: Any, *, lost: int) -> None:
         """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""

@@ -40,7 +40,7 @@ ANNOTATION_SPEC_HASH: Final = f"{GROUP}/spec-hash"
 ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 #: On the InferenceService, any new value: re-render the pod template with this operator's renderer (rolls pods).
 ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
-#: On the InferenceService, `Paused`: its engines keep what they were told last. An annotation, since one command sets
+#: On the InferenceService, `Paused`: its engines keep their setpoint. An annotation, since one command sets
 #: it, whoever owns the spec, and no pipeline that applies the spec takes it back.
 ANNOTATION_TUNING: Final = f"{GROUP}/tuning"
 TUNING_PAUSED: Final = "Paused"

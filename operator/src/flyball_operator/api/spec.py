@@ -309,15 +309,15 @@ class Tuning(Model):
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in mode Disabled; Recommend leaves what Auto set last. Default: Queue."""
     refusal_status: Literal[503, 429] = 503
-    """HTTP status of a request that is refused, of use with overload Shed. 503: service meshes retry it on another pod,
-    and may eject a pod that answers several of them. 429: they do neither, and it tells clients to slow down. What
-    vLLM's own queue limit refuses, before the times of the engine's steps are learnt, is always 503. Default: 503."""
+    """HTTP status of a refused request, of use with overload Shed. At 503 service meshes retry on another pod, and may
+    eject a pod that answers several. At 429 they do neither, and clients slow down. What vLLM's own queue limit
+    refuses, before the times of the engine's steps are learnt, is always 503. Default: 503."""
     order: Order = Order.ON_TIME
-    """Which request is served first. OnTime: those whose first token can still be in time, by deadline; the others are
-    served behind them, and a twentieth of the work on prompts goes to the oldest of these once it has waited for a
-    minute, so that nobody starves. Arrival: vLLM's own order. OnTime needs an objective on TimeToFirstToken or
-    EndToEndLatency, and begins once the times of the engine's steps are learnt; the modes Disabled and Recommend leave
-    vLLM's order. Default: OnTime."""
+    """Which request is served first. OnTime: those whose first token can still be in time, by deadline. The others are
+    served behind them. Once the oldest of these has waited for a minute it gets a twentieth of the work on prompts, so
+    that nobody starves. Arrival: vLLM's own order. OnTime needs an objective on TimeToFirstToken or EndToEndLatency,
+    and begins once the times of the engine's steps are learnt; the modes Disabled and Recommend leave vLLM's order.
+    Default: OnTime."""
     classes: Annotated[tuple[RequestClass, ...], Field(max_length=MOST_CLASSES), MapKeyed("name")] = ()
     """Classes of requests. One that names no class, or an unknown one, is of the default class: objectives without a
     class are its own. Default: none."""

@@ -223,8 +223,8 @@ class InferenceServiceSpec(Model):
         Check(
             Rule(
                 f"!has(self.objectives) || !{_THRESHOLDS_READ} || !{_TARGETS_READ} || !{_FIRST_TOKENS_LATER}",
-                "a TimeToFirstToken threshold is above an EndToEndLatency threshold of the same or a higher target:"
-                " whoever has the whole answer in time has its first token in time, so lower or remove it",
+                "a TimeToFirstToken threshold is above an EndToEndLatency threshold of the same or a higher target."
+                " Lower or remove it: an answer in time has its first token in time",
                 ".objectives",
             ),
             _first_tokens_come_first,

@@ -1,8 +1,8 @@
 """Keeps what is known of each watched namespace true, and each namespace's trouble to itself.
 
-A namespace that is missing or not granted is out: it is not watched, what was known of it is forgotten, and its
-services are told so where the API server lets us. It is tried again, further and further apart, at most a minute; when
-it is back, it is listed and watched as at the start. Whatever else ends a watch or a resync ends the process.
+A namespace that is missing or not granted is not watched, and what was known of it is forgotten. The status of its
+services says so where the API server lets us. It is tried again, further and further apart, at most a minute; when it
+is back, it is listed and watched as at the start. Whatever else ends a watch or a resync ends the process.
 
 What is known of a namespace that is out is forgotten, because it can no longer be true: a user may have paused the
 tuning there. To the tuner its services are then gone, and when they come back it takes over from their status and
@@ -102,7 +102,7 @@ class Informer:
         if self.why_unwatched is not None:
             if self.refused:
                 async with self._gate:
-                    await self._tell()
+                    await self._requeue()
             return True
         try:
             async with self._gate:
@@ -146,10 +146,10 @@ class Informer:
             log.warning("%s is not watched: %s", titled(self.namespace), reason)
         self.why_unwatched, self.refused = reason, True
         self.resyncer.forget()
-        await self._tell()
+        await self._requeue()
 
-    async def _tell(self) -> None:
-        """Have its services looked at, as far as they can be seen: their status shall say that it is out."""
+    async def _requeue(self) -> None:
+        """Queue its services, as far as they can be listed: their status shall say that it is not watched."""
         try:
             services, _ = await self._api.list(INFERENCE_SERVICES, self.namespace)
         except ClusterError:

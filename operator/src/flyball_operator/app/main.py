@@ -56,7 +56,7 @@ from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning.dependencies import LATE_SECONDS, Dependencies
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from flyball_operator.tuning.tuner import Tuner, collect_seldom
+from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
 #: Seconds that writes under way get to end before the lease is given back.
 DRAIN_SECONDS: Final = 2.0
@@ -408,7 +408,7 @@ def main() -> int:
         sys.stderr.write("\n".join(problems(error)) + "\n")
         return ExitCode.MISCONFIGURED
     configure_logging(settings.log_level, settings.log_format)
-    collect_seldom()
+    collect_garbage_seldom()
     return _outcome(lambda: asyncio.run(run(settings)))
 
 

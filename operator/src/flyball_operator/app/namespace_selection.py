@@ -36,7 +36,7 @@ class NamespaceSelection:
         self._cover = cover
         self._clock = clock
         self._tried: float | None = None
-        self._said = ""
+        self._logged = ""
 
     def standing_still(self) -> tuple[str, ...]:
         """What shows no sign of life, and for how long."""
@@ -50,9 +50,9 @@ class NamespaceSelection:
             try:
                 await self._follow()
             except ClusterError as error:
-                if str(error) != self._said:
+                if str(error) != self._logged:
                     log.warning("the namespaces could not be listed or watched: %s", error)
-                self._said = str(error)
+                self._logged = str(error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self) -> None:
@@ -60,7 +60,7 @@ class NamespaceSelection:
         listed, version = await self._api.list(NAMESPACES, None, selector=self._selector)
         found = {str(one["metadata"]["name"]) for one in listed}
         self._cover(found)
-        self._said = ""
+        self._logged = ""
         events = self._api.watch(NAMESPACES, selector=self._selector, version=version, seconds=WATCH_SECONDS)
         async with aclosing(events) as following:
             async for event in following:

@@ -21,7 +21,7 @@ from flyball_operator.reconcile.plan.objects import annotation
 RETRY_SECONDS: Final = 5.0
 _PARALLEL: Final = 8
 #: Rights that a sentence names; with a whole RoleBinding, dozens are missing.
-_TOLD: Final = 2
+_MOST_NAMED: Final = 2
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ async def lacking(api: KubeApi, namespace: str | None, resources: Sequence[Resou
 
 def summary(problems: Sequence[str]) -> str:
     """What is missing in one sentence: a namespace that is gone, or its RoleBinding, is dozens of rights."""
-    more = len(problems) - _TOLD
-    return "; ".join(problems[:_TOLD]) + (f"; and {more} more rights" if more > 0 else "")
+    more = len(problems) - _MOST_NAMED
+    return "; ".join(problems[:_MOST_NAMED]) + (f"; and {more} more rights" if more > 0 else "")
 
 
 async def _check_crd(api: KubeApi) -> list[str]:

@@ -22,8 +22,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "explain",
         help="what the operator sees of a service, what it did and why",
-        description="Tells from an InferenceService's status: its objectives and how they are met, the step-time "
-        "model and its error, the limits in force, what binds them, and what the last changes did.",
+        description="Shows from an InferenceService's status how its objectives are met, the step-time model and "
+        "its error, the limits in force, what binds them, and what the last changes did.",
     )
     add_options(
         parser, file_help="explain the object in this file, as `kubectl get -o yaml` prints it; -: standard input"

@@ -1,6 +1,6 @@
 """How `flyball explain` tells what the tuner sees of a service, what it knows, and what it did and why. Pure.
 
-All of it is in the object's status, so what is told here is told of a service in the cluster and of one in a file.
+All of it is in the object's status, so this is said of a service in the cluster and of one in a file.
 """
 
 from __future__ import annotations

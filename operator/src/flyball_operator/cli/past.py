@@ -12,11 +12,10 @@ from flyball_operator.cli.replayed import Ran
 from flyball_operator.cli.services import parsed
 from flyball_operator.cli.time_range import MOST_TICKS, TimeRange, rfc3339
 from flyball_operator.prometheus.access import Access
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader, Source
 from flyball_operator.prometheus.recorded import Header, RecordedSource, RecordError, RecordingSource
-from flyball_operator.tuning.observe.signals import Observation
+from flyball_operator.tuning.observe.signals import Identity, Observation
 
 #: Seconds that one answer may take: nothing waits for it but a person.
 _TIMEOUT: Final = 30.0

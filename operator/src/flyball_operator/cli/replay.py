@@ -47,8 +47,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "replay",
         help="what the law would have done on past signals",
-        description="Asks Prometheus what the operator would have asked at past times, runs the law over the answers "
-        "as a shadow, and shows each change it would have made, why, what it expected, and what was observed. With an "
+        description="Asks Prometheus what the operator would have asked at past times, and runs the law over the "
+        "answers. It shows each change it would have made, why, what it expected, and what was observed. With an "
         "edited manifest it shows what other objectives or bounds would have done. Nothing is changed anywhere.",
     )
     add_options(
@@ -71,8 +71,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="begin with the model and the limits of the object's status; without it, as a service that was never "
-        "tuned, since what status holds may have been learnt from the very span",
+        help="begin with the model and the limits of the object's status, which may have been learnt from the very "
+        "span; without it, as a service that was never tuned",
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep the answers in a new file")
     parser.add_argument(

@@ -98,7 +98,7 @@ class EngineClient:
 
     async def read(self, address: Address) -> ReadBack:
         """What an engine applies. Raises an `EngineError`."""
-        return _told(*await self._request("GET", address, seconds=READ_SECONDS))
+        return _parsed(*await self._request("GET", address, seconds=READ_SECONDS))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         """Write a setpoint and return once every core confirmed it. Raises an `EngineError`."""
@@ -134,7 +134,7 @@ class EngineClient:
         if not self._may_act():
             raise NotLeadingError(f"{address.ip}: not written, the lease is not surely ours")
         body, headers = signed(setpoint, signer, now=self._wall())
-        return _told(*await self._request("PUT", address, body=body, headers=headers, seconds=WRITE_SECONDS))
+        return _parsed(*await self._request("PUT", address, body=body, headers=headers, seconds=WRITE_SECONDS))
 
     async def _request(
         self,
@@ -165,7 +165,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _told(status: int, body: bytes) -> ReadBack:
+def _parsed(status: int, body: bytes) -> ReadBack:
     """The read-back of an answer. Raises an `EngineError`."""
     try:
         answer = answer_of(status, body)

@@ -1,10 +1,10 @@
 """Calls to the Kubernetes API over the official client's asyncio side, in plain JSON.
 
-The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS); its typed calls are left aside,
-since they turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float:
-the client's own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that
-the audit log tells reconciler, tuner and election apart, and the replicas. `carry_out` decides nothing:
-every precondition is in the intent.
+The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS). Its typed calls are not used: they
+turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float: the client's
+own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that the audit
+log tells reconciler, tuner and election apart, and the replicas. `carry_out` decides nothing: every precondition is in
+the intent.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class KubeApi:
         """POST. Raises `AlreadyExistsError` where an object of the name is there.
 
         Sent as YAML, which the API server turns into its own JSON. A ControllerRevision keeps the bytes of its data as
-        they came and may not change them: in another's spelling of JSON any later patch would, the garbage collector's
-        too, so that `--cascade=orphan` would never end.
+        they came and may not change them. In another's spelling of JSON any later patch would change them, the garbage
+        collector's too. Then `--cascade=orphan` would never end.
         """
         query = {"fieldManager": self.manager}
         return await self._write(
@@ -338,8 +338,8 @@ async def connected(
 async def carry_out(api: KubeApi, namespace: str, intent: Intent) -> None:
     """Make the one call of this intent.
 
-    Raises `AlreadyExistsError` and `ConflictError` where the cluster has moved on since the plan (make a new one),
-    `InvalidObjectError` where the API server finds the object wrong, and the rest of the tree.
+    Raises `AlreadyExistsError` and `ConflictError` where the cluster has moved on since the plan (make a new one).
+    Raises `InvalidObjectError` where the API server finds the object wrong, and the rest of the tree.
     """
     resource = OWNED[intent.kind]
     match intent:

@@ -5,9 +5,9 @@ The client library's own let two leaders act when the API server hung. The rules
 - Time is monotonic and counts suspension; clocks of other machines, and ours on the wall, decide nothing.
 - A leader may act for 10 s from the moment it *sent* its last successful renewal; another takes the lease 15 s after it
   *saw* the record change last. Any error is a failed renewal: not seeing is not holding.
-- The epoch is the Lease's transitions. It never falls, also when the Lease was deleted: whoever takes or makes the
-  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones; who makes it
-  goes far above, since engines may have heard of leaders that changed nothing and are in no status.
+- The epoch is the Lease's transitions. It never falls, also when the Lease was deleted. Whoever takes or makes the
+  Lease goes above every epoch in any service's status, since engines and the API server refuse older ones. Who makes it
+  goes far above, since engines may know leaders that changed nothing and are in no status.
 - A leader may raise its epoch, by the Lease, to order above an engine that holds what nobody can have written. Once an
   hour at most, and not far: what engines say must not use the numbers up.
 - The lease is given back only after this process has stopped writing.
@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from flyball_operator.api.epochs import UNRECORDED_LEADERS
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError
 from flyball_operator.kube.resources import LEASES
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.tuning.actuate.generation_bounds import UNRECORDED_LEADERS
 
 #: Seconds after which others take a lease whose record does not change.
 LEASE_SECONDS: Final = 15

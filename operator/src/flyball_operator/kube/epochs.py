@@ -10,11 +10,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from flyball_operator.api.epochs import LARGEST_EPOCH
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.kube.resources import INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.tuning.actuate.generation_bounds import LARGEST_EPOCH
 
 _SECONDS: Final = 2.0
 #: Namespaces that are listed at the same time: an election waits for all.
@@ -32,8 +32,8 @@ async def highest_epoch(api: KubeApi, namespaces: Sequence[str | None], reached:
 
     A namespace that is missing or not granted is left out, and then the answer is never 0. Epochs fall only where the
     Lease was deleted; whoever makes it anew above an answer of 1 or more begins a thousand above it, for leaders that
-    no status shows. One that led in a hidden namespace alone is no other: and should a service come to be seen there
-    whose epoch is higher all the same, the leader ends (`reconcile.resync`), and the next one goes above it.
+    no status shows. One that led in a hidden namespace alone is no other. Should a service be seen there whose epoch is
+    higher all the same, the leader ends (`reconcile.resync`), and the next one goes above it.
     """
     gate = asyncio.Semaphore(_PARALLEL)
 

@@ -1,7 +1,7 @@
 """Reads, from the API server itself, everything a plan is made from.
 
-Watches only say when to look. What is decided and written is decided on live reads (quorum reads, without a resource
-version), so that a lagging watch cannot make us act on an object that is gone or another's.
+Watches only say when to look. Decisions that are written rest on live reads (quorum reads, without a resource version).
+So a lagging watch cannot make us act on an object that is gone or another's.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PR
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
+    Identity,
     Missing,
     ObjectiveCounts,
     OrderOutcome,
@@ -24,9 +25,6 @@ from flyball_operator.tuning.observe.signals import (
     Sums,
     Unobserved,
 )
-
-#: A service's namespace and UID, from target labels.
-Identity = tuple[str, str]
 
 
 class BadVectorError(Exception):

@@ -1,6 +1,6 @@
 """The PromQL the tuner asks, a fixed set per tick for all services at once.
 
-Everything is summed in Prometheus by namespace and service UID, both target labels: what a pod claims about itself
+Everything is summed in Prometheus by namespace and service UID, both target labels. What a pod claims about itself
 names no service, and a tick costs by the service, not by the pod. Each figure carries the label `field`, so that a
 group of figures is one query and one evaluation time. Means are ratios of two `increase()` over one window, in which
 Prometheus' extrapolation cancels.

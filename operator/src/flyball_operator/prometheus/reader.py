@@ -1,8 +1,8 @@
 """Asks Prometheus once per tick for all services, or once for each time of the past that is asked for.
 
-The client is synchronous, so the calls of a tick run in a small pool of threads of their own: a Prometheus
-that hangs holds those threads, never the event loop, and while they are held no further call is made. Who asks for the
-past waits for each answer in the thread that asks.
+The client is synchronous, so the calls of a tick run in a small pool of threads. A Prometheus that hangs holds those
+threads, never the event loop. While they are held no further call is made. Who asks for the past waits for each answer
+in the thread that asks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadVectorError, Figures, Identity, Ran
+from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import Found, rows_of, why
-from flyball_operator.tuning.observe.signals import Attainment, Missing, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Missing, Observation, Unobserved
 
 
 class Source(Protocol):

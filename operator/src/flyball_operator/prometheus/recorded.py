@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.queries import NAMESPACE, UID
 from flyball_operator.prometheus.reader import Source
-from flyball_operator.tuning.observe.signals import Missing
+from flyball_operator.tuning.observe.signals import Identity, Missing
 
 #: Of the format, not of Flyball.
 VERSION: Final = 1

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from flyball_engine.contract import CONTROL_PORT, METRICS_PATH
 from flyball_operator.api.names import LABEL_SERVICE_UID, PORT_CONTROL
-from flyball_operator.prometheus.answers import Identity, samples_of
+from flyball_operator.prometheus.answers import samples_of
 from flyball_operator.prometheus.queries import ENGINES, FIELD, JOB, NAMELESS, NAMESPACE, POD, PRESENT, UID, UP
+from flyball_operator.tuning.observe.signals import Identity
 
 _PORT: Final = f"port {CONTROL_PORT} (`{PORT_CONTROL}`)"
 #: So many jobs or namespaces are named.

@@ -1,7 +1,7 @@
 """Which service is worked on next: each key once, one worker per key, failures further and further apart.
 
 A hundred changes of one service make one look at it, not a hundred. A key that fails waits twice as long each time, up
-to five minutes; a new generation of the spec ends the wait at once, for the user has changed something.
+to five minutes. A new generation of the spec ends the wait at once, for the user has changed something.
 """
 
 from __future__ import annotations

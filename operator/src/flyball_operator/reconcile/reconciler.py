@@ -1,7 +1,7 @@
 """The reconciler: snapshot, plan, apply, and again until nothing is left to do; then the status, then the events.
 
 Everything is decided on live reads and carried out only on what was read. The status is written once a round finds
-nothing to change, so it never tells of a state that was only meant.
+nothing to change, so it never reports a state that was only meant.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class Reconciler:
         if why is None:
             return await self.reconcile(key)
         with suppress(ForbiddenError, NotFoundError):
-            await self._tell_unwatched(key, why)
+            await self._report_unwatched(key, why)
         return None
 
-    async def _tell_unwatched(self, key: Key, why: str) -> None:
+    async def _report_unwatched(self, key: Key, why: str) -> None:
         """Say that nobody looks after the service; nothing else is done about it."""
         raw = await self._reader.service(key)
         if raw is None:
@@ -170,7 +170,7 @@ class Reconciler:
                     seen = replace(seen, snapshot=replace(seen.snapshot, dry_runs={**answers, **refused}))
                     plan = _answered(seen.snapshot)
                 if not await self._carry_out(key, seen, plan):
-                    await self._tell(seen, plan)
+                    await self._report(seen, plan)
                     if away is not None:
                         raise away
                     return plan.requeue_after
@@ -214,7 +214,7 @@ class Reconciler:
                 await carry_out(self._api, key.namespace, intent)
             except (InvalidObjectError, ForbiddenError) as error:
                 refused = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
-                await self._tell(seen, make_plan(refused))
+                await self._report(seen, make_plan(refused))
                 raise
             if isinstance(intent, Apply):
                 self._remember_attempt(seen, intent)
@@ -227,7 +227,7 @@ class Reconciler:
         attempt = settling.attempt(seen.snapshot, intent)
         self._attempts[uid] = {**self._attempts.get(uid, {}), intent.kind: attempt}
 
-    async def _tell(self, seen: Observed, plan: Plan) -> None:
+    async def _report(self, seen: Observed, plan: Plan) -> None:
         if plan.status is None:
             return
         meta = seen.snapshot.desire.meta

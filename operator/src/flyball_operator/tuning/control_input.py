@@ -36,9 +36,9 @@ class Margins:
 class Workload:
     """What one engine core is asked for.
 
-    `arrivals` requests per second, of which `waiting` have no slot; `prompt` tokens of a prompt, `uncached` those that
-    need computing, `output` tokens; `ratio` prefill tokens per decode; `attention` prefill attention per prefill token
-    (mean context of a chunk); `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
+    `arrivals` requests per second, of which `waiting` have no slot. `prompt` tokens of a prompt, `uncached` those that
+    need computing, `output` tokens. `ratio` prefill tokens per decode. `attention` prefill attention per prefill token
+    (mean context of a chunk). `decodes` running in a mean step, each of which reads `context` tokens of KV cache;
     `kv_tokens` the cache holds. `drafted`: tokens that a step processes for a decode, `made`: those that come of it,
     both 1 without speculation.
     """

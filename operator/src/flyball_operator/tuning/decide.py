@@ -1,8 +1,8 @@
 """One tick: signals in, a policy out, one decision per tick; the same inputs give the same decision.
 
-It always decides, in every mode: in Recommend and Disabled, and while tuning is paused, the decision is a shadow that
-is published or kept, so that switching to Auto starts from what the law would have by now, not from the top. Nothing is
-decided on what was not observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
+It always decides, in every mode. In Recommend and Disabled, and while tuning is paused, the decision is published or
+kept but not made live. So switching to Auto starts from what the law would have by now. Nothing is decided on what was
+not observed. Pure: state goes in and comes out, time is a parameter (Unix seconds).
 """
 
 from __future__ import annotations

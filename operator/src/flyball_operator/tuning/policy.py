@@ -1,8 +1,8 @@
 """What the law makes of a service's engines: limits, the time of a step, the order of prompts, and a deadline.
 
-Whatever is sent anew is a new generation that every pod must confirm, so a learnt model and a budget are sent only when
-they say something else than what is there. Figures are rounded as status holds them, so that the next leader
-goes on with the same. Pure.
+Whatever is sent anew is a new generation that every pod must confirm. So a learnt model and a budget are sent only when
+they differ from what is there. Figures are rounded as status holds them, so that the next leader goes on with the same.
+Pure.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def model_spec(model: StepModel) -> ModelSpec:
     return ModelSpec(id=identity, trusted=True, kappa=model.kappa, **digits)
 
 
-def says_the_same(present: Policy, wanted: Policy) -> bool:
+def nearly_equal(present: Policy, wanted: Policy) -> bool:
     """Whether it says nearly the same, limits apart: noise moves deadlines, model and budget a little."""
     now, then = present.deadlines, wanted.deadlines
     if now and now.keys() == then.keys() and all(_near(now[name], then[name]) for name in now):

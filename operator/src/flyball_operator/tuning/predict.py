@@ -1,6 +1,6 @@
 """What limits and a load come to: the seconds of each metric, and what is carried. Pure, per engine core.
 
-A batch of n decodes that holds its size admits n·ρ prefill tokens in each step (ρ = prefill tokens per decode), so its
+A batch of n decodes that holds its size admits n·ρ prefill tokens in each step (ρ = prefill tokens per decode). So its
 mean step is T(n, n·ρ), and that is what a token takes. First tokens wait behind other prompts (M/G/1).
 """
 

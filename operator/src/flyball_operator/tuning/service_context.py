@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ServiceContext:
-    """One service under one leadership. `setpoint`: what engines were told last, None before anything was.
+    """One service under one leadership. `setpoint`: what engines were given last, None before anything was.
 
     `prior`: the model of a service of the same kind.
     """

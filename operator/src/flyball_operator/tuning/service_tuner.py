@@ -70,7 +70,7 @@ class ServiceTuner:
     def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
         """Take note of the service and its pods as they are now."""
         if self._context.update(service):
-            self._reporter.asked_otherwise()
+            self._reporter.spec_edited()
         self._engine_pods.update_pods(pods)
         self._starting.update_pods(pods)
 
@@ -100,7 +100,7 @@ class ServiceTuner:
             decision = replace(decision, hold=None, trigger=failed)
         self._reporter.decided(decision, observation)
         await self._rollout.follow(decision, before, at_once=decision.rolled_back or bool(failed))
-        await self._reporter.say()
+        await self._reporter.report()
 
     def to_be_kept(self) -> bool:
         """Whether `keep` has something to do."""
@@ -108,7 +108,7 @@ class ServiceTuner:
         if setpoint is None:
             return False
         kept = self._rollout.behind_spec or self._engine_pods.to_be_kept(setpoint)
-        return kept or bool(self._starting.to_be_told(self._of_new_pods(setpoint)))
+        return kept or bool(self._starting.due(self._of_new_pods(setpoint)))
 
     def _of_new_pods(self, setpoint: Setpoint) -> Setpoint | None:
         """What pods begin with: while one pod tries the setpoint alone, what the others keep."""
@@ -120,26 +120,26 @@ class ServiceTuner:
         context = self._context
         if context.setpoint is None or not context.may_act:
             return
-        self._starting.tell(self._of_new_pods(context.setpoint))
+        self._starting.write(self._of_new_pods(context.setpoint))
         await self._engine_pods.keep(context.setpoint)
         if self._rollout.behind_spec:
             before = context.state
             context.state, decision = decide(before, NOT_ASKED, self._decided_by, context.dependencies.wall())
             await self._rollout.follow(decision, before, at_once=True)
-            await self._reporter.say()
+            await self._reporter.report()
 
-    async def tell_late(self) -> None:
-        """Say that no tick is completed any more. Takes no lock: a tick that hangs has it."""
-        await self._reporter.say_late()
+    async def report_late(self) -> None:
+        """Report that no tick is completed any more. Takes no lock: a tick that hangs has it."""
+        await self._reporter.report_late()
 
     async def close(self) -> None:
-        """End what is still being said to engines: nobody tunes the service any more, if it is still there."""
+        """End what still goes to engines: nobody tunes the service any more, if it is still there."""
         await asyncio.gather(self._engine_pods.close(), self._starting.close())
         self._reporter.ended()
         # Behind a tick that has yet to write; what was deleted is not there to be written of.
         async with self.lock:
             with suppress(ClusterError):
-                await self._reporter.say_ended()
+                await self._reporter.report_ended()
 
     @property
     def _decided_by(self) -> TuningSpec:
@@ -154,4 +154,4 @@ class ServiceTuner:
 
 
 def _tripped(events: EventRecorder) -> Callable[[str], None]:
-    return lambda message: events.news.append(("Warning", conditions.Reason.WATCHDOG_TRIPPED, message))
+    return lambda message: events.pending.append(("Warning", conditions.Reason.WATCHDOG_TRIPPED, message))

@@ -44,9 +44,9 @@ class Envelope:
     def upper(self) -> Limits:
         """The limits that `mode: Disabled` runs at, and that pods start with.
 
-        The long-prefill threshold is left as the engine was started: simulated, a quarter of C cuts the first token of
-        short prompts to a third and lengthens that of long ones by a half, a trade that objectives blind to prompt
-        length cannot make.
+        The long-prefill threshold is left as the engine was started. Simulated, a quarter of C cuts the first token of
+        short prompts to a third and lengthens that of long ones by a half. Objectives blind to prompt length cannot
+        make that trade.
         """
         return Limits(max_num_active_seqs=self.seqs.most, max_num_scheduled_tokens=self.tokens.most)
 

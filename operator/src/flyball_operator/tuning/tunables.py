@@ -24,8 +24,8 @@ class Tunables:
     #: Least evidence for a fit: cells, and steps in them.
     least_cells: int = 4  # [cells]
     least_steps: int = 60  # [steps]
-    #: Pull to the prior, as the relative error it costs to move a coefficient by its own unit: a first guess decides
-    #: only what the data leave open, a proven model also what they show too faintly to be extrapolated from.
+    #: Pull to the prior, as the relative error it costs to move a coefficient by its own unit. A first guess decides
+    #: only what the data leave open. A proven model also decides what they show too faintly.
     guess_pull: float = 0.1  # [relative]
     proven_pull: float = 0.4  # [relative]
     #: Unit of g, by the seconds per token: a context of some thousand tokens doubles what a prefill token costs.
@@ -59,8 +59,8 @@ class Tunables:
 
     #: Prompt tokens that fit beside the largest batch: the engine's own least chunk, so that no prompt stands still.
     least_chunk: float = 16.0  # [tokens]
-    #: Share of an end-to-end objective that is left to the first token at least: else a few long answers would make a
-    #: deadline that no request can meet, and with none served nothing would show that answers are short again.
+    #: Share of an end-to-end objective that is left to the first token at least. Else a few long answers would make a
+    #: deadline that no request can meet. With none served, nothing would show that answers are short again.
     least_first_share: float = 0.25  # [share of the objective]
     #: A step may take this many times the mean budget. More wins nothing, 1.5 loses 2 % with long prompts (simulated).
     long_step: float = 2.5  # [times the budget]
@@ -69,21 +69,21 @@ class Tunables:
     long_prompt: float = 1 / 3  # [share of the objective]
     #: Of a mean answer's tokens what a short one has: where lengths are exponential, one in ten is shorter.
     short_answer: float = 0.1  # [share of a mean answer]
-    #: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective:
-    #: near full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is several
-    #: of them.
+    #: Tokens of a step before anything is known of the engine, where a gate will stand and tokens have an objective.
+    #: They are near full speed on what vLLM runs on, and short beside most objectives. A whole step of long prompts is
+    #: several of them.
     first_tokens: int = 512  # [tokens]
     # Capacity and replicas (`capacity.py`)
 
     #: Mean waits that are added to the predicted one, as headroom: few wait longer than four times the mean (e⁻⁴, where
     #: waits are exponential).
     tail: float = 3.0  # [times the mean wait]
-    #: Figures within this share are alike: what people are shown stays, an overload ends so far below the capacity, a
-    #: slow pod is one until so far below its factor, and fewer replicas must carry the load with so much to spare.
+    #: Figures within this share are alike: what people are shown stays. An overload ends so far below the capacity, and
+    #: a slow pod so far below its factor. Fewer replicas must carry the load with so much to spare.
     alike: float = 0.1  # [relative]
     #: The advice falls to the most that was needed in so many seconds, as an autoscaler's stabilisation window does.
     fewer_seconds: float = 300.0  # [s]
-    #: More replicas are never advised than so many times those that run: where hardly any rate keeps the objectives,
+    #: More replicas are never advised than so many times those that run. Where hardly any rate keeps the objectives,
     #: more replicas do not either, and an autoscaler would follow any number.
     most_growth: int = 4  # [times the replicas]
     # Filters (`filters/`, `policy.py`)

@@ -19,11 +19,10 @@ from typing import Final, Protocol
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.errors import ClusterError
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning import model_sharing
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
 from flyball_operator.tuning.ports import Services
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
@@ -38,11 +37,11 @@ GONE_REMEMBERED: Final = 10_000
 OBJECTS_MADE: Final = 50_000
 
 
-def collect_seldom() -> None:
-    """Let Python look for cycles less often, in the whole process: each tick makes some hundred objects of a service.
+def collect_garbage_seldom() -> None:
+    """Collect garbage less often, in the whole process: each tick makes some hundred objects of a service.
 
-    They live as long as the tick and are in no cycles. To look through them as often as Python does by itself takes
-    longer than to parse what they are made of.
+    They live as long as the tick and are in no cycles. Python's own thresholds cost more than parsing what they are
+    made of.
     """
     gc.set_threshold(OBJECTS_MADE, *gc.get_threshold()[1:])
 
@@ -130,8 +129,8 @@ class Tuner:
                 tick = partial(tuner.tick, observation, _of(attainment, identity))
                 work = tick if self._begin_at[identity[1]] <= began else tuner.take_over
                 group.create_task(self._guarded(tuner, work))
-                # It decides in one go. A thousand of them in one turn of the loop take seconds, in which no answer of
-                # an engine is heard, and connections that are there seem to have timed out.
+                # It decides in one go. A thousand of them in one turn of the loop take seconds. No answer of an engine
+                # is read meanwhile, and open connections seem to have timed out.
                 await asyncio.sleep(0)
         self._metrics.tick_seconds.observe(self._clock() - began)
 
@@ -152,7 +151,7 @@ class Tuner:
     def _keep(self, tuner: ServiceTuner, group: asyncio.TaskGroup) -> None:
         """Every second, and mostly there is nothing to do: a task for each of a thousand takes longer than to look."""
         if tuner.liveness.report_due():
-            group.create_task(self._caught(tuner, tuner.tell_late))
+            group.create_task(self._caught(tuner, tuner.report_late))
         if not tuner.lock.locked() and tuner.to_be_kept():
             group.create_task(self._guarded(tuner, tuner.keep))
 

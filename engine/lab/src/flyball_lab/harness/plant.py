@@ -1,7 +1,7 @@
-"""A step-level plant: vLLM's scheduling order over a step-time law, in virtual time, counted as the engine counts.
+"""A step-level plant: vLLM's scheduling order over a step-time model, in virtual time, counted as the engine counts.
 
 Running requests first, decodes one token each, partial prefills what the step's tokens and the long-prefill threshold
-leave; then waiting ones first come first served while places and tokens last. It is driven by the real law, so
+leave; then waiting ones first come first served while slots and tokens last. It is driven by the real law, so
 that tests see the law's closed loop in milliseconds.
 """
 

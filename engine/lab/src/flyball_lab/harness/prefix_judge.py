@@ -31,7 +31,7 @@ class PrefixTally:
 
 
 class PrefixJudge:
-    """Looks the newest requests of a story up in its scheduler's cache, in three ways."""
+    """Looks the newest requests of a scenario up in its scheduler's cache, in three ways."""
 
     def __init__(
         self, scheduler: Any, followed: CachedBlocks | None, folder: Path, digest: Callable[[Any], bytes]

@@ -24,10 +24,10 @@ from flyball_lab.harness.service_tuners import Engines, Harness
 from flyball_lab.harness.virtual_time import now, run
 from flyball_lab.repository import ROOT
 from flyball_operator.kube.errors import ClusterError
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     CellKey,
+    Identity,
     Missing,
     ObjectiveCounts,
     Observation,

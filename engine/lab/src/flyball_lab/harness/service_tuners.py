@@ -74,7 +74,7 @@ class Engines:
         #: Requests that each core has, and whether talking to engines raises what nobody expects.
         self.running = 0
         self.broken = False
-        #: Pods where requests wait beside one that runs, with places free; and those of them that make no step.
+        #: Pods where requests wait beside one that runs, with slots free; and those of them that make no step.
         self.stuck: set[str] = set()
         self.frozen: set[str] = set()
         #: Pods that are not Ready, and those of them that have no control port yet.
@@ -86,8 +86,16 @@ class Engines:
         #: What steps take over what the model says, by pod.
         self.biases: dict[str, float] = {}
         self.writes = 0
+        #: How often each pod's container was restarted.
+        self.restarts: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
         self._tripped: dict[str, tuple[int, int]] = {}
+
+    def restart(self, uid: str) -> None:
+        """The container ends and begins anew, with its start values. Until `starting` is cleared it is not Ready."""
+        self.restarts[uid] += 1
+        self.starting.add(uid)
+        self.held[uid] = None
 
     def trip(self, uid: str = "pod-1") -> None:
         """Requests stand still, and the watchdog throws out what the engine holds."""
@@ -270,7 +278,7 @@ class Harness:
                 ip="10.0.0.1",
                 ready=uid not in self.engines.starting,
                 container_id="c",
-                restarts=0,
+                restarts=self.engines.restarts[uid],
                 namespace="ns",
             )
             for uid in self.engines.held
@@ -353,7 +361,7 @@ class Harness:
         return found.message
 
 
-async def told(harness: Harness, *, ticks: int = 30) -> ServiceTuner:
+async def tuned_for(harness: Harness, *, ticks: int = 30) -> ServiceTuner:
     """A tuner that had time to learn, to decide and to push."""
     tuner = harness.tuner()
     for _ in range(ticks):

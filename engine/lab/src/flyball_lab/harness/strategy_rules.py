@@ -1,4 +1,4 @@
-"""What each strategy promises, checked at every step of a scheduler story from vLLM's own lists, not from ours."""
+"""What each strategy promises, checked at every step of a scheduler scenario from vLLM's own lists, not from ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flyball_engine.contract import Batching, SchedulingPolicy
 from flyball_engine.knobs import Batched, Bucketed, Continuous, Dynamic, NoEvict, Static, Strategy
 
-#: What a story's requests have most often: prompts of 1, 5, 40, 200 and 600 tokens.
+#: What a scenario's requests have most often: prompts of 1, 5, 40, 200 and 600 tokens.
 EDGES = (8, 100, 300)
 
 

@@ -19,9 +19,8 @@ from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.errors import NotFoundError
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, ObjectiveCounts, Observation, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, ObjectiveCounts, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod, EventType
 from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import SignalReader, Tuner
@@ -46,7 +45,7 @@ def inference_service(uid: str = "uid-1", *, name: str = "chat", generation: int
 
 
 @dataclass
-class World:
+class TunerEnvironment:
     """Services, pods, leadership, status and events, as the API server has them (implements the tuner's ports)."""
 
     services: dict[str, InferenceService] = field(default_factory=dict)
@@ -185,7 +184,7 @@ class Thinking:
 
 @asynccontextmanager
 async def thinking(
-    world: World,
+    world: TunerEnvironment,
     reader: SignalReader,
     *,
     tick: float = 0.1,

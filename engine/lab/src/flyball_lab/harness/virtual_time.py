@@ -47,16 +47,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
-def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def in_virtual_time(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A test that runs in virtual time."""
 
-    @wraps(story)
+    @wraps(scenario)
     def told(*args: Any, **kwargs: Any) -> None:
-        run(story(*args, **kwargs))
+        run(scenario(*args, **kwargs))
 
     return told
 
 
 def now() -> float:
-    """Virtual seconds, within a story."""
+    """Virtual seconds, within a scenario."""
     return asyncio.get_running_loop().time()

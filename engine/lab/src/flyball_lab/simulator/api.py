@@ -90,7 +90,7 @@ class _Backend:
         requests = body.sequences(self._random)
         if not requests:
             raise NotServedError("prompt: is empty")
-        of_class = self._engine.core.ledger.class_book.name(headers)
+        of_class = self._engine.core.ledger.classifier.name(headers)
         for request in requests:
             request.of_class = of_class
         verdict = self._engine.submit(requests)

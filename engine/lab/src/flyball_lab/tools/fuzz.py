@@ -1,4 +1,4 @@
-"""`hack/fuzz`: scheduler stories of random kinds, one after the other. Run by the Python of the vLLM environment."""
+"""`hack/fuzz`: scheduler scenarios of random kinds, one after the other. Run by the Python of the vLLM environment."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from flyball_lab.harness.story import Story
+from flyball_lab.harness.scheduler_scenario import Scenario
 
-#: What must be nothing at the end of a story; `governed` and the KV cache are judged beside it.
+#: What must be nothing at the end of a scenario; `governed` and the KV cache are judged beside it.
 WRONG = (
     "wrong_outputs", "unfinished", "starved_decodes",
     "over_cap", "over_tokens", "over_budget", "broken", "trips", "kv_usage", "parked_in_vain",
 )  # fmt: skip
-COUNTED = ("stories", "steps", "retunes", "switches", "preemptions", "aborted", "requests", "ordered", "parked")
+COUNTED = ("scenarios", "steps", "retunes", "switches", "preemptions", "aborted", "requests", "ordered", "parked")
 
 
-def random_story(choose: random.Random, *, asynchronous: bool) -> Story:
-    """A story of any kind: a roomy or a tight cache, calm or restless, with drafts or without, in order or not."""
+def random_scenario(choose: random.Random, *, asynchronous: bool) -> Scenario:
+    """A scenario of any kind: a roomy or a tight cache, calm or restless, with drafts or without, in order or not."""
     ordered = choose.choice([0.0, 0.0, 0.5, 1.0])
-    return Story(
+    return Scenario(
         seed=choose.randrange(2**31),
         asynchronous=asynchronous,
         policy="fcfs" if ordered else choose.choice(["fcfs", "priority"]),
@@ -48,7 +48,7 @@ def random_story(choose: random.Random, *, asynchronous: bool) -> Story:
 
 
 def faults(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What went wrong in a story; nothing did if it is empty."""
+    """What went wrong in a scenario; nothing did if it is empty."""
     found = {name: result[name] for name in WRONG if result[name]}
     return found if result["governed"] else found | {"governed": False}
 
@@ -60,21 +60,21 @@ class Fuzz:
         self.figures: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
         self.failures: list[dict[str, Any]] = []
 
-    def play(self, story: Story, play: Callable[[Story], dict[str, Any]]) -> None:
+    def play(self, scenario: Scenario, play: Callable[[Scenario], dict[str, Any]]) -> None:
         """Play one more."""
         try:
-            result = play(story)
+            result = play(scenario)
         except Exception as error:  # noqa: BLE001 – vLLM's own assertions are what is looked for
-            self._fail(story, {"raised": f"{type(error).__name__}: {error}"})
+            self._fail(scenario, {"raised": f"{type(error).__name__}: {error}"})
             return
         sums = self.figures[result["scheduler"]]
         for name in COUNTED:
-            sums[name] += {"stories": 1, "requests": story.requests}.get(name) or result.get(name, 0)
+            sums[name] += {"scenarios": 1, "requests": scenario.requests}.get(name) or result.get(name, 0)
         if wrong := faults(result):
-            self._fail(story, wrong)
+            self._fail(scenario, wrong)
 
-    def _fail(self, story: Story, wrong: dict[str, Any]) -> None:
-        self.failures.append({"story": asdict(story), "wrong": wrong})
+    def _fail(self, scenario: Scenario, wrong: dict[str, Any]) -> None:
+        self.failures.append({"scenario": asdict(scenario), "wrong": wrong})
         print(f"wrong: {json.dumps(self.failures[-1])[:2000]}", file=sys.stderr, flush=True)
 
     def is_enough(self, *, steps: int, setpoints: int) -> bool:
@@ -94,16 +94,17 @@ class Fuzz:
 
 def play_on(fuzz: Fuzz, given: argparse.Namespace) -> None:
     """Play until there was enough, or time is up."""
-    from flyball_lab.harness import scheduler_story  # noqa: PLC0415 – vLLM loads for seconds, and an interrupt shall end that, too
+    from flyball_lab.harness import scheduler_scenarios  # noqa: PLC0415 – vLLM loads for seconds, and an interrupt shall end that, too
 
-    scheduler_story.prepare()
+    scheduler_scenarios.prepare()
     # vLLM repeats for each configuration what it makes of this machine.
     logging.disable(logging.WARNING)
     choose, began = random.Random(given.seed), time.monotonic()
     while not fuzz.is_enough(steps=given.steps, setpoints=given.setpoints):
         for asynchronous in (False, True):
             fuzz.play(
-                random_story(choose, asynchronous=asynchronous), lambda story: scheduler_story.play(story, given.model)
+                random_scenario(choose, asynchronous=asynchronous),
+                lambda scenario: scheduler_scenarios.play(scenario, given.model),
             )
         passed = time.monotonic() - began
         made = sum(sums["steps"] for sums in fuzz.figures.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flyball_lab.pages import figures
 from flyball_lab.repository import ROOT
-from flyball_lab.tools import reference, versions
+from flyball_lab.tools import metrics, reference, versions
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
 from flyball_operator.cli.main import to_yaml
@@ -50,6 +50,7 @@ def main(root: Path) -> None:
         "docs/versions.md": versions_page,
         "docs/reference/api.md": reference.api_page,
         "docs/reference/cli.md": reference.cli_page,
+        "docs/reference/metrics.md": metrics.metrics_page,
         "docs/reference/tunables.md": reference.tunables_page,
     }
     pages = {str(path): text for path, text in figures.rendered_pages(ROOT).items()}

@@ -144,7 +144,7 @@ def met(seconds: float, met: float, violated: float) -> list[Object]:
     return [tick(replace(signals(at), outcomes=outcomes), outcomes, at)] * int(seconds / TICK)
 
 
-def story(
+def sequence(
     *steps: Object | list[Object], pods: int = 1, objectives: Sequence[Object] = _TOKENS, **tuning: Any
 ) -> Callable[[str], Recording]:
     """What happens to one service, in order."""
@@ -162,9 +162,9 @@ _WORKING: Final = engines(working=["pod-1", "pod-2", "pod-3"], running=1)
 _RESTART: Final[Object] = {"restart": True}
 _CLASSES: Final = ({"name": "interactive", "weight": 4}, {"name": "batch", "prefillShare": 20})
 
-STORIES: Final[dict[str, Callable[[str], Recording]]] = {
-    "canary-passes": story(_WORKING, dark(5), seen(150), pods=3),
-    "canary-trips": story(
+SEQUENCES: Final[dict[str, Callable[[str], Recording]]] = {
+    "canary-passes": sequence(_WORKING, dark(5), seen(150), pods=3),
+    "canary-trips": sequence(
         _WORKING,
         dark(5),
         seen(30),
@@ -174,9 +174,9 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         seen(60),
         pods=3,
     ),
-    "canary-makes-no-step": story(engines(running=1), dark(5), seen(180), pods=3),
-    "canary-of-a-new-model": story(_WORKING, seen(120), seen(120, slower=2.5), seen(60), pods=3),
-    "canary-paused": story(
+    "canary-makes-no-step": sequence(engines(running=1), dark(5), seen(180), pods=3),
+    "canary-of-a-new-model": sequence(_WORKING, seen(120), seen(120, slower=2.5), seen(60), pods=3),
+    "canary-paused": sequence(
         _WORKING,
         dark(5),
         seen(20),
@@ -188,10 +188,10 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         seen(60),
         pods=3,
     ),
-    "stall-falls-back": story(
+    "stall-falls-back": sequence(
         seen(180), seen(60, slower=2.0), engines(stuck=["pod-1"]), seen(150, slower=2.0), engines(stuck=[]), seen(60)
     ),
-    "stall-at-the-gate": story(
+    "stall-at-the-gate": sequence(
         seen(120),
         engines(stuck=["pod-1"]),
         seen(150),
@@ -200,43 +200,47 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         objectives=WITH_DEADLINE,
         overload="Shed",
     ),
-    "stall-of-one-of-many": story(seen(120), engines(stuck=["pod-1"], working=["pod-2", "pod-3"]), seen(150), pods=3),
-    "core-that-makes-no-step": story(seen(120), engines(stuck=["pod-1"], frozen=["pod-1"]), seen(150)),
-    "watchdog-trips": story(seen(90), {"trip": "pod-1"}, seen(30), seen(60, slower=2.0), {"trip": "pod-1"}, seen(30)),
-    "overload-refused": story(
+    "stall-of-one-of-many": sequence(
+        seen(120), engines(stuck=["pod-1"], working=["pod-2", "pod-3"]), seen(150), pods=3
+    ),
+    "core-that-makes-no-step": sequence(seen(120), engines(stuck=["pod-1"], frozen=["pod-1"]), seen(150)),
+    "watchdog-trips": sequence(
+        seen(90), {"trip": "pod-1"}, seen(30), seen(60, slower=2.0), {"trip": "pod-1"}, seen(30)
+    ),
+    "overload-refused": sequence(
         seen(60),
         seen(120, arrivals=40.0, refused=20.0, waiting=60.0, running=120.0),
         seen(120),
         objectives=WITH_DEADLINE,
         overload="Shed",
     ),
-    "overload-waits": story(
+    "overload-waits": sequence(
         seen(60), seen(150, arrivals=60.0, waiting=200.0, running=128.0), seen(120), objectives=WITH_DEADLINE
     ),
-    "prometheus-away": story(seen(90), dark(200), seen(60)),
-    "prometheus-away-from-the-start": story(dark(120), seen(60)),
-    "no-requests": story(seen(60), seen(60, arrivals=0.0, finished=0.0, running=0.0, waiting=0.0), seen(30)),
-    "api-server-away": story(
+    "prometheus-away": sequence(seen(90), dark(200), seen(60)),
+    "prometheus-away-from-the-start": sequence(dark(120), seen(60)),
+    "no-requests": sequence(seen(60), seen(60, arrivals=0.0, finished=0.0, running=0.0, waiting=0.0), seen(30)),
+    "api-server-away": sequence(
         seen(20), {"api_away": True}, seen(40), {"api_away": False}, seen(60), {"api_away": True}, seen(20, slower=2.0)
     ),
-    "lease-lost": story(seen(60), {"leading": False}, seen(60, slower=2.0), {"leading": True}, seen(60, slower=2.0)),
-    "new-leader": story(seen(90), _RESTART, seen(60), _RESTART, dark(60), seen(30), pods=2),
-    "new-leader-in-the-dark": story(seen(90), _RESTART, dark(200), objectives=WITH_DEADLINE, overload="Shed"),
-    "objectives-edited": story(
+    "lease-lost": sequence(seen(60), {"leading": False}, seen(60, slower=2.0), {"leading": True}, seen(60, slower=2.0)),
+    "new-leader": sequence(seen(90), _RESTART, seen(60), _RESTART, dark(60), seen(30), pods=2),
+    "new-leader-in-the-dark": sequence(seen(90), _RESTART, dark(200), objectives=WITH_DEADLINE, overload="Shed"),
+    "objectives-edited": sequence(
         seen(90),
         {"edit": {"objectives": [{"name": "tpot", "metric": "TimePerOutputToken", "threshold": "20ms"}]}},
         seen(90),
         {"edit": {"objectives": WITH_DEADLINE}},
         seen(90),
     ),
-    "bounds-edited": story(
+    "bounds-edited": sequence(
         seen(90),
         {"edit": {"tuning": {"bounds": {"maxNumActiveSeqs": {"max": 8}}}}},
         seen(60),
         {"edit": {"tuning": {}}},
         seen(60),
     ),
-    "modes-in-turn": story(
+    "modes-in-turn": sequence(
         seen(60),
         {"edit": {"tuning": {"mode": "Recommend"}}},
         seen(60, slower=2.0),
@@ -248,8 +252,8 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         seen(60),
         objectives=WITH_DEADLINE,
     ),
-    "objectives-violated": story(met(60, 100, 0), met(200, 80, 20), met(200, 100, 0)),
-    "classes": story(
+    "objectives-violated": sequence(met(60, 100, 0), met(200, 80, 20), met(200, 100, 0)),
+    "classes": sequence(
         seen(120),
         {"edit": {"tuning": {"mode": "Auto", "overload": "Shed", "classes": [{"name": "interactive", "weight": 2}]}}},
         seen(60),
@@ -262,26 +266,26 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         overload="Shed",
         classes=list(_CLASSES),
     ),
-    "order-is-told": story(
+    "order-is-told": sequence(
         {"order": {"moved_behind": 40.0, "in_time_after_all": 3.0, "longest_wait": 12.5}},
         seen(120),
         {"order": {"moved_behind": 80.0, "in_time_after_all": 5.0, "longest_wait": 40.0}},
         seen(60),
         objectives=WITH_DEADLINE,
     ),
-    "plain-vllm": story(engines(plain=["pod-1"]), seen(120), objectives=WITH_DEADLINE, overload="Shed"),
-    "engine-that-cannot-refuse": story(
+    "plain-vllm": sequence(engines(plain=["pod-1"]), seen(120), objectives=WITH_DEADLINE, overload="Shed"),
+    "engine-that-cannot-refuse": sequence(
         engines(ungated="the tokenizer runs elsewhere"), seen(120), objectives=WITH_DEADLINE, overload="Shed"
     ),
-    "older-plugin": story(engines(untold=True), seen(120), objectives=WITH_DEADLINE),
-    "slow-pod": story(
+    "older-plugin": sequence(engines(untold=True), seen(120), objectives=WITH_DEADLINE),
+    "slow-pod": sequence(
         engines(biases={"pod-1": 1.0, "pod-2": 1.0, "pod-3": 1.6}),
         seen(400),
         engines(biases={"pod-1": 1.0, "pod-2": 1.0, "pod-3": 1.0}),
         seen(200),
         pods=3,
     ),
-    "pods-come-and-go": story(
+    "pods-come-and-go": sequence(
         seen(60),
         {"pods": ["pod-1", "pod-2"]},
         seen(30),
@@ -290,7 +294,7 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
         {"pods": []},
         seen(30),
     ),
-    "impossible-objectives": story(
+    "impossible-objectives": sequence(
         seen(150), objectives=[{"name": "tpot", "metric": "TimePerOutputToken", "threshold": "5ms"}]
     ),
 }
@@ -298,7 +302,7 @@ STORIES: Final[dict[str, Callable[[str], Recording]]] = {
 
 def main(only: Sequence[str]) -> None:
     """Record all, or those that are named; what has no source any more goes."""
-    sources = loads() | STORIES
+    sources = loads() | SEQUENCES
     if unknown := set(only) - set(sources):
         raise SystemExit(f"hack/gen: no recording {', '.join(sorted(unknown))}; there are {', '.join(sorted(sources))}")
     for name, record in sources.items():

@@ -26,10 +26,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from flyball_engine.contract import OnTime, Setpoint, StepBudget
 from flyball_engine.vllm.plugin import governed_class
-from flyball_lab.benches.engine.timed_steps import Books, TimedStep, around, read_steps
+from flyball_lab.benches.engine.timed_steps import StepLogs, TimedStep, around, read_steps
 from flyball_lab.harness.model_runner import output_of, request_of
-from flyball_lab.harness.story import Story, a_model
-from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scenario_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scheduler_scenario import Scenario, a_model
 
 #: Steps take next to no time here, and so do the waits of most that are in time.
 _IN_ORDER: Final = Setpoint(
@@ -96,15 +96,15 @@ def play(
 def _scheduler(model: str, log: Path, *, governed: bool, streams: int) -> Any:
     # Room for as many prompts as answers end in a step, beside the decodes: fewer would not let so many run.
     tokens = max(1024, 4 * streams)
-    story = Story(seed=1, blocks=max(5000, 20 * streams), max_num_seqs=streams, max_num_batched_tokens=tokens)
-    books = Books(log)
-    config = make_config(story, model)
-    inner = around(_VLLMS_CHOICE(config.scheduler_config), above=False, books=books)
+    scenario = Scenario(seed=1, blocks=max(5000, 20 * streams), max_num_seqs=streams, max_num_batched_tokens=tokens)
+    logs = StepLogs(log)
+    config = make_config(scenario, model)
+    inner = around(_VLLMS_CHOICE(config.scheduler_config), above=False, logs=logs)
     wrap: Any = governed_class if governed else _empty_class
     ours = wrap(inner)
-    timed = around(ours, above=True, books=books)
+    timed = around(ours, above=True, logs=logs)
     SchedulerConfig.get_scheduler_cls = lambda _: timed
-    return make_scheduler(config, story)
+    return make_scheduler(config, scenario)
 
 
 def _empty_class(base: type[Any]) -> type[Any]:

@@ -2,8 +2,8 @@
 
 An object can differ from what was applied to it: a policy changed the apply itself. Applying the same again changes
 nothing, or rolls pods because a policy is another by now. So the API server is asked first, by a dry run. A field that
-it would change again stays as it is: that is the cluster's will. Only where a policy undoes what Flyball needs is it
-told. What policies add is never looked at.
+it would change again stays as it is: that is the cluster's will. Only where a policy undoes what Flyball needs the
+condition says so. What policies add is never looked at.
 
 An apply of something new is not asked for, since it is due in any case. A field that another field manager wrote is no
 policy's, so it is applied, too. Pure.

@@ -16,7 +16,7 @@ _MESSAGE_LENGTH: Final = 900
 class CauseReason(StrEnum):
     """Reasons of `Progressing`, `Available` and `Ready` when pods do not come up.
 
-    From the surest to the vaguest: of several causes the first is told. Shortages come last, so that one is told only
+    From the surest to the vaguest: of several causes the first is reported. Shortages come last: one is reported only
     where nothing else is wrong.
     """
 
@@ -89,7 +89,7 @@ class Cause:
 
     @property
     def rank(self) -> int:
-        """Place in the order of what is told."""
+        """Place in the order of what is reported."""
         return _ORDER.index(CauseReason(self.reason))
 
 

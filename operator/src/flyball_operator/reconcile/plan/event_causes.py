@@ -58,8 +58,8 @@ def of_volumes(pod: Object, where: str, events: Sequence[Object]) -> Iterator[Ca
             yield cause(CauseReason.CONFIG_MISSING, where, _message(event))
     if failed:
         # Of a volume that is held elsewhere, the attach controller knows by whom; the kubelet that it waited in vain.
-        told = next((event for event in reversed(failed) if event["reason"] == _ATTACH), failed[-1])
-        yield cause(CauseReason.VOLUME_UNAVAILABLE, where, _message(told))
+        newest = next((event for event in reversed(failed) if event["reason"] == _ATTACH), failed[-1])
+        yield cause(CauseReason.VOLUME_UNAVAILABLE, where, _message(newest))
 
 
 def pull_error(pod: Object, events: Sequence[Object]) -> str:

@@ -1,6 +1,6 @@
 """What became of pod templates, kept in annotations of the Deployment that runs them.
 
-There and nowhere else, because what is decided about a template and the template itself are then one write: no crash
+There and nowhere else, because what is decided about a template and the template itself are then one write. No crash
 can come between "this one failed" and "so the last good one is back". (ControllerRevisions cannot hold it: the API
 server finds their data changed by any patch, since it compares bytes.) Pure.
 """
@@ -27,10 +27,10 @@ class History:
 
     `asked`: the one asked for, `since` when, and `steps`, how pods shall follow one another. `good`: the last that was
     rolled out whole. `failed`: why the one asked for was given up. It is not tried again for as long as it is asked for
-    in the same steps; which those were is kept with it, and empty where an earlier operator gave it up. `shortage`:
-    since when one holds the rollout up, or until when the last one did: pods then have their start-up time anew, and
-    the Deployment's own word that it made no progress is about the time before. `in_place`: since when earlier pods of
-    this rollout end before new ones start, because no device is free (`in_place`).
+    in the same steps. Which those were is kept with it, empty where an earlier operator gave it up. `shortage`: since
+    when one holds the rollout up, or until when the last one did. Pods then have their start-up time anew, because the
+    Deployment's own word that it made no progress is about the time before. `in_place`: since when earlier
+    pods of this rollout end before new ones start, because no device is free (`in_place`).
     """
 
     asked: str = ""

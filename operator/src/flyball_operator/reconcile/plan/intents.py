@@ -1,6 +1,6 @@
 """What a plan consists of: writes with their preconditions, the reconciler's part of the status, events.
 
-An intent carries everything its write needs, so that applying it decides nothing: the precondition (absent, this UID at
+An intent carries everything its write needs, so that applying it decides nothing. The precondition (absent, this UID at
 this resource version) is in the plan, where it can be read and tested. Pure.
 """
 

@@ -1,7 +1,7 @@
 """Whose pod a pod is: by its namespace and the chain of its controllers. Anyone may write a label on a pod.
 
-A pod is a service's if its controller is a ReplicaSet, that one's controller is the Deployment of the service's name,
-and that one's controller is the service: each by UID, all in one namespace. Whoever counts pods of a service, its ready
+A pod is a service's if its controller is a ReplicaSet whose controller is the Deployment of the service's name, whose
+controller is the service. Each is found by UID, all in one namespace. Whoever counts pods of a service, its ready
 endpoints or its engines asks here. Pure.
 """
 

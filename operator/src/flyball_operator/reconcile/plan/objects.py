@@ -1,6 +1,6 @@
 """Kubernetes objects as plain JSON: what planning asks of them, and names, labels and owners of what a service owns.
 
-Plain dictionaries, not typed models: what is planned is exactly what is sent, and a field that this version of a client
+Plain dictionaries, not typed models: what is planned is exactly what is sent. A field that this version of a client
 library does not know is neither lost nor invented. Pure.
 """
 

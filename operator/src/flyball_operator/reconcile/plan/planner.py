@@ -113,8 +113,8 @@ def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Itera
     elif (index := created_entry(live)) is not None:
         yield _claim(kind, live, index)
     elif fields := tuple(differences(live, body)):
-        # The UID makes a patch of another object of this name a conflict, the version one of an object that has changed
-        # since it was read: a plan is carried out on what it was made from, or not at all.
+        # The UID makes a patch of another object of this name a conflict. The version does so for an object that has
+        # changed since it was read. So a plan is carried out on what it was made from, or not at all.
         identity = {"uid": uid(live), "resourceVersion": live["metadata"]["resourceVersion"]}
         yield Apply(kind, {**body, "metadata": {**body["metadata"], **identity}}, fields)
 

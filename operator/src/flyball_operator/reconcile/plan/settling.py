@@ -1,9 +1,9 @@
 """When to stop applying: somebody changes the same fields after each apply. What policies do in it is `admission`'s.
 
-After two equal results of the same apply the service says so, and the object is not applied again until the spec
-changes, it changes in other fields, or the resync is due. Other objects are looked after as ever.
+After two equal results of the same apply the service says so. The object is not applied again until the spec changes,
+it changes in other fields, or the resync is due. Other objects are looked after as ever.
 
-What is tried again at a resync is tried once. What was said of it is said on, until the object was left alone for a
+What is tried again at a resync is tried once. The condition stays, until the object was left alone for a
 whole resync. Pure.
 """
 

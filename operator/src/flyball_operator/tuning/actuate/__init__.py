@@ -1,1 +1,1 @@
-"""EFFECT. Engines are told a setpoint, and read back until they confirm it."""
+"""Writes a setpoint to engines, and reads it back until they confirm it. `canary` and `generation_bounds` are PURE."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from flyball_engine.contract import Setpoint
 from flyball_operator.api.v1alpha1 import TuningStatus
+from flyball_operator.tuning.actuate.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.filters.canary import Canary, CanaryResult, is_due
 from flyball_operator.tuning.policy import Policy
 
 
@@ -54,7 +54,7 @@ class CanaryRollout:
             return None
         canary, found = (
             self._canary,
-            self._canary.after(self._engine_pods.showing(self._canary.pod, setpoint), self._clock()),
+            self._canary.after(self._engine_pods.observe_canary(self._canary.pod, setpoint), self._clock()),
         )
         if isinstance(found, Canary):
             self._canary = found

@@ -53,17 +53,17 @@ def common(read_back: ReadBack) -> Generation | None:
     return applied.pop() if len(applied) == 1 and not read_back.unknown else None
 
 
-def thrown_out(handle: EngineHandle) -> list[Clamp]:
-    """The limits that are at their start values because the watchdog threw the setpoint out; empty if it did not.
+def watchdog_clamps(handle: EngineHandle) -> list[Clamp]:
+    """The limits that are at their start values because the watchdog tripped; empty if it did not.
 
-    The engine goes on naming the generation: what it heard is what it is renewed by, and only a newer one is tried. So
-    such a member holds the setpoint, and is not written to, and runs under another.
+    The engine goes on naming the generation: a renewal must name it, and only a newer one is tried. So such a pod
+    confirms the setpoint and is not written to, but runs under its start values.
     """
     cores = handle.read_back.cores if handle.read_back is not None else ()
     return [clamp for core in cores for clamp in core.clamped if clamp.reason == ClampReason.WATCHDOG]
 
 
-def trip(clamps: Iterable[Clamp]) -> str:
+def trip_message(clamps: Iterable[Clamp]) -> str:
     """What the watchdog did, for people; cores mostly say the same."""
     limits = dict.fromkeys(f"{clamp.knob.value} is {clamp.effective}, not {clamp.requested}" for clamp in clamps)
     if not limits:

@@ -1,9 +1,9 @@
 """The engines of one service: which pods hold the setpoint, which still need it, and what is wrong with the others.
 
-A pod is known by its UID and this start of its container: a restarted engine comes back with its start values, so a new
-container id means the setpoint must be written again, without waiting for a decision. Confirmed pods are read back
-now and then all the same, because an engine core can lose its limits while its container stays. After an expiry it is
-written to again; after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
+A pod is known by its UID and this start of its container. A restarted engine comes back with its start values. So after
+a restart the setpoint is written again, without waiting for a decision. Confirmed pods are read back now and then all
+the same, because an engine core can lose its limits while its container stays. After an expiry it is written to again;
+after a trip of its watchdog it is not, because the same setpoint would bring the same stall.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from flyball_operator.engines.errors import (
     NotLeadingError,
     SetpointRefusedError,
 )
+from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
     EngineHandle,
@@ -42,11 +43,10 @@ from flyball_operator.tuning.actuate.engine_handle import (
     is_contested,
     is_unknown,
     reason_of,
-    thrown_out,
-    trip,
+    trip_message,
+    watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
-from flyball_operator.tuning.filters.canary import Showing
 from flyball_operator.tuning.observe.signals import CellKey, Sums, cells_of
 from flyball_operator.tuning.observe.stall import observed
 from flyball_operator.tuning.policy import Policy
@@ -80,7 +80,7 @@ class EnginePods:
     alone: tuple[str, Setpoint | None] | None = None
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
-    _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -100,7 +100,7 @@ class EnginePods:
     def applied(self, setpoint: Setpoint) -> int:
         """Ready pods of which every core has confirmed this setpoint, and runs under it."""
         wanted = generation_of(setpoint)
-        return sum(1 for handle in self._handles.values() if handle.holds == wanted and not thrown_out(handle))
+        return sum(1 for handle in self._handles.values() if handle.holds == wanted and not watchdog_clamps(handle))
 
     def read_backs(self) -> dict[str, ReadBack]:
         """The last read-back of each pod, by pod and container start."""
@@ -126,21 +126,21 @@ class EnginePods:
             uid: sum(core.running + core.waiting for core in handle.read_back.cores)
             for uid, handle in self._handles.items()
             if handle.read_back is not None and handle.read_back.governed and handle.problem is None
-            if not self._doubted(handle)
+            if not self._doubt(handle)
         }
         return self._ready[max(sorted(well), key=well.__getitem__)] if well else None
 
-    def showing(self, uid: str, setpoint: Setpoint) -> Showing:
-        """What one pod shows of running under a setpoint."""
+    def observe_canary(self, uid: str, setpoint: Setpoint) -> CanaryObservation:
+        """What one pod's read-back says of running under a setpoint."""
         handle = self._handles.get(uid)
         if handle is None or handle.read_back is None:
-            return Showing(ready=handle is not None)
+            return CanaryObservation(ready=handle is not None)
         cores, confirmed = handle.read_back.cores, handle.holds == generation_of(setpoint)
-        return Showing(
+        return CanaryObservation(
             ready=True,
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.
-            tripped=confirmed and bool(thrown_out(handle)),
+            tripped=confirmed and bool(watchdog_clamps(handle)),
             busy=any(core.running + core.waiting > 0 for core in cores),
             steps=sum(sums.steps for core in cores for sums in core.steps),
         )
@@ -172,7 +172,7 @@ class EnginePods:
         names = [
             self._ready[uid].name
             for uid, handle in self._handles.items()
-            if any(found.stepping for found in handle.stuck) and not thrown_out(handle)
+            if any(found.stepping for found in handle.stuck) and not watchdog_clamps(handle)
         ]
         return ", ".join(sorted(names)[:_NAMED]) if names and 2 * len(names) >= len(self._handles) else None
 
@@ -234,7 +234,7 @@ class EnginePods:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
         return [found for handle in self._handles.values() if (found := claimed(handle)) is not None]
 
-    def _doubted(self, handle: EngineHandle) -> str:
+    def _doubt(self, handle: EngineHandle) -> str:
         """What is wrong with the numbers that a pod answers with, empty if nothing is."""
         found = claimed(handle)
         return self.reach().message(found) if found is not None else ""
@@ -243,7 +243,7 @@ class EnginePods:
         """Whether an engine holds numbers that order above these and can be, or another body under them.
 
         A new number mends that. An engine that reports another body under the new number, too, gets no further
-        numbers: nobody was told that one before, so the engine lies.
+        numbers: nobody had that one before, so the engine lies.
         """
         reach = self.reach()
         above = any(found.order() > live.order() and reach.doubt(found) is None for found in self.claimed())
@@ -257,12 +257,12 @@ class EnginePods:
             name = self._ready[uid].name
             if handle.read_back is not None and not handle.read_back.governed:
                 found.append((Reason.UNGOVERNED, f"{name}: runs as plain vLLM; its log says why"))
-            elif doubt := self._doubted(handle):
+            elif doubt := self._doubt(handle):
                 found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
                 found.append((reason_of(handle.problem), f"{name}: {handle.problem}"))
-            if clamps := thrown_out(handle):
-                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip(clamps)}"))
+            if clamps := watchdog_clamps(handle):
+                found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip_message(clamps)}"))
             if stuck := handle.stuck:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
@@ -281,13 +281,13 @@ class EnginePods:
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
-        await self._talk(self._handles, self._read)
+        await self._exchange_with(self._handles, self._read)
 
     async def push(self, setpoint: Setpoint) -> None:
         """Write the setpoint to every Ready pod that does not hold it, and is to."""
         targets = self._targets(setpoint)
         due = [uid for uid, given in targets.items() if self._handles[uid].holds != generation_of(given)]
-        await self._talk(due, lambda there: self._write(there, targets[there.key]))
+        await self._exchange_with(due, lambda there: self._write(there, targets[there.key]))
 
     def to_be_kept(self, setpoint: Setpoint) -> bool:
         """Whether some pod is to be written to, or read back."""
@@ -297,10 +297,10 @@ class EnginePods:
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
         now = self.clock()
-        await self._talk(self._to_verify(self._targets(setpoint), now), self._read)
+        await self._exchange_with(self._to_verify(self._targets(setpoint), now), self._read)
         # Anew: pods come and go while others answer.
         targets = self._targets(setpoint)
-        await self._talk(self._to_write(targets, now), lambda there: self._write(there, targets[there.key]))
+        await self._exchange_with(self._to_write(targets, now), lambda there: self._write(there, targets[there.key]))
 
     def _to_verify(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that hold what they shall, and are to be read back."""
@@ -330,28 +330,28 @@ class EnginePods:
         return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
 
     async def close(self) -> None:
-        """End what is still being said."""
-        for talk in self._talks.values():
-            talk.cancel()
-        await asyncio.gather(*self._talks.values(), return_exceptions=True)
+        """End the exchanges that still go on."""
+        for exchange in self._exchanges.values():
+            exchange.cancel()
+        await asyncio.gather(*self._exchanges.values(), return_exceptions=True)
 
-    async def _talk(self, uids: Iterable[str], say: Callable[[Address], Coroutine[Any, Any, None]]) -> None:
-        """Talk to several pods at once, and wait for most: one that hangs goes on by itself and delays no other."""
+    async def _exchange_with(self, uids: Iterable[str], send: Callable[[Address], Coroutine[Any, Any, None]]) -> None:
+        """Exchange with several pods at once, and wait for most: one that hangs delays no other."""
         new = []
         for uid in uids:
             pod = self._ready[uid]
-            if pod.ip is not None and uid not in self._talks:
-                talk = asyncio.create_task(say(Address(key=uid, tenant=pod.namespace, ip=pod.ip, port=self.port)))
-                self._talks[uid] = talk
-                talk.add_done_callback(lambda _, uid=uid: self._talks.pop(uid, None))  # type: ignore[misc]
-                new.append(talk)
+            if pod.ip is not None and uid not in self._exchanges:
+                exchange = asyncio.create_task(send(Address(key=uid, tenant=pod.namespace, ip=pod.ip, port=self.port)))
+                self._exchanges[uid] = exchange
+                exchange.add_done_callback(lambda _, uid=uid: self._exchanges.pop(uid, None))  # type: ignore[misc]
+                new.append(exchange)
         if new:
             done, _ = await asyncio.wait(new, timeout=PATIENCE_SECONDS)
-            for talk in done:
-                talk.result()
+            for exchange in done:
+                exchange.result()
 
     async def _read(self, address: Address) -> None:
-        self._heard(address.key, self._handles.get(address.key), await self.client.timed(address, self.client.read))
+        self._received(address.key, self._handles.get(address.key), await self.client.timed(address, self.client.read))
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
@@ -362,7 +362,7 @@ class EnginePods:
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
             sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
         answer = await self.client.timed(address, lambda there: self.client.write(there, sent))
-        self._heard(address.key, handle, answer)
+        self._received(address.key, handle, answer)
         if handle is None:
             return
         now = self.clock()
@@ -383,7 +383,7 @@ class EnginePods:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 
-    def _heard(self, uid: str, asked: EngineHandle | None, answer: Answer) -> None:
+    def _received(self, uid: str, asked: EngineHandle | None, answer: Answer) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
         handle = self._handles.get(uid)
         if handle is None or handle is not asked:
@@ -392,10 +392,10 @@ class EnginePods:
             handle.read_back, handle.problem, handle.verified_at = answer.read_back, None, self.clock()
             handle.holds = common(answer.read_back)
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
-            # first read-back are not news: another leader may have told of them.
+            # first read-back are not new: another leader may have reported them.
             trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
             if any(count > handle.trips.get(core, count) for core, count in trips.items()):
-                self.on_tripped(f"{self._ready[uid].name}: {trip(thrown_out(handle))}")
+                self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
             handle.trips |= trips
             cores = {core.engine: core for core in answer.read_back.cores}
             seen = {n: observed(handle.stalls.get(n), core, self.clock()) for n, core in cores.items()}

@@ -6,7 +6,7 @@ them is what we know ourselves:
 - An epoch is one process's: who holds the Lease with that count. No engine can have heard of one above that of the
   Lease that we hold, unless a status names it.
 - Within our epoch every generation is ours. It is counted in memory before it is written to status, and written before
-  it is pushed, so no engine can hold one above our count, whatever was cut off in between.
+  it is pushed. So no engine can hold one above our count, whatever was cut off in between.
 - Numbers of earlier epochs need no bound: ours order above them, and nothing is counted on from them.
 
 So nothing that an engine says ever enters our own numbers. Pure.
@@ -19,13 +19,8 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_engine.contract import Generation
+from flyball_operator.api.epochs import UNRECORDED_LEADERS
 
-#: Leaders in a row, at most, that wrote no status. A Lease made anew begins so far above the last epoch that any status
-#: has, and the epoch is raised by no more to order above an engine.
-UNRECORDED_LEADERS: Final = 1000
-#: The largest epoch in a status that is believed. The Lease counts to 2³¹ - 1: at one leader every two seconds, or one
-#: raise of 1000 an hour, the other half of that lasts for decades.
-LARGEST_EPOCH: Final = 2**30
 #: The largest generation in a status that is counted on from: one change a second for three years.
 LARGEST_GENERATION: Final = 100_000_000
 

@@ -1,6 +1,6 @@
-"""Makes a policy live: the intent is written to status, then engines are told, then they are read back.
+"""Makes a policy live: the intent is written to status, then it is written to engines, then read back.
 
-The order of a change is fixed. So whatever dies in between, the next leader finds in status the newest number that any
+The order of a change is fixed. So whatever ends in between, the next leader finds in status the newest number that any
 engine can hold.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from flyball_engine.contract import DEFAULT_CLASS, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.filters.canary import undecided, undone
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.decision_history import is_change
@@ -40,7 +40,7 @@ class SetpointRollout:
 
     @property
     def live(self) -> Policy | None:
-        """What all engines were told last, None if nothing was, or one alone has it."""
+        """The policy that all engines were given last, None if none was, or one alone has it."""
         setpoint = self._context.setpoint
         return Policy.of(setpoint) if setpoint is not None and self._canary.pod is None else None
 

@@ -28,7 +28,7 @@ class StartingPods:
         self._port = port
         self._pods: dict[str, EnginePod] = {}
         self._handles: dict[str, EngineHandle] = {}
-        self._talks: dict[str, asyncio.Task[None]] = {}
+        self._writes: dict[str, asyncio.Task[None]] = {}
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are Ready or gone, and earlier starts."""
@@ -39,19 +39,19 @@ class StartingPods:
             kept[pod.uid] = handle if handle is not None and handle.container == start else EngineHandle(start)
         self._handles = kept
 
-    def to_be_told(self, setpoint: Setpoint | None) -> list[str]:
+    def due(self, setpoint: Setpoint | None) -> list[str]:
         """Pods that are to be written to, by UID; none where new pods shall keep their start values."""
         if setpoint is None:
             return []
         wanted, now = generation_of(setpoint), self._clock()
         return [uid for uid, handle in self._handles.items() if handle.holds != wanted and now >= handle.retry_at]
 
-    def tell(self, setpoint: Setpoint | None) -> None:
+    def write(self, setpoint: Setpoint | None) -> None:
         """Write the setpoint to the pods that lack it, in the background: one that hangs delays no other."""
-        for uid in self.to_be_told(setpoint):
-            if setpoint is not None and uid not in self._talks:
-                self._talks[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
-                self._talks[uid].add_done_callback(partial(self._talks.pop, uid))
+        for uid in self.due(setpoint):
+            if setpoint is not None and uid not in self._writes:
+                self._writes[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
+                self._writes[uid].add_done_callback(partial(self._writes.pop, uid))
 
     async def _write(self, pod: EnginePod, handle: EngineHandle, setpoint: Setpoint) -> None:
         address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip or "", port=self._port)
@@ -61,7 +61,7 @@ class StartingPods:
         handle.holds = held
 
     async def close(self) -> None:
-        """End what is still being said."""
-        for talk in self._talks.values():
-            talk.cancel()
-        await asyncio.gather(*self._talks.values(), return_exceptions=True)
+        """End the writes that are on their way."""
+        for write in self._writes.values():
+            write.cancel()
+        await asyncio.gather(*self._writes.values(), return_exceptions=True)

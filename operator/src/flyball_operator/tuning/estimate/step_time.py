@@ -1,13 +1,13 @@
 """Learns the step-time model from sums of steps.
 
-Each window gives one row of exact means per cell (bucket × kind); the newest few rows of every cell are kept, so that
-what a light load does not show is remembered from when it was seen. The fit is non-negative least squares on relative
-errors, with a ridge towards a prior that comes from the first observations (never from a table of devices). κ is chosen
-among powers of two, where the cells end. A fit that explains badly is reported and not used:
-unconstrained recursive estimates drive the limits to their floor, where nothing is left to learn from.
+Each window gives one row of exact means per cell (bucket × kind). The newest few rows of every cell are kept: what a
+light load does not show is remembered from when it was seen. The fit is non-negative least squares on relative errors,
+with a ridge towards a prior. That comes from the first observations, never from a table of devices. κ is chosen among
+powers of two, where the cells end. A fit that explains badly is reported and not used: unconstrained recursive
+estimates drive the limits to their floor, where nothing is left to learn from.
 
-A change of the plant (throttling, a noisy neighbour) is found by CUSUM on relative residuals; rows from before it are
-forgotten and the model scaled to what is seen becomes the prior. Pure.
+A change of the engine (throttling, a noisy neighbour) is found by CUSUM on relative residuals. Rows from before it are
+forgotten, and the model scaled to what is seen becomes the prior. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""PURE. What a proposed policy must pass before engines are told. Their order is `FILTERS`.
-
-`canary` stands behind them: it decides how a policy that passed reaches the pods.
-"""
+"""PURE. What a proposed policy must pass before engines get it. Their order is `FILTERS`."""

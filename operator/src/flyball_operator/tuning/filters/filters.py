@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 from flyball_engine.contract import Limits
 from flyball_operator.tuning.control_input import ControlOutput
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
-from flyball_operator.tuning.policy import Policy, limits_given, replace_limits, says_the_same
+from flyball_operator.tuning.policy import Policy, limits_given, nearly_equal, replace_limits
 from flyball_operator.tuning.spec import Envelope, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -148,7 +148,7 @@ class Hysteresis:
             return self, proposal
         limits = restrained(tick.current.limits, proposal.policy.limits, tick.spec.envelope)
         policy = replace(proposal.policy, limits=limits)
-        kept = limits == tick.current.limits and says_the_same(tick.current, policy)
+        kept = limits == tick.current.limits and nearly_equal(tick.current, policy)
         return self, replace(proposal, policy=tick.current if kept else policy)
 
 

@@ -1,7 +1,7 @@
 """What the tuner sees of one service: typed, with "could not observe" as a value of its own.
 
-Zero and unknown are different things here: a service without traffic has sums of zero, a service that Prometheus did
-not scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
+Zero and unknown are different things here. A service without traffic has sums of zero. One that Prometheus did not
+scrape has an `Unobserved` with its reason, and no rule may read a number out of that. All figures are sums over the
 engine cores seen; `per core` is left to who needs it. Pure.
 """
 
@@ -17,6 +17,8 @@ from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
 
+#: A service's namespace and UID.
+Identity = tuple[str, str]
 #: Least seconds between two read-backs whose difference is a window: they are taken this often
 #: (`tuning.actuate.engine_pods`).
 LEAST_READ_BACK_SECONDS: Final = 30.0
@@ -40,7 +42,7 @@ class Missing(StrEnum):
     TIMED_OUT = "PrometheusTimeout"
     """Prometheus did not answer in time."""
     BAD_ANSWER = "PrometheusBadAnswer"
-    """The answer does not have the form that was asked for."""
+    """The answer does not have the form that was asked for, or a figure is below zero."""
     NOT_SCRAPED = "NotScraped"
     """No target of this service has a sample: not discovered, or its pods are young."""
     STALE = "StaleMetrics"
@@ -48,7 +50,7 @@ class Missing(StrEnum):
     PARTIAL = "PartiallyScraped"
     """Too few of the service's pods are scraped to stand for all."""
     TOO_FEW_SAMPLES = "TooFewSamples"
-    """The window holds fewer than two scrapes, so it has no increase."""
+    """The window holds fewer than two scrapes, so it has no increase; or a figure is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -263,8 +265,8 @@ def blind_spot(observation: Observation, stale_seconds: float) -> Unobserved | N
     """What keeps an observation from being acted on, None if nothing does."""
     if isinstance(observation, Unobserved):
         return observation
-    if (odd := observation.impossible) is not None:
-        return Unobserved(Missing.BAD_ANSWER, f"{odd} is below zero, infinite or no number")
+    if (impossible := observation.impossible) is not None:
+        return Unobserved(Missing.BAD_ANSWER, f"{impossible} is below zero, infinite or no number")
     # A Prometheus that scrapes seldom is not away: a window spans three of its scrapes, and one may be missed.
     stale_seconds = max(stale_seconds, observation.window_seconds * 2 / 3)
     if observation.age_seconds > stale_seconds:

@@ -53,7 +53,7 @@ def watched(before: Mapping[str, SlowPod], biases: Mapping[str, float], now: flo
     return found
 
 
-def news(before: Mapping[str, float], after: Mapping[str, float], there: Collection[str]) -> list[PodEvent]:
+def events(before: Mapping[str, float], after: Mapping[str, float], there: Collection[str]) -> list[PodEvent]:
     """What is to be told of pods that are named now or no longer, as long as they are `there`."""
     slow = [(name, factor) for name, factor in after.items() if name not in before]
     message = "steps take {:.1f} times as long as on its siblings"

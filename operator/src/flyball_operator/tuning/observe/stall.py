@@ -1,10 +1,10 @@
-"""Requests that wait while places are free, and nobody lets in, as the read-backs show it.
+"""Requests that wait beside free slots and are not admitted, as the read-backs show it.
 
 `filters.Rollback` acts on it.
 
 The engine's watchdog sees a queue that stands still only where nothing runs, and only while the core steps. Here the
-rest is seen, later than it acts: a core that does not step at all, and a queue that nobody serves beside requests that
-run, as under a budget which the running ones use up. Pure; seconds of one clock.
+rest is seen, later than it acts: a core that does not step at all, and a queue that nobody serves beside running
+requests. Such a queue forms under a budget which the running ones use up. Pure; seconds of one clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionStall:
-    """A core that had requests waiting and places free at each read-back from `since` to `seen`, and let none in.
+    """A core that had requests waiting and slots free at each read-back from `since` to `seen`, and let none in.
 
     `prefilled` prompt tokens and `steps` since the engine's start, as they were then; `stepping`: steps were made.
     """
@@ -36,10 +36,10 @@ class AdmissionStall:
 
 def observed(before: AdmissionStall | None, core: CoreState, now: float) -> AdmissionStall | None:
     """The stall with one more read-back; None where requests need not wait, or are let in."""
-    places = core.effective.max_num_active_seqs
+    slots = core.effective.max_num_active_seqs
     if core.waiting == 0 or core.strategy is not StrategyType.CONTINUOUS:
         return None
-    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (places is not None and core.running >= places)):
+    if core.running > 0 and (core.kv_cache_usage > TUNABLES.kv_free or (slots is not None and core.running >= slots)):
         return None
     prefilled = sum(sums.prefill_tokens for sums in core.steps)
     steps = sum(sums.steps for sums in core.steps)

@@ -53,7 +53,7 @@ class Reason(StrEnum):
     LOOP_STALLED = "LoopStalled"
     """Tuned is Unknown: no tick of this service was completed lately; the operator's log says why."""
     PAUSED = "Paused"
-    """Tuned is False: an annotation pauses tuning; the engines keep what they were told last."""
+    """Tuned is False: an annotation pauses tuning; the engines keep their setpoint."""
     PAUSE_UNCLEAR = "PauseNotUnderstood"
     """Tuned is False: the same, but the annotation says something else than is accepted."""
     PUSHING = "Pushing"
@@ -69,7 +69,7 @@ class Reason(StrEnum):
     WATCHDOG_TRIPPED = "WatchdogTripped"
     """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
     ADMISSION_STUCK = "AdmissionStuck"
-    """Tuned is False: requests wait in an engine with places free, and for over a minute it let none in."""
+    """Tuned is False: requests wait in an engine with slots free, and for over a minute it admitted none."""
     UNSUPPORTED = "KnobUnsupported"
     """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
     FENCED = "NewerLeader"
@@ -98,7 +98,7 @@ class Reason(StrEnum):
 FENCED: Final = (
     (Reason.FENCED, "status names an epoch above that of our Lease: a newer leader acts, this one stopped"),
 )
-#: Percent: a budget of violations that is overspent by more is told as so much.
+#: Percent: a budget of violations that is overspent by more is reported as so much.
 LEAST_BUDGET: Final = -999
 #: What is told of the on-time order stays while it is right within this share.
 ORDER_SHOWN_WITHIN: Final = 0.25
@@ -145,8 +145,8 @@ def metrics_verdict(
 class SetpointProgress:
     """How far the setpoint got. `problems` are (reason, message), the gravest first.
 
-    `paused`: what the annotation says; `stalled`: why no tick is completed; `helpless`: why nothing is decided;
-    `canary`: the pod that has it alone; `unordered`: why prompts are not served in the order that was asked for;
+    `paused`: what the annotation says. `stalled`: why no tick is completed. `not_deciding`: why nothing is decided.
+    `canary`: the pod that has it alone. `unordered`: why prompts are not served in the order that was asked for.
     `unclassed`: why requests are all of one class. None where that is not so.
     """
 
@@ -159,7 +159,7 @@ class SetpointProgress:
     learning: str
     paused: str | None = None
     stalled: str | None = None
-    helpless: str | None = None
+    not_deciding: str | None = None
     canary: str | None = None
     unordered: str | None = None
     unclassed: str | None = None
@@ -178,9 +178,7 @@ def tuned_verdict(progress: SetpointProgress) -> ConditionState:
     if progress.paused is not None and not any(reason is Reason.FENCED for reason, _ in progress.problems):
         return _paused_verdict(progress, progress.paused)
     if progress.stalled is not None:
-        return ConditionState(
-            "Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep what they were told"
-        )
+        return ConditionState("Unknown", Reason.LOOP_STALLED, f"{progress.stalled}; the engines keep their setpoint")
     if progress.ready_pods == 0:
         return ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
     if progress.problems:
@@ -216,8 +214,8 @@ def _applied_verdict(progress: SetpointProgress) -> ConditionState:
         )
     if progress.mode is Mode.DISABLED:
         return ConditionState("False", Reason.DISABLED, f"{progress.limits}: the upper bounds")
-    if progress.helpless is not None:
-        message = f"for minutes nothing could be decided, though there are requests: {progress.helpless}"
+    if progress.not_deciding is not None:
+        message = f"for minutes nothing could be decided, though there are requests: {progress.not_deciding}"
         return ConditionState("False", Reason.NOT_DECIDING, f"{message}; {progress.limits} hold")
     if not progress.trusted:
         return ConditionState("False", Reason.LEARNING, progress.learning)
@@ -296,7 +294,7 @@ def order_status(before: OrderStatus | None, found: OrderOutcome | None, *, wind
 def _alike(before: OrderStatus, now: OrderStatus) -> bool:
     try:
         pairs = zip(_figures(before), _figures(now), strict=True)
-    except ValueError:  # What was told before is read from status, which others may write.
+    except ValueError:  # What was reported before is read from status, which others may write.
         return False
     return all(abs(figure - reported) <= ORDER_SHOWN_WITHIN * reported for reported, figure in pairs)
 

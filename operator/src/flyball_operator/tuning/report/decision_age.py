@@ -1,7 +1,7 @@
 """Whether anything is decided for a service that has requests: a loop that turns and does nothing must say so.
 
-Holding still may be right (nothing would get better, a change was undone) or helpless (nothing is seen, no model is
-trusted). Only the latter counts here, and only while requests come. Pure; seconds of one clock.
+Holding still may be right (nothing would get better, a change was undone) or the law cannot decide (nothing is seen,
+no model is trusted). Only the latter counts here, and only while requests come. Pure; seconds of one clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flyball_operator.tuning.observe.signals import Observation, Signals, Unobse
 from flyball_operator.tuning.state import Decision, TuningState
 from flyball_operator.tuning.tunables import TUNABLES
 
-#: Helpless for so long is worth a word: a model is learnt, and a Prometheus restarted, in less.
-HELPLESS_SECONDS: Final = 300.0
+#: Without a decision for so long the condition says so: a model is learnt, and a Prometheus restarted, in less.
+NOT_DECIDING_SECONDS: Final = 300.0
 #: Without a sign of a request for so long there is none: engines are read back every 15 s.
 QUIET_SECONDS: Final = 60.0
-_HELPLESS: Final = (HoldReason.NOT_OBSERVED, HoldReason.LEARNING)
+_NO_DECISION: Final = (HoldReason.NOT_OBSERVED, HoldReason.LEARNING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class DecisionAge:
     cause: str = ""
 
     @classmethod
-    def begun(cls, now: float, *, helpless: bool) -> DecisionAge:
-        """At the start of a leader. `helpless`: status has NotDeciding, and a new leader must not clear it."""
-        return cls(decided_at=now - HELPLESS_SECONDS if helpless else now, busy_at=now)
+    def begun(cls, now: float, *, not_deciding: bool) -> DecisionAge:
+        """At the start of a leader. `not_deciding`: status has NotDeciding, and a new leader must not clear it."""
+        return cls(decided_at=now - NOT_DECIDING_SECONDS if not_deciding else now, busy_at=now)
 
     def after(
         self,
@@ -52,14 +52,14 @@ class DecisionAge:
     ) -> DecisionAge:
         """With one tick. `running`: engines have requests as they were read back, and made so many `steps` in all."""
         busy = _asked_for(observation) or running or steps > self.steps
-        felt = replace(self, busy_at=now if busy else self.busy_at, steps=steps)
-        if decision.hold not in _HELPLESS or now - felt.busy_at > QUIET_SECONDS:
-            return replace(felt, decided_at=now, cause="")
-        return replace(felt, cause=_cause(decision, state, observation))
+        updated = replace(self, busy_at=now if busy else self.busy_at, steps=steps)
+        if decision.hold not in _NO_DECISION or now - updated.busy_at > QUIET_SECONDS:
+            return replace(updated, decided_at=now, cause="")
+        return replace(updated, cause=_cause(decision, state, observation))
 
-    def helpless(self, now: float) -> str | None:
+    def not_deciding(self, now: float) -> str | None:
         """What has kept the law from deciding for minutes, None if nothing has."""
-        return self.cause if self.cause and now - self.decided_at >= HELPLESS_SECONDS else None
+        return self.cause if self.cause and now - self.decided_at >= NOT_DECIDING_SECONDS else None
 
 
 def _asked_for(observation: Observation) -> bool:

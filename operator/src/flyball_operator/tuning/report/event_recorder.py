@@ -16,14 +16,14 @@ Post = Callable[[EventType, str, str], Awaitable[None]]
 
 
 class EventRecorder:
-    """Remembers what was said last; `known`: the conditions that status has, `trusted`: whether there was a model."""
+    """Remembers what it reported last. `known`: the conditions in status. `trusted`: whether there was a model."""
 
     def __init__(self, known: Iterable[Condition], post: Post, *, trusted: bool) -> None:
         self._post = post
         self._reported = {condition.type: (condition.status, condition.reason) for condition in known}
         self._trusted = trusted
-        #: What happened since the last word, to be told once: type, reason, message.
-        self.news: list[tuple[EventType, str, str]] = []
+        #: Events to be posted once, at the end of the tick: type, reason, message.
+        self.pending: list[tuple[EventType, str, str]] = []
 
     def status(self, kind: ConditionType) -> str:
         """The status that a condition had last, "Unknown" if it never was."""
@@ -34,9 +34,9 @@ class EventRecorder:
         return self._reported.get(kind, ("", ""))[1]
 
     async def announce(self, verdicts: Mapping[ConditionType, ConditionState], fit: Fit | None) -> None:
-        """Tell what is news."""
-        while self.news:
-            await self._post(*self.news.pop(0))
+        """Post what is pending, and the transitions."""
+        while self.pending:
+            await self._post(*self.pending.pop(0))
         for kind, verdict in verdicts.items():
             before = self._reported.get(kind)
             self._reported[kind] = (verdict.status, verdict.reason)

@@ -15,11 +15,11 @@ _SHOWN_LENGTH: Final = 200
 
 
 class Liveness:
-    """The memory of one service, by namespace and name; `helpless`: status says that it could not be decided for."""
+    """The memory of one service, by namespace and name. `not_deciding`: its status says NotDeciding."""
 
-    def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, helpless: bool) -> None:
+    def __init__(self, dependencies: Dependencies, labels: tuple[str, str], *, not_deciding: bool) -> None:
         self._clock, self._late_seconds = dependencies.clock, dependencies.late_seconds
-        self._decision_age = DecisionAge.begun(dependencies.clock(), helpless=helpless)
+        self._decision_age = DecisionAge.begun(dependencies.clock(), not_deciding=not_deciding)
         self._completed_at = self._reported_at = dependencies.clock()
         self._failure = ""
         dependencies.metrics.ages(
@@ -59,6 +59,6 @@ class Liveness:
         return f"no tick was completed for {self._late_seconds:.0f} s, {cause}"
 
     @property
-    def helpless(self) -> str | None:
+    def not_deciding(self) -> str | None:
         """What has kept the law from deciding for minutes, None if nothing has."""
-        return self._decision_age.helpless(self._clock())
+        return self._decision_age.not_deciding(self._clock())

@@ -28,5 +28,5 @@ class SlowPodReport:
         """Name the pods that are clearly slower than the others, and those that are no longer. Returns how many are."""
         before, biases = self.slow_pods, self._engine_pods.biases()
         self._lags = slow_pods.watched(self._lags, biases, self._clock())
-        event_recorder.news += slow_pods.news(before, self.slow_pods, biases)
+        event_recorder.pending += slow_pods.events(before, self.slow_pods, biases)
         return len(self.slow_pods)

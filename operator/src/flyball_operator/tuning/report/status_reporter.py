@@ -1,4 +1,4 @@
-"""What status, events and metrics say of one service's tuning, after each decision."""
+"""Writes one service's tuning into status, events and metrics, after each decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WINDOW: Final = "5m"
 
 
 class StatusReporter:
-    """The memory of what was said of one service. `history`: the last decisions, as status keeps them."""
+    """The memory of what was reported of one service. `history`: the last decisions, as status keeps them."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class StatusReporter:
         self._capacity = CapacityReport(service, context.dependencies.clock)
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self.history = DecisionHistory(service.status.tuning.decisions)
-        helpless = events.reason(ConditionType.TUNED) == conditions.Reason.NOT_DECIDING
-        self.liveness = Liveness(context.dependencies, context.labels, helpless=helpless)
+        not_deciding = events.reason(ConditionType.TUNED) == conditions.Reason.NOT_DECIDING
+        self.liveness = Liveness(context.dependencies, context.labels, not_deciding=not_deciding)
 
-    def asked_otherwise(self) -> None:
-        """Other objectives or bounds: what was found of the old ones is told no more."""
+    def spec_edited(self) -> None:
+        """Objectives or bounds were edited: the capacity of the old ones is removed."""
         self._capacity.edited()
 
     def observed(self) -> None:
@@ -72,14 +72,14 @@ class StatusReporter:
         if isinstance(observation, Signals) and blind_spot(observation, TUNABLES.stale_seconds) is None:
             self.history = self.history.observed(observation, context.spec, context.dependencies.wall())
 
-    async def say(self) -> None:
-        """Post what is news, and write how things are."""
+    async def report(self) -> None:
+        """Post events, and write status."""
         states = self.states()
         await self._events.announce(states, self._context.state.step_time.fit)
         await self.write(states)
 
-    async def say_late(self) -> None:
-        """Say that no tick is completed any more."""
+    async def report_late(self) -> None:
+        """Report that no tick is completed any more."""
         states = self.states(late=True)
         # First what lasts: what keeps the tick from its end may be the event.
         await self.write(states)
@@ -89,8 +89,8 @@ class StatusReporter:
         """Nobody weighs the load any more."""
         self._capacity.ended()
 
-    async def say_ended(self) -> None:
-        """Say that nobody tunes the service any more."""
+    async def report_ended(self) -> None:
+        """Report that nobody tunes the service any more."""
         await self.write(conditions.ended())
 
     def states(self, *, late: bool = False) -> ConditionStates:
@@ -107,7 +107,7 @@ class StatusReporter:
             paused=spec.paused,
             canary=self._canary.pod,
             stalled=self.liveness.stall if late else None,
-            helpless=self.liveness.helpless if spec.live else None,
+            not_deciding=self.liveness.not_deciding if spec.live else None,
             unordered=pods.unordered() if spec.orders else None,
             unclassed=pods.unclassed() if spec.classes is not None else None,
             learning=f"start values until the step-time model is trusted: {doubt_message(state.step_time.fit)}",

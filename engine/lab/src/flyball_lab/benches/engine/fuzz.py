@@ -15,7 +15,7 @@ SECONDS: Final = 240
 
 
 def measure(where: Where) -> dict[str, dict[str, float]]:
-    """What happened on each scheduler class, and how many stories went wrong."""
+    """What happened on each scheduler class, and how many scenarios went wrong."""
     # It ends with 1 where one went wrong, and says so in its figures.
     figures = json.loads(played(where, MODULE, f"--seconds={SECONDS}", check=False).splitlines()[-1])["figures"]
-    return {"stories": {"went wrong": figures.pop("failures")}, **figures}
+    return {"scenarios": {"went wrong": figures.pop("failures")}, **figures}

@@ -73,7 +73,7 @@ class _Account:
         return closed
 
 
-class _Book:
+class _StepLog:
     """Where the two classes of one scheduler keep their times."""
 
     def __init__(self, path: Path) -> None:
@@ -100,33 +100,33 @@ class _Book:
         self._last_end = time.monotonic()
 
 
-def around(base: type[Any], *, above: bool, books: Callable[[Any], _Book]) -> type[Any]:
+def around(base: type[Any], *, above: bool, logs: Callable[[Any], _StepLog]) -> type[Any]:
     """A subclass whose methods are the base's, timed."""
     timed = _timed_above if above else _timed_below
-    return type(base.__name__, (base,), {name: timed(getattr(base, name), name, books) for name in _METHODS})
+    return type(base.__name__, (base,), {name: timed(getattr(base, name), name, logs) for name in _METHODS})
 
 
-def _timed_above(method: Callable[..., Any], name: str, books: Callable[[Any], _Book]) -> Callable[..., Any]:
+def _timed_above(method: Callable[..., Any], name: str, logs: Callable[[Any], _StepLog]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        book, at, began, worked = books(self), time.monotonic(), time.perf_counter(), time.thread_time()
+        log, at, began, worked = logs(self), time.monotonic(), time.perf_counter(), time.thread_time()
         result = method(self, *args, **kwargs)
-        book.ours.add(time.perf_counter() - began, time.thread_time() - worked)
+        log.ours.add(time.perf_counter() - began, time.thread_time() - worked)
         if name == "schedule":
-            book.scheduled(result, at)
+            log.scheduled(result, at)
         elif name == "update_from_output":
-            book.updated(args[0] if args else kwargs["scheduler_output"])
+            log.updated(args[0] if args else kwargs["scheduler_output"])
         return result
 
     return call
 
 
-def _timed_below(method: Callable[..., Any], _: str, books: Callable[[Any], _Book]) -> Callable[..., Any]:
+def _timed_below(method: Callable[..., Any], _: str, logs: Callable[[Any], _StepLog]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         # First and last are the clocks: what this does beside them would count as Flyball's.
         began, worked = time.perf_counter(), time.thread_time()
-        ours = books(self).ours
+        ours = logs(self).ours
         result = method(self, *args, **kwargs)
         ours.add(began - time.perf_counter(), worked - time.thread_time())
         return result
@@ -144,26 +144,26 @@ def register() -> None:
     governed: Any = vars(plugin)["governed_class"]
     if hasattr(governed, "flyball_bench"):
         return
-    books = Books(Path(path))
+    logs = StepLogs(Path(path))
 
     @functools.cache
     def timed_class(base: type[Any]) -> type[Any]:
-        return around(governed(around(base, above=False, books=books)), above=True, books=books)
+        return around(governed(around(base, above=False, logs=logs)), above=True, logs=logs)
 
     timed_class.flyball_bench = True  # type: ignore[attr-defined] # a mark: vLLM registers several times
     plugin.governed_class = timed_class  # the plugin looks it up when vLLM asks for a class
 
 
-class Books:
-    """One book per scheduler; a process has one."""
+class StepLogs:
+    """One log per scheduler; a process has one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._books: dict[int, _Book] = {}
+        self._logs: dict[int, _StepLog] = {}
 
-    def __call__(self, scheduler: Any) -> _Book:
-        """The book of a scheduler."""
-        book = self._books.get(id(scheduler))
-        if book is None:
-            book = self._books[id(scheduler)] = _Book(self._path)
-        return book
+    def __call__(self, scheduler: Any) -> _StepLog:
+        """The log of a scheduler."""
+        log = self._logs.get(id(scheduler))
+        if log is None:
+            log = self._logs[id(scheduler)] = _StepLog(self._path)
+        return log

@@ -23,10 +23,10 @@ from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.figures import Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.intervals import WIDTH, half_width, quotients
-from flyball_lab.benches.live.bed import Bed, bed
 from flyball_lab.benches.live.calibration import Calibration, calibrate
 from flyball_lab.benches.live.goodput import LiveRun, Objectives, figures, goodput
 from flyball_lab.benches.live.load import arrivals, length, phases
+from flyball_lab.benches.live.runner import Runner, runner
 from flyball_lab.benches.live.variants import GOVERNED, Variant, variants
 from flyball_lab.benches.options import Options
 from flyball_lab.benches.rows import Rows
@@ -45,7 +45,7 @@ LEARNING_SEED: Final = 0
 _HERE: Final = Path(__file__).parent
 #: What makes a run what it is.
 SOURCES: Final = (
-    *(_HERE / name for name in ("bed.py", "calibration.py", "governed.py", "load.py", "variants.py")),
+    *(_HERE / name for name in ("runner.py", "calibration.py", "governed.py", "load.py", "variants.py")),
     _HERE.parent / "engine/load.py",
     *(_HERE.parents[1] / "benchmark" / name for name in ("generator.py", "load.py")),
     *(Path(flyball_engine.__path__[0]) / name for name in ("batching", "control", "vllm", "contract.py", "model.py")),
@@ -120,7 +120,7 @@ def measure(engines: WarmEngines, options: Options, *, gate: bool) -> Figures:
     ground: Ground | None = None
     try:
         ground = _ground(engines, rows, quick=quick)
-        with bed(engines) as on:
+        with runner(engines) as on:
             _finish(on, ground, rows, jobs(gate=gate, quick=quick), found, options.out)
     except KeyboardInterrupt:
         raise InterruptedPart(_figures(ground, found) if ground is not None else {}) from None
@@ -146,7 +146,7 @@ def _measured(engines: WarmEngines, quick: bool) -> Ground:
     of = phases(quick=quick)
     load = arrivals(of, calibration.busy, seed=LEARNING_SEED)
     say("the tuner learns the engine, knowing nothing of it")
-    with bed(engines) as on:
+    with runner(engines) as on:
         _, world = on.play(GOVERNED, load, calibration, seconds=length(of), gate=False, tuning=TuningStatus())
     assert world is not None
     tuning = next(iter(world.services.values())).status.tuning
@@ -156,7 +156,7 @@ def _measured(engines: WarmEngines, quick: bool) -> Ground:
 
 
 def _finish(
-    on: Bed,
+    on: Runner,
     ground: Ground,
     rows: Rows,
     wanted: Sequence[PlannedRun],

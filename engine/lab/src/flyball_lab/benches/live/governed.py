@@ -16,7 +16,7 @@ from flyball_lab.benches.live.variants import SEQS, TOKENS
 from flyball_lab.harness.engine import SERVICE
 from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.recordings import Recording
-from flyball_lab.harness.tuners import World, inference_service
+from flyball_lab.harness.tuners import TunerEnvironment, inference_service
 from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, SetpointStatus, TuningStatus
@@ -47,7 +47,7 @@ def _objective(name: str, metric: str, seconds: float) -> dict[str, str]:
 
 
 @dataclass
-class LoopbackWorld(World):
+class LoopbackEnvironment(TunerEnvironment):
     """One service and one engine, on loopback; notes what the tuner holds live, and what it decided and why.
 
     `began`: what times are counted from, by the monotonic clock. `steps`: what the tuner saw at each tick.

@@ -31,14 +31,13 @@ from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.status import TunerStatus
-from flyball_operator.prometheus.answers import Identity
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.dependencies import Dependencies
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Signals, Unobserved
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.report.metrics import TunerMetrics
-from flyball_operator.tuning.tuner import Tuner, collect_seldom
+from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
 PODS: Final = 2
 NAMESPACE: Final = "team"
@@ -261,7 +260,7 @@ def main() -> None:
     parser.add_argument("--services", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
     asked = parser.parse_args()
-    collect_seldom()
+    collect_garbage_seldom()
     asyncio.run(_work(asked))
 
 

@@ -1,4 +1,4 @@
-"""vLLM's scheduler for a scheduler story: as configured, governed, with no engine around it."""
+"""vLLM's scheduler for a scheduler scenario: as configured, governed, with no engine around it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from flyball_engine.vllm.plugin import governed_class
 BLOCK = 32
 
 
-def make_config(story: Any, model: str) -> VllmConfig:
-    """The configuration of an engine for this `story.Story`."""
+def make_config(scenario: Any, model: str) -> VllmConfig:
+    """The configuration of an engine for this `scenario.Scenario`."""
     scheduler = SchedulerConfig(
-        max_num_seqs=story.max_num_seqs,
-        max_num_batched_tokens=story.max_num_batched_tokens,
+        max_num_seqs=scenario.max_num_seqs,
+        max_num_batched_tokens=scenario.max_num_batched_tokens,
         max_model_len=1024,
         is_encoder_decoder=False,
         enable_chunked_prefill=True,
-        async_scheduling=story.asynchronous,
-        policy=story.policy,
+        async_scheduling=scenario.asynchronous,
+        policy=scenario.policy,
         watermark=0.0,
     )
     cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
-    cache.num_gpu_blocks = story.blocks
+    cache.num_gpu_blocks = scenario.blocks
     model_config = ModelConfig(model=model, max_model_len=1024, dtype="float32", seed=0)
     drafts = None
-    if story.drafts:
+    if scenario.drafts:
         drafts = SpeculativeConfig(
             method="ngram",
             num_speculative_tokens=4,
@@ -56,16 +56,16 @@ def make_config(story: Any, model: str) -> VllmConfig:
     )
 
 
-def make_scheduler(config: VllmConfig, story: Any, *, governed: bool = True) -> Any:
+def make_scheduler(config: VllmConfig, scenario: Any, *, governed: bool = True) -> Any:
     """The governed scheduler that vLLM would make, or the one below it, as vLLM made it."""
     # The CPU platform switches asynchronous scheduling off; the scheduler class is chosen by this field alone.
-    config.scheduler_config.async_scheduling = story.asynchronous
+    config.scheduler_config.async_scheduling = scenario.asynchronous
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=config.model_config.dtype)
     kv = KVCacheConfig(
-        num_blocks=story.blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+        num_blocks=scenario.blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
     )
     chosen = config.scheduler_config.get_scheduler_cls()
-    if story.ratchet:
+    if scenario.ratchet:
         older: Any = _older(chosen.__mro__[1])
         chosen = governed_class(older)
     if not governed:

@@ -92,7 +92,7 @@ class LeaseClient:
         return answer
 
 
-class Standing:
+class RunningCandidate:
     """One candidate, running."""
 
     def __init__(self, name: str, server: LeaseServer) -> None:
@@ -139,27 +139,27 @@ class Standing:
         self.wall += by
 
 
-class Ballot:
+class Election:
     """Several candidates, watched twenty times a second: two that may act at one moment are an error."""
 
     def __init__(self, *names: str) -> None:
         self.server = LeaseServer()
-        self.standing = {name: Standing(name, self.server) for name in names}
+        self.candidates = {name: RunningCandidate(name, self.server) for name in names}
         self.reigns: list[tuple[str, int]] = []
         self._watch = asyncio.create_task(self._look())
 
-    async def __aenter__(self) -> Ballot:
+    async def __aenter__(self) -> Election:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.check()
         self._watch.cancel()
-        for candidate in self.standing.values():
+        for candidate in self.candidates.values():
             await candidate.die()
 
     async def _look(self) -> None:
         while True:
-            acting = [candidate for candidate in self.standing.values() if candidate.acts]
+            acting = [candidate for candidate in self.candidates.values() if candidate.acts]
             assert len(acting) <= 1, f"two may act: {[candidate.name for candidate in acting]}"
             for candidate in acting:
                 reign = (candidate.name, candidate.elector.epoch)
@@ -175,11 +175,11 @@ class Ballot:
         epochs = [epoch for _, epoch in self.reigns]
         assert epochs == sorted(set(epochs)), f"epochs must rise: {self.reigns}"
 
-    async def until_leader(self, *, other_than: str = "", within: float = 60) -> Standing:
+    async def until_leader(self, *, other_than: str = "", within: float = 60) -> RunningCandidate:
         """Wait for a leader."""
         async with asyncio.timeout(within):
             while True:
-                for candidate in self.standing.values():
+                for candidate in self.candidates.values():
                     if candidate.acts and candidate.name != other_than:
                         return candidate
                 await asyncio.sleep(0.05)

@@ -23,10 +23,10 @@ from flyball_lab.benches.engine.engines import WarmEngines
 from flyball_lab.benches.engine.load import Ask, Load, RequestResult, SentLoad, closed, open_loop
 from flyball_lab.benches.law.setpoints import GATE_MARGIN
 from flyball_lab.benches.live.calibration import Calibration
-from flyball_lab.benches.live.elsewhere import Elsewhere
 from flyball_lab.benches.live.goodput import ClientRecord, LiveRun, Objectives
-from flyball_lab.benches.live.governed import NAME, LoopbackWorld, service
+from flyball_lab.benches.live.governed import NAME, LoopbackEnvironment, service
 from flyball_lab.benches.live.load import PlannedRequest
+from flyball_lab.benches.live.other_load import OtherLoad
 from flyball_lab.benches.live.variants import Variant
 from flyball_lab.harness.engine import SERVICE
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
@@ -51,7 +51,7 @@ IDENTITY: Final = ("team", SERVICE)
 
 
 @dataclass
-class Bed:
+class Runner:
     """The engines, a Prometheus that scrapes the governed one, and how often someone has written to it."""
 
     engines: WarmEngines
@@ -67,7 +67,7 @@ class Bed:
         seconds: float,
         gate: bool,
         tuning: TuningStatus,
-    ) -> tuple[LiveRun, LoopbackWorld | None]:
+    ) -> tuple[LiveRun, LoopbackEnvironment | None]:
         """One variant under one load, and what the tuner had around it.
 
         `tuning`: what the tuner knows when it begins, and by whose model a gate before limits that never move predicts.
@@ -84,7 +84,7 @@ class Bed:
         world = None
         before = self._counted()
         servers, clients = (self.engines.governed.server, self.engines.stock), self.engines.clients
-        elsewhere = Elsewhere([clients.session, *(server.process.pid for server in servers)])
+        other_load = OtherLoad([clients.session, *(server.process.pid for server in servers)])
         if variant.governed:
             world = self._world(objectives, gate=gate, tuning=tuning)
             sent = asyncio.run(self._governed(world, load))
@@ -92,7 +92,7 @@ class Bed:
             if not variant.stock:
                 self._hold(variant, objectives, gate=gate, tuning=tuning)
             sent = clients.send(load)
-        others = elsewhere.share()
+        others = other_load.share()
         self._drain(variant)
         after = self._counted()
         played = LiveRun(
@@ -105,14 +105,14 @@ class Bed:
         )
         return played, world
 
-    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> LoopbackWorld:
+    def _world(self, objectives: Objectives, *, gate: bool, tuning: TuningStatus) -> LoopbackEnvironment:
         server = self.engines.governed.server
-        world = LoopbackWorld(epoch=self.epoch, key=server.signer.key)
+        world = LoopbackEnvironment(epoch=self.epoch, key=server.signer.key)
         world.port = httpx.URL(server.control_url).port or 0
         world.serve(service(objectives, sheds=gate, tuning=tuning))
         return world
 
-    async def _governed(self, world: LoopbackWorld, load: Load) -> SentLoad:
+    async def _governed(self, world: LoopbackEnvironment, load: Load) -> SentLoad:
         with closing(PrometheusReader(PrometheusClient(self.prometheus, timeout=TIMEOUT))) as reader:
             # A Prometheus that has just begun knows no window yet, and what is in another variant's is not our doing.
             async with asyncio.timeout(IDLE_SECONDS):
@@ -173,13 +173,13 @@ class Bed:
 
 
 @contextmanager
-def bed(engines: WarmEngines) -> Iterator[Bed]:
+def runner(engines: WarmEngines) -> Iterator[Runner]:
     """Engines and clients apart, and Prometheus with the clients."""
     with engines.apart(), TemporaryDirectory(prefix="flyball-live-") as folder:
         control = engines.governed.server.control_url.removeprefix("http://")
         with prometheus(Path(folder), [ScrapeTarget(control, SERVICE, pod=NAME)], scrape=SCRAPE) as running:
             accepted = engines.governed.control.read().accepted
-            yield Bed(engines, running.url, accepted.epoch if accepted is not None else 0)
+            yield Runner(engines, running.url, accepted.epoch if accepted is not None else 0)
 
 
 def _idle(observation: Observation) -> bool:

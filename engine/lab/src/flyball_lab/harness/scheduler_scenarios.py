@@ -1,6 +1,6 @@
 """vLLM's real scheduler classes under the step hooks, with a made-up model: run by the Python of the vLLM environment.
 
-    python scheduler_story.py MODEL '{"asynchronous": true, "seed": 1, ...}'  →  one JSON object on standard output
+    python scheduler_scenarios.py MODEL '{"asynchronous": true, "seed": 1, ...}'  →  one JSON object on standard output
 
 Requests come and go, setpoints are applied at random, and every step is checked and added up by hand. With asynchronous
 scheduling two steps are in flight, as in vLLM's engine core.
@@ -40,26 +40,34 @@ from flyball_lab.harness.any_setpoint import any_setpoint
 from flyball_lab.harness.live_objects import misjudged
 from flyball_lab.harness.model_runner import output_of, request_of
 from flyball_lab.harness.prefix_judge import PrefixJudge
-from flyball_lab.harness.story import FIXED_SECONDS, LEAST_CHUNK, SECONDS_PER_TOKEN, Story, Tally, a_model, token_of
-from flyball_lab.harness.story_batches import BatchTally
-from flyball_lab.harness.story_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scenario_batches import BatchTally
+from flyball_lab.harness.scenario_scheduler import BLOCK, make_config, make_scheduler
+from flyball_lab.harness.scheduler_scenario import (
+    FIXED_SECONDS,
+    LEAST_CHUNK,
+    SECONDS_PER_TOKEN,
+    Scenario,
+    Tally,
+    a_model,
+    token_of,
+)
 from flyball_lab.harness.strategy_rules import Rules, grammar_comes, random_batching, wait_for_grammar
 
 
 class CoreLoop:
     """A core's loop: schedule, execute (made up), update; with two steps in flight if asynchronous."""
 
-    def __init__(self, story: Story, model: str) -> None:
-        self.story, self.tally, self.random = story, Tally(), random.Random(story.seed)
+    def __init__(self, scenario: Scenario, model: str) -> None:
+        self.scenario, self.tally, self.random = scenario, Tally(), random.Random(scenario.seed)
         self.now = 1000.0
-        self.config = make_config(story, model)
+        self.config = make_config(scenario, model)
         self.folder = tempfile.TemporaryDirectory()
-        self.scheduler = make_scheduler(self.config, story)
+        self.scheduler = make_scheduler(self.config, scenario)
         self.hooks = StepHooks(
             self.scheduler,
             folder=Path(self.folder.name),
             clock=lambda: self.now,
-            watchdog=Watchdog(seconds=story.patience, steps=20),
+            watchdog=Watchdog(seconds=scenario.patience, steps=20),
         )
         self.scheduler.flyball = self.hooks
         self.reader = StateReader(find_state_files(Path(self.folder.name))[0])
@@ -69,22 +77,22 @@ class CoreLoop:
         self.requests: dict[str, Request] = {}  # all there ever were: a client may leave before the next step
         self.generation = 0
         self.honest = False
-        self.batches = BatchTally(story.max_num_seqs)
+        self.batches = BatchTally(scenario.max_num_seqs)
         self.limits: dict[str, int] = {}
         self.hasher = get_request_block_hasher(BLOCK, _hash)
         self.prefixes = PrefixJudge(self.scheduler, self.hooks.cached, Path(self.folder.name), _hash)
-        self.rules = Rules(self.scheduler, block=BLOCK, blocks=story.blocks)
+        self.rules = Rules(self.scheduler, block=BLOCK, blocks=scenario.blocks)
         self.batching = Batching()
-        if story.batching:
-            self.switch(Batching.model_validate_json(json.dumps(story.batching)))
+        if scenario.batching:
+            self.switch(Batching.model_validate_json(json.dumps(scenario.batching)))
 
     def add(self) -> None:
         """One more request, with a prompt that may share its beginning with others."""
         length = self.random.choice([1, 5, 40, 200, 600])
         shared = self.random.choice([0, length // 2])
         prompt = [7] * shared + [self.random.randrange(2000, 9000) for _ in range(length - shared)]
-        most = self.random.randint(1, self.story.longest)
-        if self.random.random() < self.story.unnamed:
+        most = self.random.randint(1, self.scenario.longest)
+        if self.random.random() < self.scenario.unnamed:
             most = 1024 - length
         name = f"r{self.added}"
         self.added += 1
@@ -92,7 +100,7 @@ class CoreLoop:
         request = request_of(
             name, prompt, output=most, arrival=float(self.added), priority=priority, block_hasher=self.hasher
         )
-        if self.random.random() < self.story.grammars:
+        if self.random.random() < self.scenario.grammars:
             wait_for_grammar(request)
         self.requests[name] = request
         self.scheduler.add_request(request)
@@ -147,7 +155,7 @@ class CoreLoop:
             "max_num_active_seqs": self.random.choice([1, 2, 8, 31, 32, 500]),
             "max_num_scheduled_tokens": self.random.choice([1, 4, 16, 33, 100, 512, 100_000]),
             "long_prefill_token_threshold": self.random.choice([0, 1, 16, 64, 5000]),
-            **({"num_speculative_tokens": self.random.choice([0, 1, 2, 3, 4, 9])} if self.story.drafts else {}),
+            **({"num_speculative_tokens": self.random.choice([0, 1, 2, 3, 4, 9])} if self.scenario.drafts else {}),
         }
         chosen = dict(self.random.sample(sorted(limits.items()), self.random.randint(0, 3)))
         step, on_time = self._budget_at_random(), self._order_at_random()
@@ -157,7 +165,7 @@ class CoreLoop:
 
     def _order_at_random(self) -> OnTime | None:
         """Deadlines that nobody keeps, that all keep, and in between: a step takes some 3 to 50 ms."""
-        if not self.story.ordered or self.random.random() > self.story.ordered or self.batching.chooses():
+        if not self.scenario.ordered or self.random.random() > self.scenario.ordered or self.batching.chooses():
             return None
         return OnTime(
             first_token_deadline_seconds=self.random.choice([1e-3, 0.05, 0.2, 1.0, 3600.0]),
@@ -175,9 +183,9 @@ class CoreLoop:
 
     def step(self) -> None:
         """One turn of the core's loop."""
-        if len(self.in_flight) < (2 if self.story.asynchronous else 1) and self.scheduler.has_requests():
+        if len(self.in_flight) < (2 if self.scenario.asynchronous else 1) and self.scheduler.has_requests():
             self._schedule()
-            if self.story.asynchronous and len(self.in_flight) < 2 and self.in_flight[-1][0].num_scheduled_tokens:
+            if self.scenario.asynchronous and len(self.in_flight) < 2 and self.in_flight[-1][0].num_scheduled_tokens:
                 return
         if self.in_flight:
             self._update()
@@ -194,7 +202,7 @@ class CoreLoop:
         tally.broken += self.rules.after(self._effective(), output, in_flight=bool(self.in_flight))
         tally.in_batches = self.rules.in_batches
         # Where delays are long the clock goes faster while nothing happens.
-        is_idle = self.story.extremes and not output.num_scheduled_tokens and not self.in_flight
+        is_idle = self.scenario.extremes and not output.num_scheduled_tokens and not self.in_flight
         self.now += 0.25 if is_idle else 0.001
         tally.steps += 1
         tally.ordered += self.rules.is_ordered
@@ -302,13 +310,13 @@ def _break_floors() -> None:
     vars(setpoint_enforcer).update(token_limit=token_limit)
 
 
-def play(story: Story, model: str) -> dict[str, Any]:
-    """Play a story to its end."""
-    if story.broken_floors:
+def play(scenario: Scenario, model: str) -> dict[str, Any]:
+    """Play a scenario to its end."""
+    if scenario.broken_floors:
         _break_floors()
-    engine = CoreLoop(story, model)
-    while engine.added < story.requests or engine.scheduler.has_requests() or engine.in_flight:
-        _meddle(engine, story)
+    engine = CoreLoop(scenario, model)
+    while engine.added < scenario.requests or engine.scheduler.has_requests() or engine.in_flight:
+        _meddle(engine, scenario)
         engine.step()
         if engine.tally.steps % 20 == 0:
             engine.prefixes.look(engine.requests)
@@ -318,22 +326,22 @@ def play(story: Story, model: str) -> dict[str, Any]:
     return _result(engine)
 
 
-def _meddle(engine: CoreLoop, story: Story) -> None:
+def _meddle(engine: CoreLoop, scenario: Scenario) -> None:
     """What happens between two steps."""
-    if engine.added < story.requests and engine.random.random() < story.arrivals:
+    if engine.added < scenario.requests and engine.random.random() < scenario.arrivals:
         engine.add()
-    if engine.random.random() < story.retunes:
+    if engine.random.random() < scenario.retunes:
         engine.retune_at_random()
-    if engine.random.random() < story.switches:
+    if engine.random.random() < scenario.switches:
         engine.switch(random_batching(engine.random))
-    if engine.random.random() < story.extremes:
+    if engine.random.random() < scenario.extremes:
         engine.retune_in_any_way()
     if engine.random.random() < 0.1:
         grammar_comes(engine.scheduler.waiting)
-    if engine.random.random() < story.aborts:
+    if engine.random.random() < scenario.aborts:
         engine.abort_one()
-    if story.once and engine.generation == 0 and len(engine.scheduler.running) > 20:
-        engine.retune(limits=story.once)
+    if scenario.once and engine.generation == 0 and len(engine.scheduler.running) > 20:
+        engine.retune(limits=scenario.once)
 
 
 def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
@@ -368,21 +376,21 @@ def _result(engine: CoreLoop) -> dict[str, Any]:
 
 
 def prepare() -> None:
-    """What vLLM and the plugin need before the first story of a process."""
+    """What vLLM and the plugin need before the first scenario of a process."""
     init_none_hash(_hash)
-    # A story lasts for seconds: late requests have their share within it.
+    # A scenario lasts for seconds: late requests have their share within it.
     vars(on_time).update(SHARED_AFTER=0.5, QUIET=0.1)
     register()
     assert failure() is None, failure()
 
 
 def main() -> None:
-    """Play the stories given as JSON, one result per line; then what was misjudged."""
-    model, *stories = sys.argv[1:]
+    """Play the scenarios given as JSON, one result per line; then what was misjudged."""
+    model, *scenarios = sys.argv[1:]
     prepare()
-    for text in stories:
-        print(json.dumps(play(Story(**json.loads(text)), model)))
-    print(json.dumps({"misjudged": misjudged(CoreLoop(Story(seed=0), model))}))
+    for text in scenarios:
+        print(json.dumps(play(Scenario(**json.loads(text)), model)))
+    print(json.dumps({"misjudged": misjudged(CoreLoop(Scenario(seed=0), model))}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the batches of a scheduler story come to, counted from vLLM's own lists."""
+"""What the batches of a scheduler scenario come to, counted from vLLM's own lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchTally:
         self._ran.update(output.num_scheduled_tokens)
 
     def ended(self, step: Mapping[str, Any], seconds: float) -> None:
-        """A step, as the story has it; each request makes a token in it whose prompt is complete."""
+        """A step, as the scenario has it; each request makes a token in it whose prompt is complete."""
         tokens, prefill, decodes, _, _ = step["values"]
         self._times["slots"] += self._slots * seconds
         self._times["slots_used"] += step["running"] * seconds

@@ -14,11 +14,11 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
-    """What the pod shows of the policy on trial.
+class CanaryObservation:
+    """What the pod's read-back says of the policy on trial.
 
-    `confirmed`: every core runs under it. `tripped`: a watchdog threw it out. `busy`: there are requests. `steps`: made
-    by all cores since their start.
+    `confirmed`: every core runs under it. `tripped`: the watchdog returned a core to its start values. `busy`: there
+    are requests. `steps`: made by all cores since their start.
     """
 
     ready: bool
@@ -51,24 +51,24 @@ class Canary:
     confirmed_at: float | None = None
     steps: int = 0
 
-    def after(self, showing: Showing, now: float) -> Canary | CanaryResult:
+    def after(self, seen: CanaryObservation, now: float) -> Canary | CanaryResult:
         """The trial with what the pod shows now."""
-        if not showing.ready or showing.tripped:
+        if not seen.ready or seen.tripped:
             return CanaryResult(
-                f"the watchdog of {self.name} tripped" if showing.ready else f"{self.name} is not Ready any more"
+                f"the watchdog of {self.name} tripped" if seen.ready else f"{self.name} is not Ready any more"
             )
         if self.confirmed_at is None:
-            return self._confirming(showing, now)
-        if not showing.confirmed:
+            return self._confirming(seen, now)
+        if not seen.confirmed:
             return CanaryResult(f"{self.name} lost it")
-        lasted, moved = now - self.confirmed_at, showing.steps > self.steps
+        lasted, moved = now - self.confirmed_at, seen.steps > self.steps
         if lasted < (TUNABLES.window_seconds if moved else TUNABLES.trial_seconds):
             return self
-        return CanaryResult(f"{self.name} made no step under it" if showing.busy and not moved else "")
+        return CanaryResult(f"{self.name} made no step under it" if seen.busy and not moved else "")
 
-    def _confirming(self, showing: Showing, now: float) -> Canary | CanaryResult:
-        if showing.confirmed:
-            return replace(self, confirmed_at=now, steps=showing.steps)
+    def _confirming(self, seen: CanaryObservation, now: float) -> Canary | CanaryResult:
+        if seen.confirmed:
+            return replace(self, confirmed_at=now, steps=seen.steps)
         return CanaryResult(f"{self.name} did not confirm it") if now - self.since >= TUNABLES.trial_seconds else self
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.installed import Installed
-from support.stories import tell
+from support.scheduler_scenarios import play_all
 
 pytestmark = pytest.mark.engine
 
@@ -54,7 +54,7 @@ ANYTHING: dict[str, dict[str, Any]] = {
     f"anything, {name}": {"extremes": 0.03, "retunes": 0.0, "longest": 30, "requests": 120, "unnamed": 0.1, **kind}
     for name, kind in KINDS_OF_ALL.items()
 }
-STORIES = SWITCHING | STEADY | NO_EVICT | ANYTHING
+SCENARIOS = SWITCHING | STEADY | NO_EVICT | ANYTHING
 
 
 LACKING = "this vLLM's scheduler admits no chosen requests"
@@ -66,40 +66,40 @@ ANYWHERE = ("steady, few prefills", "evicting", *ANYTHING)
 def told(
     vllm_python: str, model: Path, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    stories = {name: story for name, story in STORIES.items() if installed.admits_chosen or name in ANYWHERE}
-    return tell(stories, python=vllm_python, model=model, folder=tmp_path_factory.mktemp("stories"))
+    scenarios = {name: scenario for name, scenario in SCENARIOS.items() if installed.admits_chosen or name in ANYWHERE}
+    return play_all(scenarios, python=vllm_python, model=model, folder=tmp_path_factory.mktemp("scenarios"))
 
 
-@pytest.fixture(params=STORIES)
-def story(request: pytest.FixtureRequest, told: dict[str, Any]) -> Any:
+@pytest.fixture(params=SCENARIOS)
+def scenario(request: pytest.FixtureRequest, told: dict[str, Any]) -> Any:
     if request.param not in told:
         pytest.skip(LACKING)
     return told[request.param]
 
 
-def test_every_step_keeps_what_the_strategy_promises(story: dict[str, Any]) -> None:
-    assert story["broken"] == []
+def test_every_step_keeps_what_the_strategy_promises(scenario: dict[str, Any]) -> None:
+    assert scenario["broken"] == []
 
 
-def test_every_request_says_exactly_what_it_should(story: dict[str, Any]) -> None:
-    assert (story["wrong_outputs"], story["unfinished"], story["kv_usage"]) == (0, 0, 0)
+def test_every_request_says_exactly_what_it_should(scenario: dict[str, Any]) -> None:
+    assert (scenario["wrong_outputs"], scenario["unfinished"], scenario["kv_usage"]) == (0, 0, 0)
 
 
-def test_limits_hold_and_no_decode_is_left_out(story: dict[str, Any]) -> None:
-    assert (story["over_cap"], story["over_tokens"], story["starved_decodes"]) == (0, 0, 0)
+def test_limits_hold_and_no_decode_is_left_out(scenario: dict[str, Any]) -> None:
+    assert (scenario["over_cap"], scenario["over_tokens"], scenario["starved_decodes"]) == (0, 0, 0)
 
 
-def test_neither_faults_nor_trips(story: dict[str, Any]) -> None:
-    assert (story["governed"], story["trips"]) == (True, 0)
+def test_neither_faults_nor_trips(scenario: dict[str, Any]) -> None:
+    assert (scenario["governed"], scenario["trips"]) == (True, 0)
 
 
 def test_the_stories_cover_what_they_say(told: dict[str, Any]) -> None:
-    if not told.keys() >= STORIES.keys():
+    if not told.keys() >= SCENARIOS.keys():
         pytest.skip(LACKING)
     switching = [told[name] for name in SWITCHING]
-    assert min(story["switches"] for story in switching) > 5
-    assert sum(story["in_batches"] for story in switching) > 400
-    assert sum(story["preemptions"] for story in switching) > 10
+    assert min(scenario["switches"] for scenario in switching) > 5
+    assert sum(scenario["in_batches"] for scenario in switching) > 400
+    assert sum(scenario["preemptions"] for scenario in switching) > 10
     assert told["steady, static"]["in_batches"] > 200
     assert min(told[name]["switches"] for name in ANYTHING) > 5
     assert told["switching, with drafts"]["depths"] == [0, 2, 4]

@@ -1,4 +1,4 @@
-"""What a scheduler story is told of, and what is counted in it."""
+"""What a scheduler scenario is told of, and what is counted in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_CHUNK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class Scenario:
     """What to play. `blocks` decides whether the KV cache is roomy or tight; `once` are limits applied when 20 run."""
 
     seed: int

@@ -57,7 +57,7 @@ def service(name: str = "chat", **changes: Any) -> Object:
     return good(name, metadata__namespace=NAMESPACE, **changes)
 
 
-class World:
+class MemoryCluster:
     """Everything, with a clock that only tests move. Images that contain `bad` never start.
 
     `held`: status of a pod of each template that is rolled out, which does not become Ready for it; None holds none.

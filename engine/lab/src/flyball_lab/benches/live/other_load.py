@@ -19,7 +19,7 @@ def busy(stat: str, ticks: int) -> float:
     return (user + nice + system + irq + softirq + steal) / ticks
 
 
-class Elsewhere:
+class OtherLoad:
     """Counts from when it is made; `sessions`: those of engines and clients, beside our own."""
 
     def __init__(self, sessions: Sequence[int]) -> None:

@@ -20,18 +20,18 @@ from flyball_engine.contract import (
 from flyball_engine.control.acceptance import STATUS
 from flyball_engine.signing import Signer, body_of
 from flyball_lab.harness.engines import ServedEngine
-from flyball_lab.harness.tuners import World
+from flyball_lab.harness.tuners import TunerEnvironment
 
 #: What a pod says instead: the refusal, and the numbers it claims to hold, given those it was offered.
-Lie = Callable[[Generation], tuple[Refusal, Generation]]
+Spoof = Callable[[Generation], tuple[Refusal, Generation]]
 
 
-class LyingPod(ServedEngine):
+class SpoofingPod(ServedEngine):
     """A pod that refuses whatever it is told."""
 
-    def __init__(self, world: World, name: str, lie: Lie, *, service: str = "uid-1") -> None:
+    def __init__(self, world: TunerEnvironment, name: str, spoof: Spoof, *, service: str = "uid-1") -> None:
         super().__init__(name, f"{service}-{name}", service, world.key, world.port)
-        self._lie = lie
+        self._spoof = spoof
         #: Numbers that it was offered.
         self.offered: list[tuple[int, int]] = []
 
@@ -55,12 +55,12 @@ class LyingPod(ServedEngine):
     async def _write(self, request: web.Request) -> web.Response:
         told = Setpoint.model_validate_json(await request.read())
         self.offered.append(told.order())
-        refusal, claimed = self._lie(Generation(epoch=told.epoch, generation=told.generation))
-        said = ErrorBody(error=refusal, message="a lie", applied=claimed)
+        refusal, claimed = self._spoof(Generation(epoch=told.epoch, generation=told.generation))
+        said = ErrorBody(error=refusal, message="forged", applied=claimed)
         return web.json_response(text=said.model_dump_json(), status=STATUS[refusal])
 
 
-async def forge(world: World, pod: ServedEngine, *, epoch: int, generation: int) -> None:
+async def forge(world: TunerEnvironment, pod: ServedEngine, *, epoch: int, generation: int) -> None:
     """Write to an engine with the operator's key, as nobody should."""
     body = body_of(
         Setpoint(service=pod.service, epoch=epoch, generation=generation, limits=Limits(max_num_active_seqs=3))

@@ -1,0 +1,71 @@
+"""No import leads back in a circle, between files of the distributions and of the tests alike."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from flyball_lab.repository import ROOT
+
+SOURCES = ("operator/src", "engine/src", "engine/lab/src")
+Graph = Mapping[str, set[str]]
+
+
+def modules(*folders: Path) -> dict[str, Path]:
+    """Files by the name that they are imported by."""
+    return {
+        ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in folders
+        for path in folder.rglob("*.py")
+    }
+
+
+def graph(found: Mapping[str, Path]) -> Graph:
+    """What each module imports of the others, in functions too."""
+    return {name: {one for one in _imported(path) if one in found} - {name} for name, path in found.items()}
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node.module
+
+
+def circle(imports: Graph) -> list[str]:
+    """One circle, empty if there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_import_leads_back_in_a_circle() -> None:
+    imports = graph(modules(*(ROOT / folder for folder in SOURCES), ROOT / "tests"))
+    assert sum(map(len, imports.values())) > len(imports), "what imports nothing was not read"
+    assert circle(imports) == []
+
+
+def test_the_distributions_import_no_test() -> None:
+    tests = modules(ROOT / "tests")
+    ours = modules(*(ROOT / folder for folder in SOURCES))
+    imports = graph(tests | ours)
+    assert {name: found for name in ours if (found := imports[name] & tests.keys())} == {}
+
+
+@pytest.mark.parametrize(
+    "last", ["from house import hall\n", "import house.hall\n", "def late():\n    from house.hall import door\n"]
+)
+def test_a_circle_is_found(tmp_path: Path, last: str) -> None:
+    house = tmp_path / "house"
+    house.mkdir()
+    for name, text in {"hall": "import house.attic\n", "attic": "from house.cellar import x\n", "cellar": last}.items():
+        (house / f"{name}.py").write_text(text)
+    assert set(circle(graph(modules(tmp_path)))) == {"house.hall", "house.attic", "house.cellar"}
