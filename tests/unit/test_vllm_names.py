@@ -13,13 +13,14 @@ from flyball_engine.vllm.compat import EVERYTHING
 from support.vllm_names import Names, used_names
 
 PLUGIN = Path(vllm.__file__).parent
-#: Names of other libraries, which do not change from one vLLM to the next: of argparse, of FastAPI, of OpenAI's API.
+#: Names of other libraries, which do not change from one vLLM to the next: of argparse, of FastAPI, of OpenAI's API
+#: as vLLM serves it.
 PUBLIC = {
     "arguments.py": {
         "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
     },
     "endpoint.py": {"host", "model_type", "path", "routes"},
-    "gate.py": {"model"},
+    "gate.py": {"model", "priority"},
     "requests.py": {"add_middleware"},
     "serve.py": {"parse_args"},
 }  # fmt: skip

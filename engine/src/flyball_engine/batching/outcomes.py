@@ -129,7 +129,7 @@ class LedgerCounts:
 class RequestLedger:
     """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
 
-    `class_book` tells the class of a request by its headers.
+    `class_book` tells the class of a request by its headers or its priority.
     (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
     """
 
@@ -196,6 +196,11 @@ class RequestLedger:
         if len(self._open) > self._capacity:
             self._close(next(iter(self._open)), Outcome.UNCOUNTED)
         return request
+
+    def by_priority(self, request: OpenRequest, priority: int) -> str:
+        """The class that a request is of by its priority, where its headers named none."""
+        request.of_class = self.class_book.of_priority(priority)
+        return request.of_class
 
     def forgotten(self, request: OpenRequest) -> None:
         """It was none that generates (a health check, a list of models): nothing is counted."""

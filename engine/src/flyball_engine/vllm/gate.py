@@ -43,7 +43,8 @@ _CHECK_MODEL: Final = "_check_model"
 class AdmissionTicket:
     """One HTTP request on its way through the gate, of so many `prompts`.
 
-    `of_class`: the class that it names.
+    `of_class`: the class that it names. `by_priority`: tells the class by the priority in its body, None where the
+    headers told it, or it was told.
 
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
     prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
@@ -53,6 +54,7 @@ class AdmissionTicket:
 
     __slots__ = (
         "adapter",
+        "by_priority",
         "expired",
         "number",
         "of_class",
@@ -66,6 +68,7 @@ class AdmissionTicket:
     def __init__(self, number: int, of_class: str) -> None:
         self.number = number
         self.of_class = of_class
+        self.by_priority: Callable[[int], str] | None = None
         self.prompts = 0
         self.adapter: Any = None
         self.retry_after: int | None = None
@@ -152,6 +155,12 @@ class GateKeeper:
         if ticket is not None:
             ticket.adapter = adapter
 
+    def name_priority(self, priority: int | None) -> None:
+        """The request at hand has this priority; it says the class where no header did."""
+        ticket = _ticket.get()
+        if ticket is not None and ticket.by_priority is not None:
+            ticket.of_class, ticket.by_priority = ticket.by_priority(priority or 0), None
+
     def overflowed(self) -> None:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
         ticket = _ticket.get()
@@ -220,12 +229,12 @@ def install_gate(keeper: GateKeeper) -> str | None:
         return engine_input
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
-    _listen_for_adapters(keeper)
+    _listen_for_requests(keeper)
     return None
 
 
-def _listen_for_adapters(keeper: GateKeeper) -> None:
-    """Learn which adapter a request is for, where vLLM checks the name of its model before it renders."""
+def _listen_for_requests(keeper: GateKeeper) -> None:
+    """Learn a request's adapter and priority, where vLLM checks the name of its model before it renders."""
     try:
         from vllm.entrypoints.serve.engine.serving import BaseServing  # noqa: PLC0415 – as above
     except ImportError:
@@ -239,6 +248,7 @@ def _listen_for_adapters(keeper: GateKeeper) -> None:
         refused = await check(self, request)
         if refused is None:
             keeper.name_adapter(getattr(self.models, "lora_requests", {}).get(request.model))
+            keeper.name_priority(getattr(request, "priority", None))
         return refused
 
     wrap(BaseServing, _CHECK_MODEL, _check_model)

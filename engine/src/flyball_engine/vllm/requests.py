@@ -225,10 +225,12 @@ class RequestMiddleware:
             return
         path = _route(scope)
         generates = path in GENERATING_PATHS
-        of_class = self._ledger.class_book.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
-        ticket = self._keeper.opened(of_class) if generates else None
+        named = self._ledger.class_book.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
+        request = self._ledger.opened(self._clock(), named or DEFAULT_CLASS)
+        ticket = self._keeper.opened(request.of_class) if generates else None
+        if ticket is not None and named is None:
+            ticket.by_priority = functools.partial(self._ledger.by_priority, request)
         exchange = _Exchange(receive, send, ticket, path)
-        request = self._ledger.opened(self._clock(), of_class)
         token = _current.set(request)
         try:
             await exchange.run(self._app, scope)

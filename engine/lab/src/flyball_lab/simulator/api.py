@@ -90,7 +90,9 @@ class _Backend:
         requests = body.sequences(self._random)
         if not requests:
             raise NotServedError("prompt: is empty")
-        of_class = self._engine.core.ledger.class_book.name(headers)
+        book = self._engine.core.ledger.class_book
+        named = book.name(headers)
+        of_class = book.of_priority(body.priority) if named is None else named
         for request in requests:
             request.of_class = of_class
         verdict = self._engine.submit(requests)
