@@ -208,6 +208,20 @@ def test_a_request_whose_priority_names_batch_work_is_not_refused(gated: Gated, 
     assert gated.admissions(AdmissionReason.NO_DEADLINE) == let_in + 1
 
 
+def test_an_answer_that_will_be_too_long_is_refused_where_it_is_to_be_whole_in_time(gated: Gated) -> None:
+    whole = ObjectiveSpec(metric=Metric.END_TO_END_LATENCY, threshold_seconds=1e-3)
+    gated.served.set(step=a_budget(0.3, INSTANT), shed=Shed(ttft_deadline_seconds=1000.0), objectives=(whole,))
+    long = COMPLETION | {"max_tokens": 256, "ignore_eos": True}
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    for body in (COMPLETION, long, COMPLETION, long, COMPLETION):
+        answer = gated.post("/v1/completions", body)
+        assert answer.status_code in (200, 503), answer.text
+    with gated.busy():
+        refused, answered = gated.post("/v1/completions", long), gated.post("/v1/completions", COMPLETION)
+    assert refused.status_code == 503, refused.text
+    assert answered.status_code == 200, answered.text
+
+
 @pytest.mark.parametrize("route", GENERATING)
 def test_an_idle_engine_answers_what_is_late_anyway(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]

@@ -20,7 +20,7 @@ PUBLIC = {
         "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
     },
     "endpoint.py": {"host", "model_type", "path", "routes"},
-    "gate.py": {"model", "priority"},
+    "gate.py": {"max_completion_tokens", "max_output_tokens", "max_tokens", "model", "priority"},
     "requests.py": {"add_middleware"},
     "serve.py": {"parse_args"},
 }  # fmt: skip

@@ -66,9 +66,11 @@ class OpenSequence:
     """One generated sequence of a request.
 
     `first` and `last` are times of its tokens on the engine core's clock; `heard` is when the server had the last one.
+    `named`: the most tokens that its request wants of it, None if it does not say.
     """
 
     request: OpenRequest
+    named: int | None = None
     first: float = 0.0
     last: float = 0.0
     heard: float = 0.0

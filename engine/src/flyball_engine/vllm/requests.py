@@ -107,7 +107,9 @@ class _Feed:
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
-        setattr(state, _MARK, self._ledger.started(current))
+        sequence = self._ledger.started(current)
+        setattr(state, _MARK, sequence)
+        sequence.named = self._keeper.named()
         if current.of_class and self._keeper.marks:
             set_class(request, current.of_class)
         parent = getattr(state, "parent_req", None)
@@ -137,16 +139,14 @@ class _Feed:
         """A sequence came to its end."""
         sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
-            self._ledger.done(
-                sequence,
-                prompt=state.prompt_len,
-                cached=state.num_cached_tokens,
-                now=self._clock(),
-                failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
-            )
+            failed = getattr(reason, "name", "") in {"ABORT", "ERROR"}
+            prompt, cached = state.prompt_len, state.num_cached_tokens
+            self._ledger.done(sequence, prompt=prompt, cached=cached, now=self._clock(), failed=failed)
+            if not failed:
+                self._keeper.answered(tokens=sequence.tokens, named=sequence.named, per_token=sequence.per_token())
             if (ticket := getattr(state, _TICKET, None)) is not None and ticket.expired:
                 return
-            self._keeper.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
+            self._keeper.finished(prompt_tokens=prompt, cached_tokens=cached)
 
     def running(self, request: OpenRequest) -> bool:
         """True if the processor still has a sequence of this request: it was answered before its end."""

@@ -329,7 +329,8 @@ class Tuning(Model):
     overload: Overload = Overload.QUEUE
     """What happens to more requests than the objectives allow. Queue: all wait, and `order`
     decides which are late. Shed: a request whose first token cannot come in time any more is refused with
-    `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives.
+    `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives. With an
+    objective on EndToEndLatency, so is one whose answer is expected to be too long, by the max_tokens that it names.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in mode Disabled; Recommend leaves what Auto set last. Default: Queue."""
     refusal_status: Literal[503, 429] = 503
