@@ -76,9 +76,11 @@ class Engine:
             return StreamingResponse(self.stream())
         if behaviour == "break":
             return StreamingResponse(self.break_off())
+        count, _, priority = behaviour.partition(" of priority ")
         if (ticket := gate._ticket.get()) is not None:
+            self.request_gate.name_priority(int(priority) if priority else None)
             self.classes.append(ticket.of_class)
-        sequences = [self.start() for _ in range(int(behaviour))]
+        sequences = [self.start() for _ in range(int(count))]
         for sequence in sequences:
             self.finish(sequence)
         return JSONResponse({})
@@ -368,6 +370,25 @@ async def test_the_header_of_a_request_names_its_class() -> None:
     }
     assert counts.unknown_class == 1, "of those that generate"
     assert engine.classes == ["chat", "", ""], "the gate hears it, too"
+
+
+async def test_the_priority_in_its_body_names_the_class_of_a_request_without_the_header() -> None:
+    engine = Engine()
+    engine.ledger.set_classes(two_classes(1.0))
+    async with served(engine) as client:
+        await client.post(PATH, content="1 of priority 5")
+        await client.post(PATH, content="1 of priority 7")
+        await client.post(PATH, content="1")
+        await client.post(PATH, content="1 of priority 5", headers={"X-Vllm-Priority": "0"})
+        await client.post(PATH, content="1 of priority 5", headers={"X-Gateway-Inference-Objective": "Chat"})
+    assert engine.classes == ["batch", "", "", "", "chat"], "as the gate hears them"
+    counts = engine.ledger.collect()
+    assert {key: count for key, count in counts.classes.items() if count} == {
+        ("batch", "finished"): 1,
+        ("default", "finished"): 3,
+        ("chat", "finished"): 1,
+    }
+    assert counts.unknown_class == 1
 
 
 async def test_reads_are_no_requests() -> None:

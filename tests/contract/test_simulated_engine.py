@@ -207,6 +207,17 @@ def test_the_header_of_a_request_names_its_class(engine: Served) -> None:
     assert "flyball_unknown_class_total 1.0" in page
 
 
+def test_without_a_header_the_priority_of_a_request_names_its_class(engine: Served) -> None:
+    engine.control.put(setpoint(1, classes=two_classes(1.0)))
+    for priority in (5, 7, 0):
+        body = {"prompt": "x" * 40, "max_tokens": 2, "priority": priority}
+        assert engine.api.post("/v1/completions", json=body).status_code == 200
+    page = engine.control.metrics()
+    assert 'flyball_class_requests_total{class="batch",outcome="finished"} 1.0' in page
+    assert 'flyball_class_requests_total{class="default",outcome="finished"} 2.0' in page
+    assert "flyball_unknown_class_total 1.0" in page
+
+
 def test_an_unsigned_setpoint_is_refused(engine: Served) -> None:
     wanted = setpoint(1)
     status, reason = engine.control.refuse(wanted, token=SetpointSigner().token(wanted.model_dump_json().encode()))

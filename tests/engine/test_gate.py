@@ -18,11 +18,13 @@ import pytest
 from flyball_engine.batching.gate import MOST_LATE_SECONDS, QUEUE_FULL_SECONDS, AdmissionReason
 from flyball_engine.contract import (
     BatchingKnob,
+    Classes,
     Metric,
     ObjectiveSpec,
     OnTime,
     QueueKnob,
     QueueLimits,
+    RequestClass,
     Shed,
     ShedKnob,
     StrategyType,
@@ -130,10 +132,9 @@ class Gated:
         assert found, "no such counter"
         return int(float(found[1]))
 
-    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return httpx.post(
-            f"{self.served.server.url}{path}", json={"model": MODEL_NAME} | body, timeout=120, trust_env=False
-        )
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        url, body = f"{self.served.server.url}{path}", {"model": MODEL_NAME} | body
+        return httpx.post(url, json=body, headers=headers, timeout=120, trust_env=False)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -187,6 +188,38 @@ def test_late_requests_are_refused_before_anything_is_answered(gated: Gated, rou
     assert "overloaded" in error["message"]
     assert f"retry after {answer.headers['Retry-After']} s" in error["message"]
     assert gated.admissions(AdmissionReason.LATE) == refused + 1
+
+
+@pytest.mark.parametrize("route", GENERATING)
+def test_a_request_whose_priority_names_batch_work_is_not_refused(gated: Gated, route: str) -> None:
+    path, body = GENERATING[route]
+    batch = Classes(classes=(RequestClass(name="batch", value="batch", priority=5),))
+    gated.served.set(step=a_budget(0.3, SLOW), shed=Shed(ttft_deadline_seconds=1e-3), classes=batch)
+    let_in = gated.admissions(AdmissionReason.NO_DEADLINE)
+    with gated.busy():
+        refused = gated.post(path, body)
+        # That of Anthropic's form has no place for it in the body.
+        said = {"X-Vllm-Priority": "5"} if "message" in route else {}
+        answer = gated.post(path, body | ({} if said else {"priority": 5}), **said)
+    if refused.status_code == 404:
+        pytest.skip(f"this vLLM has no {path}")
+    assert refused.status_code == 503, refused.text
+    assert answer.status_code == 200, answer.text
+    assert gated.admissions(AdmissionReason.NO_DEADLINE) == let_in + 1
+
+
+def test_an_answer_that_will_be_too_long_is_refused_where_it_is_to_be_whole_in_time(gated: Gated) -> None:
+    whole = ObjectiveSpec(metric=Metric.END_TO_END_LATENCY, threshold_seconds=1e-3)
+    gated.served.set(step=a_budget(0.3, INSTANT), shed=Shed(ttft_deadline_seconds=1000.0), objectives=(whole,))
+    long = COMPLETION | {"max_tokens": 256, "ignore_eos": True}
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    for body in (COMPLETION, long, COMPLETION, long, COMPLETION):
+        answer = gated.post("/v1/completions", body)
+        assert answer.status_code in (200, 503), answer.text
+    with gated.busy():
+        refused, answered = gated.post("/v1/completions", long), gated.post("/v1/completions", COMPLETION)
+    assert refused.status_code == 503, refused.text
+    assert answered.status_code == 200, answered.text
 
 
 @pytest.mark.parametrize("route", GENERATING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
 from flyball_lab.harness.plant import A100, CPU, H100
 from flyball_lab.harness.tuning import step_window
+from flyball_lab.simulator.presets import PRESETS
 from flyball_operator.tuning.estimate.step_time import Doubt, StepTimeEstimator, learn, resume
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 
@@ -47,11 +49,18 @@ def plants(draw: st.DrawFn) -> StepModel:
 
 
 def a_busy_window(
-    model: StepModel, rng: random.Random, *, start: float, noise: float, load: float, context: float = CONTEXT
+    model: StepModel,
+    rng: random.Random,
+    *,
+    start: float,
+    noise: float,
+    load: float,
+    context: float = CONTEXT,
+    spread: float = 0.2,
 ) -> StepWindow:
     """Steps of a serving engine: batches about `load`, prompts now and then, each step scattered by `noise`.
 
-    Each decode has about `context` tokens behind it.
+    Each decode has about `context` tokens behind it, by step at most this `spread` more or less.
     """
     cells: dict[CellKey, Sums] = {}
     contexts = random.Random(start)
@@ -59,7 +68,7 @@ def a_busy_window(
         decodes = max(1, round(rng.gauss(load, load / 3)))
         prefill = 0 if rng.random() < 0.5 else round(min(2000, rng.lognormvariate(5, 1)))
         attention = prefill * (rng.choice((0, 0, 500)) + prefill / 2)
-        kv_tokens = decodes * context * contexts.uniform(0.8, 1.2)
+        kv_tokens = decodes * context * contexts.uniform(1 - spread, 1 + spread)
         seconds = model.seconds(decodes=decodes, prefill_tokens=prefill, kv_tokens=kv_tokens)
         seconds += model.g * (attention - prefill**2 / 2)
         seconds *= max(0.3, rng.gauss(1, noise)) * (5 if rng.random() < 0.003 else 1)
@@ -203,6 +212,28 @@ def test_where_contexts_are_alike_the_fit_does_not_wander(context: float, seed: 
     assert max(seen) < 1.15 * min(seen)
     # Twice the context, never seen, is foretold all the same.
     assert abs(seen[-1] / ON_GPU.seconds(decodes=40, kv_tokens=40 * 2 * context) - 1) < 0.2
+
+
+#: 8B and 70B models on GPUs, each with the seconds of a token of KV that is read: β is that of a decode alone.
+GPUS = {
+    name: replace(PRESETS[name].step_times.model, d=PRESETS[name].step_times.kv_token)
+    for name in ("h100-8b", "a100-8b", "b200-8b", "l4-8b", "4xh100-70b")
+}
+
+
+@pytest.mark.parametrize("device", GPUS)
+@pytest.mark.parametrize("context", [300.0, 1200.0, 20_000.0])
+def test_where_what_is_read_goes_with_the_batch_other_contexts_are_foretold(device: str, context: float) -> None:
+    """Each decode reads as much as every other, always: no data tell β from d, and their units do."""
+    rng, step_time, model = random.Random(1), StepTimeEstimator(), GPUS[device]
+    for number in range(12):
+        load = rng.choice((10, 20, 40))
+        window = a_busy_window(model, rng, start=15.0 * number, noise=0.05, load=load, context=context, spread=0.0)
+        step_time = learn(step_time, window)
+    assert step_time.model is not None
+    for times, most in ((0.25, 0.1), (1.0, 0.05), (2.0, 0.1), (4.0, 0.2)):
+        found = errors(step_time, model, decodes=(10, 40), prefills=(0,), context=times * context)
+        assert max(found) < most, f"at {times:g} times the context"
 
 
 def test_steps_all_alike_are_not_trusted() -> None:

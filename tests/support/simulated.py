@@ -75,7 +75,7 @@ def two_classes(seconds: float | None, *, weight: float = 1.0, share: float = 0.
     return Classes(
         classes=(
             RequestClass(name="chat", value="Chat", first_token_deadline_seconds=seconds, weight=weight),
-            RequestClass(name="batch", value="batch", prefill_share=share),
+            RequestClass(name="batch", value="batch", prefill_share=share, priority=5),
         )
     )
 

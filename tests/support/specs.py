@@ -72,7 +72,9 @@ def _with_classes(spec: Object) -> Object:
     names = {item["class"] for item in spec.get("objectives", ()) if "class" in item}
     if not names:
         return spec
-    classes = [{"name": name, "weight": 10, "prefillShare": 10} for name in sorted(names)]
+    classes = [
+        {"name": name, "weight": 10, "prefillShare": 10, "priority": 1 - at} for at, name in enumerate(sorted(names), 2)
+    ]
     tuning = spec["tuning"] | {"classes": [*classes, {"name": "batch", "value": "Low"}], "classHeader": "x-class"}
     return spec | {"tuning": tuning}
 

@@ -34,6 +34,27 @@ WRONG_CLASSES = (
         "two classes have the same header value",
     ),
     _classes(
+        "two of one priority",
+        [{"name": "a", "priority": 5}, {"name": "b", "priority": 5}, {"name": "c"}],
+        [{"name": "a", "priority": 5}, {"name": "b", "priority": -5}, {"name": "c"}],
+        "",
+        "two classes have the same priority",
+    ),
+    _classes(
+        "of no priority",
+        [{"name": "a", "priority": 0}],
+        [{"name": "a", "priority": -1}],
+        "[0].priority",
+        "must not be 0, the priority of requests that name none",
+    ),
+    _classes(
+        "of a priority of 33 bits",
+        [{"name": "a", "priority": 2**31}],
+        [{"name": "a", "priority": 2**31 - 1}, {"name": "b", "priority": -(2**31)}],
+        "[0].priority",
+        "less than or equal to 2147483647",
+    ),
+    _classes(
         "more share than a half",
         [{"name": "a", "prefillShare": 30}, {"name": "b", "prefillShare": 21}],
         [{"name": "a", "prefillShare": 30}, {"name": "b", "prefillShare": 20}],

@@ -38,6 +38,12 @@ LATER = 1e6
         ({"classes": [{"name": f"c{number}", "value": f"{number}"} for number in range(9)]}, "at most 8 items"),
         ({"classes": [{"name": "a", "value": "x"}, {"name": "a", "value": "y"}]}, "each name may appear once"),
         ({"classes": [{"name": "a", "value": "x"}, {"name": "b", "value": "x"}]}, "each value may appear once"),
+        (
+            {"classes": [{"name": "a", "value": "x", "priority": 5}, {"name": "b", "value": "y", "priority": 5}]},
+            "each priority may appear once, got 5, 5",
+        ),
+        ({"classes": [{"name": "a", "value": "x", "priority": 0}]}, "accepted: any whole number but 0"),
+        ({"classes": [{"name": "a", "value": "x", "priority": 2**31}]}, "less than or equal to 2147483647"),
         ({"classes": [{"name": "default", "value": "x"}]}, "any but 'default'"),
         ({"classes": [{"name": "A", "value": "x"}]}, "should match pattern"),
         ({"classes": [{"name": "a", "value": " x"}]}, "should match pattern"),
@@ -93,6 +99,8 @@ def test_an_engine_that_is_older_is_sent_nothing_that_it_does_not_know() -> None
     assert b"class" not in body
     told = a_setpoint(objectives=[CHAT, ALL], on_time=OnTime(), classes=two_classes(1.0))
     assert Setpoint.model_validate_json(body_of(told)) == told
+    by_header = told.model_copy(update={"classes": Classes(classes=(a_class("chat", 1.0),))})
+    assert b"priority" not in body_of(by_header)
 
 
 # Which class a request is of.
@@ -105,7 +113,6 @@ def test_the_header_says_the_class_and_a_value_nobody_configured_is_counted() ->
     classifier.follow(two_classes(1.0))
     assert classifier.name([(b"host", b"x"), said]) == "chat"
     assert classifier.name([(said[0], b" batch ")]) == "batch"
-    assert classifier.name([(b"host", b"x")]) == ""
     assert classifier.unknown == 0
     assert [classifier.name([(said[0], value)]) for value in (b"chat", b"x" * 10_000, b"\xff")] == ["", "", ""]
     assert classifier.unknown == 3
@@ -118,6 +125,46 @@ def test_another_header_may_say_it() -> None:
     classifier = RequestClassifier()
     classifier.follow(two_classes(1.0).model_copy(update={"header": "x-class"}))
     assert classifier.name([(b"x-gateway-inference-objective", b"batch"), (b"x-class", b"Chat")]) == "chat"
+
+
+PRIORITY = b"x-vllm-priority"
+
+
+def a_classifier() -> RequestClassifier:
+    """Batch work is of priority 5."""
+    classifier = RequestClassifier()
+    classifier.follow(two_classes(1.0))
+    return classifier
+
+
+def test_without_a_header_the_priority_says_the_class() -> None:
+    classifier = a_classifier()
+    assert classifier.name([(b"host", b"x")]) is None, "the body says it"
+    assert [classifier.of_priority(priority) for priority in (5, 0)] == ["batch", ""]
+    assert classifier.unknown == 0
+    assert [classifier.of_priority(priority) for priority in (-5, 2**63 - 1)] == ["", ""]
+    assert classifier.unknown == 2
+
+
+def test_the_class_in_a_header_goes_before_every_priority() -> None:
+    classifier = a_classifier()
+    for value, of_class in ((b"Chat", "chat"), (b"unheard-of", "")):
+        assert classifier.name([(b"x-gateway-inference-objective", value), (PRIORITY, b"5")]) == of_class
+
+
+@pytest.mark.parametrize(
+    ("value", "of_class"), [(b"5", "batch"), (b" 5", "batch"), (b"0", ""), (b"7", ""), (b"high", None), (b"", None)]
+)
+def test_a_priority_in_vllms_header_goes_before_that_in_the_body(value: bytes, of_class: str | None) -> None:
+    assert a_classifier().name([(PRIORITY, value)]) == of_class
+
+
+def test_where_no_class_is_named_by_a_priority_none_is_looked_at_or_counted() -> None:
+    classifier = RequestClassifier()
+    classifier.follow(Classes(classes=(a_class("chat", 1.0),)))
+    assert [classifier.name([]), classifier.name([(PRIORITY, b"5")])] == ["", ""]
+    assert classifier.of_priority(5) == ""
+    assert classifier.unknown == 0
 
 
 def test_a_class_travels_to_the_core_with_the_sampling_parameters() -> None:

@@ -108,7 +108,10 @@ def test_a_manifest_s_classes_reach_the_law() -> None:
             ],
             "tuning": {
                 "classHeader": "x-class",
-                "classes": [{"name": "chat", "weight": 10}, {"name": "batch", "value": "Low", "prefillShare": 20}],
+                "classes": [
+                    {"name": "chat", "weight": 10},
+                    {"name": "batch", "value": "Low", "priority": 5, "prefillShare": 20},
+                ],
             },
         }
     )
@@ -118,7 +121,7 @@ def test_a_manifest_s_classes_reach_the_law() -> None:
         header="x-class",
         classes=(
             RequestClass(name="chat", value="chat", weight=10.0),
-            RequestClass(name="batch", value="Low", prefill_share=0.2),
+            RequestClass(name="batch", value="Low", priority=5, prefill_share=0.2),
         ),
     )
 
@@ -138,7 +141,7 @@ def a_desk(*pods: str, unsupported: dict[AnyKnob, str] | None = None) -> Harness
     return harness
 
 
-BATCH = {"name": "batch", "weight": 2, "prefillShare": 20}
+BATCH = {"name": "batch", "weight": 2, "prefillShare": 20, "priority": 5}
 
 
 @in_virtual_time
@@ -149,11 +152,24 @@ async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -
     assert held.classes == Classes(
         classes=(
             RequestClass(name="chat", value="chat", first_token_deadline_seconds=0.5),
-            RequestClass(name="batch", value="batch", weight=2.0, prefill_share=0.2),
+            RequestClass(name="batch", value="batch", weight=2.0, prefill_share=0.2, priority=5),
         )
     )
     assert {one.of_class for one in held.objectives} == {"", "chat"}
     assert [(one.name, one.deadline) for one in seen(harness).class_deadlines or ()] == [("chat", "500ms")]
+
+
+@in_virtual_time
+async def test_a_plugin_older_than_priorities_is_tuned_without_classes() -> None:
+    harness = a_desk()
+    harness.engines.untold_priorities = True
+    await tuned_for(harness)
+    held = harness.held()
+    assert held.on_time == OnTime(first_token_deadline_seconds=2.0, margin=0.85)
+    assert held.classes is None
+    assert harness.message(ConditionType.TUNED).endswith(
+        "the plugin in the pod is older than these classes of requests"
+    )
 
 
 @in_virtual_time

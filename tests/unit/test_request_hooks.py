@@ -102,6 +102,27 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     request_gate.closed(ticket)
 
 
+@pytest.mark.parametrize(("how", "learnt"), [("STOP", True), ("LENGTH", True), ("ABORT", False), ("ERROR", False)])
+def test_the_gate_learns_the_length_of_an_answer_that_came_to_its_end(
+    processor: type[Processor], ledger: RequestLedger, how: str, learnt: bool
+) -> None:
+    gate = GatedCores().gate
+    request_gate = RequestGate(gate, lambda: 0.0, lambda: 0.5)
+    counting._wrap(processor, counting._Feed(ledger, request_gate, lambda: 2.0))
+    token, ticket = counting._current.set(ledger.opened(0.0)), request_gate.opened()
+    made = processor()
+    for named, tokens in ((4, 2), (64, 50)):
+        request_gate.name_length(named)
+        sequence = sequence_of(made, state())
+        for at in range(tokens):
+            made._update_stats_from_output(sequence, SimpleNamespace(new_token_ids=[1]), float(at), None)
+        for _ in range(20):
+            made._update_stats_from_finished(sequence, SimpleNamespace(name=how), None)
+    request_gate.closed(ticket)
+    counting._current.reset(token)
+    assert (gate.answers.left(10.0, 64) < 0.0) is learnt
+
+
 @pytest.mark.parametrize("marks", [True, False])
 def test_a_sequence_is_told_the_class_of_its_request_where_the_core_can_hear_it(
     processor: type[Processor], ledger: RequestLedger, marks: bool

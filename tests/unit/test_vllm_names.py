@@ -14,13 +14,14 @@ from flyball_engine.vllm.compat import EVERYTHING
 from support.vllm_names import Names, used_names
 
 PLUGIN = Path(vllm.__file__).parent
-#: Names of other libraries, which do not change from one vLLM to the next: of argparse, of FastAPI, of OpenAI's API.
+#: Names of other libraries, which do not change from one vLLM to the next: of argparse, of FastAPI, of OpenAI's API
+#: as vLLM serves it.
 PUBLIC = {
     "arguments.py": {
         "_actions", "dest", "error", "option_strings", "parse_args", "parse_known_args", "print_help",
     },
     "endpoint.py": {"api_key", "host", "model_type", "path", "routes"},
-    "gate.py": {"model"},
+    "gate.py": {"max_completion_tokens", "max_output_tokens", "max_tokens", "model", "priority"},
     "requests.py": {"add_middleware"},
     "serve.py": {"parse_args"},
     "warm_up.py": {"add_middleware"},

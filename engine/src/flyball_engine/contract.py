@@ -23,6 +23,8 @@ from pydantic import Field, field_validator, model_validator
 from flyball_engine.classes import CLASS_HEADER as CLASS_HEADER
 from flyball_engine.classes import DEFAULT_CLASS as DEFAULT_CLASS
 from flyball_engine.classes import DEFAULT_CLASS_LABEL as DEFAULT_CLASS_LABEL
+from flyball_engine.classes import LARGEST_PRIORITY as LARGEST_PRIORITY
+from flyball_engine.classes import LEAST_PRIORITY as LEAST_PRIORITY
 from flyball_engine.classes import MOST_CLASSES as MOST_CLASSES
 from flyball_engine.classes import MOST_KEPT as MOST_KEPT
 from flyball_engine.classes import Classes as Classes

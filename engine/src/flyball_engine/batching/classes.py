@@ -6,7 +6,7 @@ Pure: imports only the standard library and the contract.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from flyball_engine.contract import DEFAULT_CLASS, Classes, OnTime
@@ -32,31 +32,64 @@ def prefill_shares(classes: Classes | None) -> dict[str, float]:
     return {} if classes is None else {one.name: one.prefill_share for one in classes.classes if one.prefill_share > 0}
 
 
-_NONE: Final[dict[bytes, str]] = {}
+#: The header whose priority vLLM takes in place of the body's.
+_PRIORITY_HEADER: Final = b"x-vllm-priority"
 
 
 class RequestClassifier:
-    """Reads a request's class from its HTTP headers. `unknown` counts those that name one that nobody configured."""
+    """Reads a request's class from its HTTP headers, or its priority.
+
+    `unknown` counts those that name one that nobody configured.
+    """
 
     def __init__(self) -> None:
         self.unknown = 0
         self._header = b""
-        self._names = _NONE
+        self._values: dict[bytes, str] = {}
+        self._priorities: dict[int, str] = {}
 
     def follow(self, classes: Classes | None) -> None:
         """The classes from now on."""
-        self._names = _NONE if classes is None else {one.value.encode(): one.name for one in classes.classes}
+        found = () if classes is None else classes.classes
+        self._values = {one.value.encode(): one.name for one in found}
+        self._priorities = {one.priority: one.name for one in found if one.priority is not None}
         self._header = b"" if classes is None else classes.header.encode()
 
-    def name(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The class that the headers name, as ASGI has them; the default one where they name none, or an unknown."""
-        if not self._names:
+    def name(self, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+        """The class that the headers name, as ASGI has them; None where the priority in the request's body decides.
+
+        It is the default one where they name none, or an unknown. A class goes before a priority.
+        """
+        if not self._values:
             return DEFAULT_CLASS
-        header = next((value for name, value in headers if name == self._header), None)
-        if header is None:
+        value = _said(headers, self._header)
+        if value is not None:
+            return self._known(self._values.get(value.strip()))
+        if not self._priorities:
             return DEFAULT_CLASS
-        found = self._names.get(header.strip())
+        priority = _number(_said(headers, _PRIORITY_HEADER))
+        return None if priority is None else self.of_priority(priority)
+
+    def of_priority(self, priority: int) -> str:
+        """The class that a priority names: the default one where it is 0, unknown, or names no class of any."""
+        if not priority or not self._priorities:
+            return DEFAULT_CLASS
+        return self._known(self._priorities.get(priority))
+
+    def _known(self, found: str | None) -> str:
         if found is None:
             self.unknown += 1
             return DEFAULT_CLASS
         return found
+
+
+def _said(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    return next((value for header, value in headers if header == name), None)
+
+
+def _number(value: bytes | None) -> int | None:
+    """As vLLM reads it; None where it would go by the body."""
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None

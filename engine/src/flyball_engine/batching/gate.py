@@ -9,6 +9,8 @@ refused while nothing of its answer was sent (`late`, by the same rate). Of a pr
 work: where it is not known what that holds, the share is assumed that it held lately. Of several engine cores the best
 one counts, so that no request is refused which some core could serve in time.
 
+Where a whole answer is asked for in time, too, one that is expected to be long must begin the earlier (`answers`).
+
 Without a model that is trusted the gate is silent: everything is let in. Two kinds of hopeless requests are let in:
 
 - An idle engine serves (`IDLE`): nobody is hurt by one that is late, and late is better than never. Several may come
@@ -18,7 +20,7 @@ Without a model that is trusted the gate is silent: everything is let in. Two ki
   shows only in steps with a prompt, and a wrong model must not refuse everything for ever. What is let in counts here
   at once, not when the core has it: so many come at a time, one is a probe, each `PROBE_SECONDS`, for each API server.
 
-Pure: imports only the standard library, the contract and the prefill rate.
+Pure: imports only the standard library, the contract, the prefill rate and the lengths of answers.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from flyball_engine.batching.answers import Answers
 from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.contract import DEFAULT_CLASS, Setpoint, Shed
+from flyball_engine.contract import DEFAULT_CLASS, Metric, Setpoint, Shed
 
 #: Weight of one finished request in the share of prompts that the prefix cache holds.
 _FINISHED_WEIGHT: Final = 0.02
@@ -58,7 +61,8 @@ class AdmissionReason(StrEnum):
     UNOBSERVED = "unobserved"
     """Let in: what the engine core does could not be read."""
     LATE = "late"
-    """Refused: its first token would come after the deadline even if it were served alone."""
+    """Refused: its first token would come after the deadline even if it were served alone. That of an answer that is
+    expected to be too long is 0."""
     QUEUE_FULL = "queue_full"
     """Refused: by vLLM's own limits of its queue. Rarely one that the gate let in, and counted, a moment before."""
     EXPIRED = "expired"
@@ -93,12 +97,13 @@ def prompt_work(tokens: int, cached: int = 0) -> PrefillWork:
 class Arrival:
     """A prompt that comes: its tokens, and how many of them each core's prefix cache holds, None if that is unknown.
 
-    `of_class`: the class of its request.
+    `of_class`: the class of its request. `named`: the most tokens that its answer may have, None if it does not say.
     """
 
     tokens: int
     cached: tuple[int, ...] | None = None
     of_class: str = DEFAULT_CLASS
+    named: int | None = None
 
 
 class CoreLoad(NamedTuple):
@@ -178,6 +183,7 @@ class Gate:
         self._let_in_at = -math.inf
         self._finished = 0
         self._hit_ratio = 0.0
+        self.answers = Answers()
 
     def set_policy(self, setpoint: Setpoint, *, now: float) -> None:
         """The setpoint to decide by from now on, until it expires."""
@@ -213,7 +219,7 @@ class Gate:
             return Admitted(admitted=True, reason=AdmissionReason.NO_MODEL)
         works = self._works(arrival, len(loads))
         predicted = min(load.first_token(work) for load, work in zip(loads, works, strict=True))
-        deadline = seconds
+        deadline = min(seconds, self._left_by_whole(arrival, policy))
         reason = AdmissionReason.IN_TIME if predicted <= deadline else self._why_late(loads, now)
         return Admitted(
             admitted=reason not in REFUSALS,
@@ -239,6 +245,16 @@ class Gate:
         self._finished += 1
         weight = max(_FINISHED_WEIGHT, 1 / self._finished)
         self._hit_ratio += weight * (cached_tokens / max(1, prompt_tokens) - self._hit_ratio)
+
+    def _left_by_whole(self, arrival: Arrival, policy: Shed) -> float:
+        """Seconds that objectives for whole answers leave to the first token of one that is expected to be long."""
+        objectives = () if self._setpoint is None else self._setpoint.objectives
+        whole = [
+            one.threshold_seconds
+            for one in objectives
+            if one.metric is Metric.END_TO_END_LATENCY and one.of_class == arrival.of_class
+        ]
+        return max(0.0, self.answers.left(policy.margin * min(whole), arrival.named)) if whole else math.inf
 
     def _why_late(self, loads: list[CoreLoad], now: float) -> AdmissionReason:
         """Whether what will be late is let in all the same. vLLM sends it to an idle core where there is one."""

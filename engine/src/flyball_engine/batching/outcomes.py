@@ -67,9 +67,11 @@ class OpenSequence:
     """One generated sequence of a request.
 
     `first` and `last` are times of its tokens on the engine core's clock; `heard` is when the server had the last one.
+    `named`: the most tokens that its request wants of it, None if it does not say.
     """
 
     request: OpenRequest
+    named: int | None = None
     first: float = 0.0
     last: float = 0.0
     heard: float = 0.0
@@ -130,7 +132,7 @@ class LedgerCounts:
 class RequestLedger:
     """Counts requests as their events come in, from one thread; any thread may call `set_objectives` and `collect`.
 
-    `classifier` tells the class of a request by its headers.
+    `classifier` tells the class of a request by its headers or its priority.
     (Under the interpreter lock a dict is copied, and an attribute replaced, in one step.)
     """
 
@@ -197,6 +199,11 @@ class RequestLedger:
         if len(self._open) > self._capacity:
             self._close(next(iter(self._open)), Outcome.UNCOUNTED)
         return request
+
+    def by_priority(self, request: OpenRequest, priority: int) -> str:
+        """The class that a request is of by its priority, where its headers named none."""
+        request.of_class = self.classifier.of_priority(priority)
+        return request.of_class
 
     def forgotten(self, request: OpenRequest) -> None:
         """It was none that generates (a health check, a list of models): nothing is counted."""

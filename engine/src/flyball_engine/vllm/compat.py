@@ -114,7 +114,10 @@ PREFIXES: Final = (
     Used(
         module="vllm.entrypoints.serve.engine.serving",
         name="BaseServing",
-        optional=dict.fromkeys(("_check_model", "models"), "prompts for adapters are looked up as the model's own"),
+        optional={
+            "_check_model": "prompts for adapters are looked up as the model's own, and no priority names a class",
+            "models": "prompts for adapters are looked up as the model's own",
+        },
     ),
 )
 PARALLEL_CONFIG: Final = Used(

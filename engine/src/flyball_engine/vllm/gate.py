@@ -43,7 +43,8 @@ _CHECK_MODEL: Final = "_check_model"
 class AdmissionTicket:
     """One HTTP request on its way through the gate, of so many `prompts`.
 
-    `of_class`: the class that it names.
+    `of_class`: the class that it names. `by_priority`: tells the class by the priority in its body, None where the
+    headers told it, or it was told. `named`: the most tokens that its answer may have, None if it does not say.
 
     `adapter`: the LoRA request of the model it names. It is decided on once: its first token is that of its first
     prompt. `retry_after`: seconds, when it was refused, with this HTTP `status`. `refusable`: it may still be refused
@@ -53,7 +54,9 @@ class AdmissionTicket:
 
     __slots__ = (
         "adapter",
+        "by_priority",
         "expired",
+        "named",
         "number",
         "of_class",
         "prompts",
@@ -66,6 +69,8 @@ class AdmissionTicket:
     def __init__(self, number: int, of_class: str) -> None:
         self.number = number
         self.of_class = of_class
+        self.by_priority: Callable[[int], str] | None = None
+        self.named: int | None = None
         self.prompts = 0
         self.adapter: Any = None
         self.retry_after: int | None = None
@@ -138,7 +143,7 @@ class RequestGate:
         if ticket is None:
             return
         try:
-            verdict = self._decide(ticket, Arrival(_length(engine_input), cached, ticket.of_class))
+            verdict = self._decide(ticket, Arrival(_length(engine_input), cached, ticket.of_class, ticket.named))
         except Exception:  # noqa: BLE001 – a fault of ours must not turn a request away
             _log.debug("Flyball: the gate failed", exc_info=True)
             return
@@ -151,6 +156,18 @@ class RequestGate:
         ticket = _ticket.get()
         if ticket is not None:
             ticket.adapter = adapter
+
+    def name_priority(self, priority: int | None) -> None:
+        """The request at hand has this priority; it says the class where no header did."""
+        ticket = _ticket.get()
+        if ticket is not None and ticket.by_priority is not None:
+            ticket.of_class, ticket.by_priority = ticket.by_priority(priority or 0), None
+
+    def name_length(self, tokens: int | None) -> None:
+        """The request at hand wants so many tokens of an answer at most, None if it does not say."""
+        ticket = _ticket.get()
+        if ticket is not None:
+            ticket.named = tokens
 
     def overflowed(self) -> None:
         """VLLM itself refuses the request at hand: counted, and told to come back like those that the gate refuses."""
@@ -180,6 +197,12 @@ class RequestGate:
         """The ticket of the request at hand."""
         return _ticket.get()
 
+    @staticmethod
+    def named() -> int | None:
+        """The most tokens that the request at hand wants of an answer, None if it does not say."""
+        ticket = _ticket.get()
+        return None if ticket is None else ticket.named
+
     def expired(self, ticket: AdmissionTicket, *, waited: float) -> None:
         """The core refused a request that had waited so many seconds. Told of each of its sequences, counted once."""
         if ticket.expired or not ticket.refusable:
@@ -192,6 +215,10 @@ class RequestGate:
     def finished(self, *, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence came to its end."""
         self._gate.finished(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+
+    def answered(self, *, tokens: int, named: int | None, per_token: float | None) -> None:
+        """A sequence came to its end by itself; see `Answers.ended`."""
+        self._gate.answers.ended(tokens=tokens, named=named, per_token=per_token)
 
     def _decide(self, ticket: AdmissionTicket, arrival: Arrival) -> Admitted | None:
         """What the gate says of the first prompt; None of all others."""
@@ -220,12 +247,12 @@ def install_gate(request_gate: RequestGate) -> str | None:
         return engine_input
 
     wrap(BaseRenderer, _METHOD, process_for_engine_async)
-    _listen_for_adapters(request_gate)
+    _listen_for_requests(request_gate)
     return None
 
 
-def _listen_for_adapters(request_gate: RequestGate) -> None:
-    """Learn which adapter a request is for, where vLLM checks the name of its model before it renders."""
+def _listen_for_requests(request_gate: RequestGate) -> None:
+    """Learn a request's adapter and priority, where vLLM checks the name of its model before it renders."""
     try:
         from vllm.entrypoints.serve.engine.serving import BaseServing  # noqa: PLC0415 – as above
     except ImportError:
@@ -239,9 +266,18 @@ def _listen_for_adapters(request_gate: RequestGate) -> None:
         refused = await check(self, request)
         if refused is None:
             request_gate.name_adapter(getattr(self.models, "lora_requests", {}).get(request.model))
+            request_gate.name_priority(getattr(request, "priority", None))
+            request_gate.name_length(_most_tokens(request))
         return refused
 
     wrap(BaseServing, _CHECK_MODEL, _check_model)
+
+
+def _most_tokens(request: Any) -> int | None:
+    """The most tokens that a request wants of an answer, by the name that its route has for it."""
+    asked = (request, getattr(request, "sampling_params", None))
+    names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    return next((found for one in asked for name in names if (found := getattr(one, name, None)) is not None), None)
 
 
 def refusal(verdict: Admitted, seconds: int) -> Exception:

@@ -107,7 +107,9 @@ class _Feed:
         # Outside an HTTP request (a warm-up, a socket) and for pooling there is nothing to count.
         if current is None or state.detokenizer is None or hasattr(state, _MARK):
             return
-        setattr(state, _MARK, self._ledger.started(current))
+        sequence = self._ledger.started(current)
+        setattr(state, _MARK, sequence)
+        sequence.named = self._request_gate.named()
         if current.of_class and self._request_gate.marks:
             set_class(request, current.of_class)
         parent = getattr(state, "parent_req", None)
@@ -137,16 +139,15 @@ class _Feed:
         """A sequence came to its end."""
         sequence: OpenSequence | None = getattr(state, _MARK, None)
         if sequence is not None:
-            self._ledger.done(
-                sequence,
-                prompt=state.prompt_len,
-                cached=state.num_cached_tokens,
-                now=self._clock(),
-                failed=getattr(reason, "name", "") in {"ABORT", "ERROR"},
-            )
+            failed = getattr(reason, "name", "") in {"ABORT", "ERROR"}
+            prompt, cached = state.prompt_len, state.num_cached_tokens
+            self._ledger.done(sequence, prompt=prompt, cached=cached, now=self._clock(), failed=failed)
+            if not failed:
+                per_token = sequence.per_token()
+                self._request_gate.answered(tokens=sequence.tokens, named=sequence.named, per_token=per_token)
             if (ticket := getattr(state, _TICKET, None)) is not None and ticket.expired:
                 return
-            self._request_gate.finished(prompt_tokens=state.prompt_len, cached_tokens=state.num_cached_tokens)
+            self._request_gate.finished(prompt_tokens=prompt, cached_tokens=cached)
 
     def running(self, request: OpenRequest) -> bool:
         """True if the processor still has a sequence of this request: it was answered before its end."""
@@ -225,10 +226,12 @@ class RequestMiddleware:
             return
         path = _route(scope)
         generates = path in GENERATING_PATHS
-        of_class = self._ledger.classifier.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
-        ticket = self._request_gate.opened(of_class) if generates else None
+        named = self._ledger.classifier.name(scope.get("headers", ())) if generates else DEFAULT_CLASS
+        request = self._ledger.opened(self._clock(), named or DEFAULT_CLASS)
+        ticket = self._request_gate.opened(request.of_class) if generates else None
+        if ticket is not None and named is None:
+            ticket.by_priority = functools.partial(self._ledger.by_priority, request)
         exchange = _Exchange(receive, send, ticket, path)
-        request = self._ledger.opened(self._clock(), of_class)
         token = _current.set(request)
         try:
             await exchange.run(self._app, scope)

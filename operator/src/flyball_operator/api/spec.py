@@ -10,7 +10,15 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from flyball_engine.contract import CLASS_HEADER, DEFAULT_CLASS_LABEL, MOST_CLASSES, MOST_KEPT, Metric
+from flyball_engine.contract import (
+    CLASS_HEADER,
+    DEFAULT_CLASS_LABEL,
+    LARGEST_PRIORITY,
+    LEAST_PRIORITY,
+    MOST_CLASSES,
+    MOST_KEPT,
+    Metric,
+)
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy, SecretKeyRef
 from flyball_operator.api.owned import NotOwned
@@ -235,7 +243,18 @@ class Bounds(Model):
 
 
 class RequestClass(Model):
-    """A class of requests, with objectives of its own. A request names it in the header `classHeader`."""
+    """A class of requests, with objectives of its own. A request names it by the header `classHeader` or a priority."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "!has(self.priority) || self.priority != 0",
+                "must not be 0, the priority of requests that name none: these are of no class",
+                ".priority",
+            ),
+            lambda one: one.priority != 0,
+        ),
+    )
 
     name: Annotated[
         str,
@@ -256,6 +275,10 @@ class RequestClass(Model):
         | None
     ) = None
     """What the header says for this class, exactly. Default: the name."""
+    priority: Annotated[int, Field(ge=LEAST_PRIORITY, le=LARGEST_PRIORITY)] | None = None
+    """vLLM's `priority` that names this class, too, exactly: in the request's body, or the header X-Vllm-Priority. Not
+    0. The header `classHeader` goes before it. Its size has no meaning, but to an engine that was started with
+    --scheduling-policy=priority. Default: none."""
     weight: Annotated[int, Field(ge=1, le=1000)] = 1
     """What a request in time is worth, beside 1 of one without a class. Where not all can be in time, the least weight
     per second of work is given up first. Default: 1."""
@@ -267,6 +290,10 @@ class RequestClass(Model):
     def header_value(self) -> str:
         """What the header says."""
         return self.value or self.name
+
+
+def _are_distinct(found: list[int]) -> bool:
+    return len(set(found)) == len(found)
 
 
 #: Not `sum`, whose estimated cost knows no bound.
@@ -292,6 +319,15 @@ class Tuning(Model):
         ),
         Check(
             Rule(
+                "!has(self.classes) || self.classes.all(a, !has(a.priority)"
+                " || self.classes.exists_one(b, has(b.priority) && a.priority == b.priority))",
+                "two classes have the same priority: their requests could not be told apart",
+                ".classes",
+            ),
+            lambda tuning: _are_distinct([one.priority for one in tuning.classes if one.priority is not None]),
+        ),
+        Check(
+            Rule(
                 f"!has(self.classes) || {_ALL_SHARES} <= {100 * MOST_KEPT:.0f}",
                 "prefillShare of all classes together must be at most 50: the rest is for requests in time",
                 ".classes",
@@ -305,7 +341,8 @@ class Tuning(Model):
     overload: Overload = Overload.QUEUE
     """What happens to more requests than the objectives allow. Queue: all wait, and `order`
     decides which are late. Shed: a request whose first token cannot come in time any more is refused with
-    `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives.
+    `refusalStatus` and Retry-After before anything of it is answered, and the others keep their objectives. With an
+    objective on EndToEndLatency, so is one whose answer is expected to be too long, by the max_tokens that it names.
     Shed needs an objective on TimeToFirstToken or EndToEndLatency, and refuses nothing before the times of the engine's
     steps are learnt, nor in mode Disabled; Recommend leaves what Auto set last. Default: Queue."""
     refusal_status: Literal[503, 429] = 503
@@ -319,7 +356,7 @@ class Tuning(Model):
     and begins once the times of the engine's steps are learnt; the modes Disabled and Recommend leave vLLM's order.
     Default: OnTime."""
     classes: Annotated[tuple[RequestClass, ...], Field(max_length=MOST_CLASSES), MapKeyed("name")] = ()
-    """Classes of requests. One that names no class, or an unknown one, is of the default class: objectives without a
+    """Classes of requests. A request that names none, or an unknown one, is of the default class: objectives without a
     class are its own. Default: none."""
     class_header: Annotated[
         str,

@@ -172,7 +172,13 @@ def _classes(tuning: Tuning) -> Classes | None:
     if not tuning.classes:
         return None
     found = tuple(
-        RequestClass(name=o.name, value=o.header_value, weight=float(o.weight), prefill_share=o.prefill_share / 100)
+        RequestClass(
+            name=o.name,
+            value=o.header_value,
+            weight=float(o.weight),
+            prefill_share=o.prefill_share / 100,
+            priority=o.priority,
+        )
         for o in tuning.classes
     )
     return Classes(header=tuning.class_header, classes=found)

@@ -69,6 +69,8 @@ class Engines:
         #: Whether the plugin is older than gate and order: its read-back does not speak of them, and a setpoint with an
         #: order has a field that it does not know.
         self.untold = False
+        #: Whether the plugin is older than classes that are named by a priority.
+        self.untold_priorities = False
         #: Pods whose engines run as plain vLLM: they count requests against objectives, and can do nothing else.
         self.plain: set[str] = set()
         #: Requests that each core has, and whether talking to engines raises what nobody expects.
@@ -162,6 +164,11 @@ class Engines:
             if self.untold and setpoint.on_time is not None:
                 raise SetpointRefused(
                     Refusal.INVALID, "on_time: Extra inputs are not permitted, accepted: service, epoch"
+                )
+            classes = () if setpoint.classes is None else setpoint.classes.classes
+            if self.untold_priorities and any(one.priority is not None for one in classes):
+                raise SetpointRefused(
+                    Refusal.INVALID, "classes.classes.1.priority: Extra inputs are not permitted, accepted: name, value"
                 )
         except SetpointRefused as refused:
             raise SetpointRefusedError(refused.refusal, refused.message, None) from refused

@@ -90,7 +90,9 @@ class _Backend:
         requests = body.sequences(self._random)
         if not requests:
             raise NotServedError("prompt: is empty")
-        of_class = self._engine.core.ledger.classifier.name(headers)
+        classifier = self._engine.core.ledger.classifier
+        named = classifier.name(headers)
+        of_class = classifier.of_priority(body.priority) if named is None else named
         for request in requests:
             request.of_class = of_class
         verdict = self._engine.submit(requests)

@@ -269,7 +269,7 @@ class Core:
         self._ready_at = self.now + start_seconds
 
     def _arrival(self, request: Request) -> Arrival:
-        return Arrival(request.prompt, (self.scheduler.prefixes.hit(request),), request.of_class)
+        return Arrival(request.prompt, (self.scheduler.prefixes.hit(request),), request.of_class, request.named)
 
     def _servable(self, request: Request) -> bool:
         return request.prompt >= 1 and request.prompt + request.output <= self._config.sizes.max_model_len
@@ -463,6 +463,10 @@ class Core:
         self.batches.ended(request, request.output, self.now)
         cached = request.cached or 0
         self.gate.finished(prompt_tokens=request.prompt, cached_tokens=cached)
+        per_token = None
+        if request.first_token is not None and request.output > 1:
+            per_token = (self.now - request.first_token) / (request.output - 1)
+        self.gate.answers.ended(tokens=request.output, named=request.named, per_token=per_token)
         if request.sequence is not None:
             self.ledger.done(request.sequence, prompt=request.prompt, cached=cached, now=self.now)
 

@@ -30,7 +30,7 @@ class CompletionBody(CompletionFields):
     def sequences(self, random: Random) -> list[Request]:  # noqa: ARG002 – as a chat's
         """What is to be generated: `n` for each prompt."""
         return [
-            Request(0.0, _tokens(prompt), self.output_tokens, priority=self.priority)
+            Request(0.0, _tokens(prompt), self.output_tokens, priority=self.priority, named=self.max_tokens)
             for prompt in self.prompts()
             for _ in range(self.n)
         ]
@@ -50,7 +50,8 @@ class ChatBody(ChatFields):
             name = hashlib.sha256(texts[0].encode()).hexdigest()[:16]
             prefix = Prefix(name, _tokens(texts[0]))
         output = self.output_tokens or SHAPES["conversation"].output.draw(random)
-        return [Request(0.0, prompt, output, prefix=prefix, priority=self.priority) for _ in range(self.n)]
+        named = self.output_tokens
+        return [Request(0.0, prompt, output, prefix=prefix, priority=self.priority, named=named) for _ in range(self.n)]
 
 
 def _tokens(prompt: str | Sequence[int]) -> int:

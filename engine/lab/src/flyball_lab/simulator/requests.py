@@ -39,7 +39,8 @@ class Prefix:
 class Request:
     """One sequence to generate: `output` tokens for `prompt` tokens. A lower `priority` goes first under that policy.
 
-    Its client gives up after `patience` seconds without a first token. `of_class`: the class that it names.
+    Its client gives up after `patience` seconds without a first token. `of_class`: the class that it names. `named`:
+    the most tokens that it says it wants, None if it does not say.
 
     While it prefills, `computed` of the `target` tokens are in the KV cache: those of the prompt, and after a
     preemption those made before it. As a decode it has `target` tokens there when it joins at step `joined`, `pace`
@@ -56,6 +57,7 @@ class Request:
     priority: int = 0
     of_class: str = DEFAULT_CLASS
     patience: float = math.inf
+    named: int | None = None
     number: int = 0
     fate: Fate = Fate.OPEN
     sequence: OpenSequence | None = None

@@ -34,7 +34,8 @@ class ArrivalPhase:
     """Arrivals of one kind of request for a while: `rate` per second, in groups of `burst` that come together.
 
     `variation` is the coefficient of variation of the times between groups: 1 is a Poisson process, more comes in
-    swarms (Gamma). Clients give up after `patience` seconds without a first token. All are `of_class`.
+    swarms (Gamma). Clients give up after `patience` seconds without a first token. All are `of_class`. A request names
+    one of these `sizes` as the most tokens that it wants: the least that is one to three times its answer, or the last.
     """
 
     seconds: float
@@ -44,6 +45,7 @@ class ArrivalPhase:
     burst: int = 1
     patience: float = math.inf
     of_class: str = DEFAULT_CLASS
+    sizes: tuple[int, ...] = ()
 
     def arrivals(self, start: float, random: Random) -> Iterator[Request]:
         """Its requests in order, the phase beginning at `start`."""
@@ -62,7 +64,10 @@ class ArrivalPhase:
             prefix = Prefix(f"shared-{random.randrange(shape.prefixes)}", shape.shared)
             prompt = max(prompt, shape.shared + 1)
         output = shape.output.draw(random)
-        return Request(at, prompt, output, prefix=prefix, patience=self.patience, of_class=self.of_class)
+        # Not of the source that all else is drawn from: the same requests come, whatever they name.
+        wanted = output * Random(at).uniform(1.0, 3.0)
+        named = next((size for size in self.sizes if size >= wanted), self.sizes[-1]) if self.sizes else None
+        return Request(at, prompt, output, prefix=prefix, patience=self.patience, of_class=self.of_class, named=named)
 
 
 def workload(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -89,9 +90,10 @@ def is_contested(problem: EngineError | None) -> bool:
 
 
 def is_unknown(problem: EngineError, knob: AnyKnob) -> bool:
-    """Whether an engine refused a setpoint since its contract does not have this field."""
+    """Whether an engine refused a setpoint since its contract does not have this field, or one below it."""
     refused = isinstance(problem, SetpointRefusedError) and problem.refusal is Refusal.INVALID
-    return refused and f"{knob.value}: Extra inputs are not permitted" in str(problem)
+    below = rf"\b{re.escape(knob.value)}(\.\w+)*: Extra inputs are not permitted"
+    return refused and re.search(below, str(problem)) is not None
 
 
 def reason_of(problem: EngineError) -> Reason:

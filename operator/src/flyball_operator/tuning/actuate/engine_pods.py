@@ -378,7 +378,7 @@ class EnginePods:
             if sent.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
                 handle.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
             if sent.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
-                handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than classes of requests"}
+                handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than these classes of requests"}
             if isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)

@@ -129,8 +129,8 @@ class Case(ABC):
 class Scenario(Case):
     """Phases of requests per second.
 
-    `beside`: requests that come all the while, too. `variation`, `burst`, `patience`: as of `ArrivalPhase`. `slow`
-    slows the plant down half-way. `pods` engines take turns, or have `shares` of the requests; one of them is
+    `beside`: requests that come all the while, too. `variation`, `burst`, `patience`, `sizes`: as of `ArrivalPhase`.
+    `slow` slows the plant down half-way. `pods` engines take turns, or have `shares` of the requests; one of them is
     `slow_pod` times as slow from the start. `speculation`: drafts of each engine. `warm_up`: seconds in which steps
     take `cold` times as long, from the start.
     """
@@ -140,6 +140,7 @@ class Scenario(Case):
     variation: float = 1.0
     burst: int = 1
     patience: float = inf
+    sizes: tuple[int, ...] = ()
     slow: float = 1.0
     pods: int = 1
     slow_pod: float = 1.0
@@ -173,6 +174,7 @@ class Scenario(Case):
             variation=self.variation,
             burst=self.burst,
             patience=self.patience,
+            sizes=self.sizes,
         )
 
     def core(self, seed: int) -> Core:
