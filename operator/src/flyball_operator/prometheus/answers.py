@@ -240,11 +240,14 @@ def _once(found: list[Figure], scrapes: Scrapes) -> list[Figure]:
 
 
 def signals_of(
-    *, steps: list[Figure], load: list[Figure], outcomes: list[Figure], window: int, pods: int
+    *, steps: list[Figure] | None, load: list[Figure], outcomes: list[Figure], window: int, pods: int
 ) -> Signals | Unobserved:
-    """All of one service, or why it is not known. `pods` are those that should be scraped."""
+    """All of one service, or why it is not known. `pods` are those that should be scraped.
+
+    `steps`: None where they were not asked for.
+    """
     scrapes = scrapes_of(load, pods)
-    steps, load, outcomes = (_once(found, scrapes) for found in (steps, load, outcomes))
+    load, outcomes = (_once(found, scrapes) for found in (load, outcomes))
     by_name = named(load)
     if "cores" not in by_name or "age" not in by_name:
         return Unobserved(Missing.NOT_SCRAPED, f"Prometheus has no series {PRESENT} of the service")
@@ -259,7 +262,7 @@ def signals_of(
         cores=int(by_name["cores"]),
         pods=int(scraped),
         unseen=max(0, pods - int(scraped)),
-        steps=step_window(steps, window),
+        steps=None if steps is None else step_window(_once(steps, scrapes), window),
         load=load_of(by_name, window),
         outcomes=outcomes_of(outcomes),
     )

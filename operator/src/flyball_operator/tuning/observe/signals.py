@@ -180,15 +180,16 @@ class Signals:
 
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
-    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `twice`: what scrapes the same pods
-    besides, for people; empty if nothing does.
+    are Ready were not seen at all (`unseen`). `steps`: None at a tick that did not ask for them: there is one with them
+    in each window. `outcomes`: by objective id. `twice`: what scrapes the same pods besides, for people; empty if
+    nothing does.
     """
 
     at: float
     age_seconds: float
     window_seconds: float
     cores: int
-    steps: StepWindow | Unobserved
+    steps: StepWindow | Unobserved | None
     load: RequestLoad | Unobserved
     outcomes: Mapping[str, ObjectiveCounts]
     pods: int | None = None

@@ -23,7 +23,7 @@ from flyball_engine.figures import figure
 from flyball_lab.benches.figures import Figures, Tables
 from flyball_lab.benches.interrupted import InterruptedPart
 from flyball_lab.benches.options import Options
-from flyball_lab.benches.tick.operator import PODS, address_of, uid_of
+from flyball_lab.benches.tick.operator import PODS, SCRAPED, address_of, uid_of
 from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.prometheus import ScrapeTarget, prometheus
 from flyball_lab.pages.figures import table
@@ -32,9 +32,8 @@ from flyball_lab.pages.figures import table
 WARM_TICKS: Final = 5
 #: Ticks that come late may take minutes each: after so many seconds what was measured will do.
 LONGEST_SECONDS: Final = 300.0
-#: Engines are scraped as they are in a cluster, of so many services at most: that is a core's worth of Prometheus.
+#: Engines are scraped as they are in a cluster.
 SCRAPE: Final = "5s"
-SCRAPED: Final = 100
 _PROMETHEUS: Final = "Prometheus processor s"
 #: Rows of the page, and the figures that they show.
 _SPREADS: Final = {

@@ -41,6 +41,8 @@ from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import Tuner, collect_seldom
 
 PODS: Final = 2
+#: Services that are scraped at most: that is a core's worth of Prometheus. Of the others is said what is of these.
+SCRAPED: Final = 100
 NAMESPACE: Final = "team"
 #: Seconds for a whole read: on a machine with other work, too, ticks that hold are not what is to be measured.
 READ_SECONDS: Final = 60.0
@@ -49,8 +51,8 @@ TICK_SECONDS: Final = 5.0
 
 
 def uid_of(service: int) -> str:
-    """The UID of a service by its number."""
-    return f"5e4f1ce0-0000-4000-8000-{service:012d}"
+    """The UID of a service by its number. UIDs begin with all digits, and as that of the service that is scraped."""
+    return f"{service % SCRAPED % 16:x}e4f1ce0-0000-4000-8000-{service:012d}"
 
 
 def address_of(pod: int) -> str:
@@ -190,7 +192,7 @@ class Metered:
         self.row = {"observed": seen, "of": len(pods)}
         return found
 
-    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """Read, which is the end of reading."""
         found = await self.reader.attainment()
         self.row["read seconds"] = time.monotonic() - self.before["wall"]
