@@ -36,7 +36,8 @@ class SetpointRollout:
     @property
     def behind_spec(self) -> bool:
         """Whether the spec was edited since it was last followed."""
-        return self._followed != self._context.spec
+        spec = self._context.spec
+        return self._followed is not spec and self._followed != spec
 
     @property
     def live(self) -> Policy | None:
