@@ -45,6 +45,16 @@ class _Written:
     at: float
 
 
+@dataclass(frozen=True)
+class _Rendered:
+    """What `given` comes to: the part, and its digests."""
+
+    given: tuple[object, ...]
+    part: Object
+    whole: str
+    urgent: str
+
+
 class TunerStatus:
     """Applies the tuner's part, holding back what can wait (implements `tuning.ports.TunerStatusWriter`)."""
 
@@ -53,6 +63,7 @@ class TunerStatus:
         self._clock = clock
         self._now = now
         self._written: LRUCache[str, _Written] = LRUCache(_REMEMBERED)
+        self._rendered: LRUCache[str, _Rendered] = LRUCache(_REMEMBERED)
 
     async def write(
         self,
@@ -70,14 +81,20 @@ class TunerStatus:
         setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
         `NotLeadingError`, and the rest of the tree.
         """
-        part: Object = {
-            "tuning": _plain(tuning),
-            "objectives": [_plain(objective) for objective in objectives],
-            "objectivesMet": objectives_met,
-            "conditions": [self._dated(service, condition) for condition in conditions],
-        } | _given(desired_replicas)
-        written = _Written(digest(part), digest(_urgent(part)), self._clock())
         uid = service.metadata.uid
+        given = (service.status, tuning, tuple(objectives), objectives_met, desired_replicas, tuple(conditions))
+        rendered = self._rendered.get(uid)
+        # Most ticks say what the one before said, and to find that out by digests takes longest.
+        if rendered is None or rendered.given[0] is not service.status or rendered.given[1:] != given[1:]:
+            part: Object = {
+                "tuning": _plain(tuning),
+                "objectives": [_plain(objective) for objective in objectives],
+                "objectivesMet": objectives_met,
+                "conditions": [self._dated(service, condition) for condition in conditions],
+            } | _given(desired_replicas)
+            rendered = self._rendered[uid] = _Rendered(given, part, digest(part), digest(_urgent(part)))
+        part = rendered.part
+        written = _Written(rendered.whole, rendered.urgent, self._clock())
         if uid not in self._written:
             # A process that starts does not know when this was written, and must not write because it started.
             self._written[uid] = self._found(service, conditions)

@@ -93,7 +93,7 @@ class Sums:
     @property
     def is_sane(self) -> bool:
         """False if a sum is negative, as where a counter was reset between the readings, infinite, or no number."""
-        figures = _figures(self)
+        figures: tuple[float, ...] = _figures(self)
         return min(figures) >= 0.0 and sum(figures) < math.inf
 
 
@@ -221,22 +221,22 @@ Observation = Signals | Unobserved
 
 @dataclass(frozen=True, slots=True)
 class PackedSteps:
-    """Sums of steps of one engine since its start, side by side: 3 kB, of which objects would take twenty times."""
+    """Sums of steps of one engine since its start, side by side: 3 kB, of which objects would take twenty times.
+
+    `made`: steps that were made.
+    """
 
     keys: tuple[CellKey, ...] = ()
     figures: array[float] = field(default_factory=lambda: array("d"))
+    made: int = 0
 
     @classmethod
     def of(cls, readings: Iterable[StepSums]) -> PackedSteps:
         """The readings of several cores."""
         found = list(readings)
         keys = tuple([_key(reading.bucket, reading.kind) for reading in found])
-        return cls(keys, array("d", chain.from_iterable(map(_figures, found))))
-
-    @property
-    def made(self) -> int:
-        """Steps that were made."""
-        return int(sum(self.figures[:: len(_SUMS)]))
+        made = sum([reading.steps for reading in found])
+        return cls(keys, array("d", chain.from_iterable(map(_figures, found))), made)
 
     def cells(self) -> dict[CellKey, Sums]:
         """Sums by cell over all cores."""
