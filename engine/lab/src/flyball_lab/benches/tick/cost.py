@@ -64,7 +64,11 @@ def measure(options: Options) -> dict[str, dict[str, float]]:
 def tables(figures: Figures) -> Tables:
     """A column for each number of services: medians, and the largest."""
     rows = [(shown, *(_spread(values, key) for values in figures.values())) for shown, key in _SPREADS.items()]
-    for shown, key in (("queries of a tick", "queries"), ("operator's memory, MiB", "memory MiB")):
+    for shown, key in (
+        ("queries of a tick, at most", "queries"),
+        ("operator's memory, MiB", "memory MiB"),
+        ("seconds from its start to a status of every service", "cold start s"),
+    ):
         rows.append((shown, *(figure(values[key]) for values in figures.values())))
     return {"": table(("p50/largest", *(title.removesuffix(f" of {PODS} pods") for title in figures)), rows)}
 
@@ -160,6 +164,7 @@ def _figures(services: int, rows: Sequence[Row]) -> dict[str, float]:
         "observed share": statistics.fmean(row["observed"] / row["of"] for row in rows),
         "tuned share": statistics.fmean(row["tuned"] / row["of"] for row in rows),
         "services scraped": float(min(services, SCRAPED)),
+        "cold start s": rows[-1]["seconds to all reports"],
         "memory MiB": max(row["VmRSS MiB"] for row in rows),
         "largest memory MiB": max(row["VmHWM MiB"] for row in rows),
         "services": float(services),
