@@ -43,11 +43,15 @@ class EngineHandle:
         holds = self.holds
         return holds is not None and holds.generation == setpoint.generation and holds.epoch == setpoint.epoch
 
-    def take(self, read_back: ReadBack) -> None:
-        """Keep an answer. Its steps, which are most of it, are packed: there is one of each pod of all services."""
+    def take(self, read_back: ReadBack, given: Setpoint | None = None) -> None:
+        """Keep an answer. Its steps, which are most of it, are packed: there is one of each pod of all services.
+
+        `given`: what was sent last; it stands in for an equal one in the answer, for the same reason.
+        """
         self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps)
         cores = tuple(core.model_copy(update={"steps": ()}) for core in read_back.cores)
-        self.read_back, self.holds = read_back.model_copy(update={"cores": cores}), common(read_back)
+        kept = {"cores": cores} | ({"accepted": given} if given is not None and read_back.accepted == given else {})
+        self.read_back, self.holds = read_back.model_copy(update=kept), common(read_back)
 
     @property
     def stuck(self) -> list[AdmissionStall]:

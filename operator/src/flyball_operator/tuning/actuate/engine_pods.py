@@ -80,6 +80,7 @@ class EnginePods:
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _talks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _sent: Setpoint | None = None
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -361,6 +362,7 @@ class EnginePods:
             nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
             sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
+        self._sent = sent
         answer = await self.client.timed(address, lambda there: self.client.write(there, sent))
         self._heard(address.key, handle, answer)
         if handle is None:
@@ -389,7 +391,7 @@ class EnginePods:
         if handle is None or handle is not asked:
             return
         if isinstance(answer, Acknowledged):
-            handle.take(answer.read_back)
+            handle.take(answer.read_back, self._sent)
             handle.problem, handle.verified_at = None, self.clock()
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
             # first read-back are not news: another leader may have told of them.

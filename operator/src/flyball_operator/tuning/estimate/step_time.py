@@ -45,7 +45,7 @@ class Doubt(StrEnum):
     """The model explains half of what it learnt from worse than `largest_error`, or has tokens for nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellMeans:
     """Means over the steps of one cell in one window. `weight` is 0…1, `at` Unix seconds."""
 
