@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from flyball_lab.harness.engines import ServedEngine, objective, serving
 from flyball_lab.harness.plant import CPU, PlantPhase
 from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
+from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import (
+    Attainment,
     Identity,
     Missing,
     Observation,
@@ -163,8 +166,10 @@ async def test_what_the_on_time_order_did_is_added_up_over_the_pods_and_outlives
     async def read_order(reader: PrometheusReader, holds: Callable[[OrderOutcome], bool]) -> OrderOutcome:
         async with asyncio.timeout(PATIENCE):
             while True:
+                await reader.read({CHAT: 2})
                 found = await reader.attainment()
-                order = found[CHAT].order if not isinstance(found, Unobserved) and CHAT in found else None
+                mine = None if isinstance(found, Unobserved) else found.get(CHAT)
+                order = mine.order if isinstance(mine, Attainment) else None
                 if order is not None and holds(order):
                     return order
                 for engine in engines[:1]:
@@ -214,7 +219,7 @@ async def test_too_few_scrapes_leave_the_load_unknown(tmp_path: Path) -> None:
     world = TunerEnvironment()
     pod = world.engine()
     async with serving(pod), scraping(tmp_path, target(pod), scrape="4s") as (_, reader):
-        found = await read_until(reader, lambda seen: isinstance(seen, Signals))
+        found = await read_until(reader, _has_steps)
         assert isinstance(found, Signals)
         assert _reason(found.load) is Missing.TOO_FEW_SAMPLES
         assert _reason(found.steps) is Missing.TOO_FEW_SAMPLES
@@ -262,6 +267,60 @@ async def test_prometheus_gone_is_unreachable(tmp_path: Path) -> None:
         attained = await reader.attainment()
         assert isinstance(attained, Unobserved)
         assert attained.reason is Missing.UNREACHABLE
+
+
+class Limited(PrometheusClient):
+    """Behind a gateway that answers no query of one part of all services while it is `limited`."""
+
+    limited = False
+
+    def query(self, text: str, at: float | None = None) -> Any:
+        if self.limited and queries.part(1) in text:
+            raise PrometheusError(Missing.UNREACHABLE, "the gateway answered 422: too many samples")
+        return super().query(text, at)
+
+
+async def test_a_query_that_fails_blinds_the_services_of_its_part_alone(tmp_path: Path) -> None:
+    world, names = TunerEnvironment(), {uid: ("team", uid) for uid in ("0a", "5a", "fa")}
+    pods = [world.engine(f"chat-{uid}", uid) for uid in names]
+    every = dict.fromkeys(names.values(), 1)
+    async with serving(*pods), scraping(tmp_path, *map(target, pods)) as (running, _):
+        client = Limited(running.url, timeout=2.0)
+        with closing(PrometheusReader(client, timeout=2.0, least_window=WINDOW)) as reader:
+            for identity in every:
+                first = {identity: 1, **every}
+                await read_until(reader, lambda seen: isinstance(seen, Signals), first)
+            client.limited = True
+            seen = await reader.read(every)
+            assert {uid: _reason(seen[identity]) for uid, identity in names.items()} == {
+                "0a": None,
+                "5a": Missing.UNREACHABLE,
+                "fa": None,
+            }
+            attained = await reader.attainment()
+            assert not isinstance(attained, Unobserved)
+            assert [uid for uid, identity in names.items() if isinstance(attained.get(identity), Unobserved)] == ["5a"]
+
+
+async def test_steps_are_asked_for_once_per_window_by_turns(tmp_path: Path) -> None:
+    world, names = TunerEnvironment(), {uid: ("team", uid) for uid in ("0a", "5a", "fa")}
+    pods = [world.engine(f"chat-{uid}", uid) for uid in names]
+    every, now = dict.fromkeys(names.values(), 1), 1000.0
+    async with serving(*pods), scraping(tmp_path, *map(target, pods)) as (running, other):
+        for identity in every:
+            await read_until(other, lambda seen: isinstance(seen, Signals), {identity: 1, **every})
+        client = PrometheusClient(running.url, timeout=2.0)
+        with closing(PrometheusReader(client, timeout=2.0, clock=lambda: now)) as reader:
+            told = []
+            for _ in range(8):
+                seen = await reader.read(every)
+                told.append([uid for uid, identity in names.items() if _has_steps(seen[identity])])
+                now += 5.0
+    assert told == [["0a", "5a", "fa"], ["0a"], ["5a"], ["fa"], ["0a"], ["5a"], ["fa"], ["0a"]]
+
+
+def _has_steps(found: Observation) -> bool:
+    return isinstance(found, Signals) and found.steps is not None
 
 
 def _reason(found: object) -> Missing | None:

@@ -74,7 +74,7 @@ class Settled:
         await until("all of it is scraped", lambda: time.time() >= self.at + SETTLED_SECONDS)
         return await asyncio.to_thread(self.reader.read_at, self.at, pods)
 
-    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         return await self.reader.attainment()
 
 

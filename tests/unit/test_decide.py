@@ -65,6 +65,14 @@ def test_where_a_gate_will_stand_its_first_steps_are_short(envelope: tuple[int, 
         assert start(other).limits == limits(seqs, tokens)
 
 
+def test_a_tick_that_asks_for_no_steps_decides_by_what_is_known() -> None:
+    before = tuned()
+    after, decision = decide(before, replace(signals(500.0, arrivals=9.0), steps=None), AUTO, 500.0)
+    assert (after.step_time, after.workload) == (before.step_time, before.workload)
+    assert decision.hold is not HoldReason.NOT_OBSERVED
+    assert "9/s per core" in decision.trigger
+
+
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0])
 def test_figures_that_cannot_be_are_not_acted_on(absurd: float) -> None:
     before = tuned()

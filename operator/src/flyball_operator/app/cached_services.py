@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from cachetools import LRUCache
+
+from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.cache import Cache, KnownPod
-from flyball_operator.reconcile.plan.snapshot import Desire
 from flyball_operator.tuning.ports import EnginePod
+
+#: Services whose pods are kept in the tuner's form.
+_REMEMBERED: Final = 10_000
 
 
 class CachedServices:
-    """Services and pods as last seen. `held`: whether this release may act in a namespace."""
+    """Services and pods as last seen. `held`: whether this release may act in a namespace.
+
+    They are asked for every second: what did not change is the same object as before, and is not looked at again.
+    """
 
     def __init__(self, cache: Cache, held: Callable[[str], bool] = lambda _: True) -> None:
         self._cache = cache
         self._held = held
+        self._pods: LRUCache[str, tuple[list[KnownPod], Sequence[EnginePod]]] = LRUCache(_REMEMBERED)
 
     def all(self) -> Sequence[InferenceService]:
         """Services that are governed, accepted and not being deleted, where this release may act."""
         return [
             service
             for desire in self._cache.services
-            if self._held(desire.meta.namespace) and (service := _to_work_for(desire)) is not None
+            if self._held(desire.meta.namespace) and (service := desire.to_tune) is not None
         ]
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:
         """Pods of one service that are not being deleted; empty for a service that is not known."""
-        return [_engine_pod(pod) for pod in self._cache.pods_of(service_uid) if not pod.leaving]
-
-
-def _to_work_for(desire: Desire) -> InferenceService | None:
-    service = desire.service
-    if service is None or not service.spec.engine.governed or desire.meta.deletion_timestamp is not None:
-        return None
-    accepted = any(
-        condition.type == ConditionType.ACCEPTED and condition.status == "True"
-        for condition in desire.status.conditions
-    )
-    return service if accepted else None
+        present, known = self._cache.pods_of(service_uid), self._pods.get(service_uid)
+        if known is None or known[0] is not present:
+            known = self._pods[service_uid] = (present, [_engine_pod(pod) for pod in present if not pod.leaving])
+        return known[1]
 
 
 def _engine_pod(pod: KnownPod) -> EnginePod:

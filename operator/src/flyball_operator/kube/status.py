@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -45,6 +45,15 @@ class _Written:
     at: float
 
 
+@dataclass(frozen=True)
+class _Rendered:
+    """The digests of what is `given`."""
+
+    given: tuple[object, ...]
+    whole: str
+    urgent: str
+
+
 class TunerStatus:
     """Applies the tuner's part, holding back what can wait (implements `tuning.ports.TunerStatusWriter`)."""
 
@@ -53,6 +62,7 @@ class TunerStatus:
         self._clock = clock
         self._now = now
         self._written: LRUCache[str, _Written] = LRUCache(_REMEMBERED)
+        self._rendered: LRUCache[str, _Rendered] = LRUCache(_REMEMBERED)
 
     async def write(
         self,
@@ -70,14 +80,23 @@ class TunerStatus:
         setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
         `NotLeadingError`, and the rest of the tree.
         """
-        part: Object = {
-            "tuning": _plain(tuning),
-            "objectives": [_plain(objective) for objective in objectives],
-            "objectivesMet": objectives_met,
-            "conditions": [self._dated(service, condition) for condition in conditions],
-        } | _given(desired_replicas)
-        written = _Written(digest(part), digest(_urgent(part)), self._clock())
+
+        def render() -> Object:
+            return {
+                "tuning": _plain(tuning),
+                "objectives": [_plain(objective) for objective in objectives],
+                "objectivesMet": objectives_met,
+                "conditions": [self._dated(service, condition) for condition in conditions],
+            } | _given(desired_replicas)
+
         uid = service.metadata.uid
+        given = (service.status, tuning, tuple(objectives), objectives_met, desired_replicas, tuple(conditions))
+        rendered = self._rendered.get(uid)
+        # Most ticks say what the one before said, and to find that out by digests takes longest.
+        if rendered is None or rendered.given[0] is not service.status or rendered.given[1:] != given[1:]:
+            part = render()
+            rendered = self._rendered[uid] = _Rendered(given, digest(part), digest(_urgent(part)))
+        written = _Written(rendered.whole, rendered.urgent, self._clock())
         if uid not in self._written:
             # A process that starts does not know when this was written, and must not write because it started.
             self._written[uid] = self._found(service, conditions)
@@ -86,12 +105,14 @@ class TunerStatus:
         if written.whole == before.whole or (written.urgent == before.urgent and quiet):
             return
         try:
+            # Anew, with the dates of now: digests are all that is kept.
+            part = render()
             await self._apply(service, part)
         except ClusterError:
             # It may have landed all the same: the next write is held against what is seen then.
             self._written.pop(uid, None)
             raise
-        self._written[uid] = written
+        self._written[uid] = replace(written, whole=digest(part))
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
         """What an earlier process left there: equal to it, nothing needs writing."""

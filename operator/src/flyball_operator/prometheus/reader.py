@@ -1,6 +1,9 @@
-"""Asks Prometheus once per tick for all services, or once for each time of the past that is asked for.
+"""Asks Prometheus once per tick for each part of all services, or once for each time of the past that is asked for.
 
-The client is synchronous, so the calls of a tick run in a small pool of threads. A Prometheus that hangs holds those
+Each part has calls of its own: one that fails or hangs blinds its own services. Step statistics are most of an answer,
+and are learnt from once per window. So each part is asked for them once per window, by turns.
+
+The client is synchronous, so the calls run in a small pool of threads of their own. A Prometheus that hangs holds those
 threads, never the event loop. While they are held no further call is made. Who asks for the past waits for each answer
 in the thread that asks.
 """
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from flyball_operator.prometheus import answers, queries
@@ -47,13 +52,60 @@ ATTAINMENT_WINDOW: Final = 300
 TIMEOUT: Final = 4.0
 
 
+#: A tick may come early by so much and have the window that is due, in seconds.
+_EARLY: Final = 0.5
+
 _Parsed = TypeVar("_Parsed")
+
+
+@dataclass
+class _Part:
+    """Services that are asked for together. `steps_due`: when they are asked for steps again. Seconds of one clock.
+
+    `pods`: the services that were asked for last, with their Ready pods. `busy`: calls that nobody has answered yet.
+    """
+
+    targets: str
+    turn: int
+    window: int
+    steps_due: float | None = None
+    pods: Mapping[Identity, int] = field(default_factory=dict)
+    busy: set[asyncio.Future[Any]] = field(default_factory=set)
+
+    def steps_are_due(self, now: float) -> bool:
+        """Whether steps are to be asked for."""
+        return self.steps_due is None or now >= self.steps_due - _EARLY
+
+    def texts(self, *, steps: bool) -> list[str]:
+        """The queries of a tick, in the order that `signals` takes their answers in."""
+        ask = (queries.load, queries.outcomes, *([queries.steps] if steps else []))
+        return [query(self.window, self.targets) for query in ask]
+
+    def signals(self, found: Sequence[Figures], least_window: int) -> Mapping[Identity, Observation]:
+        """What the answers say of each service; without those to `queries.steps` there are no steps."""
+        load, outcomes, *more = found
+        window, self.window = self.window, _window(load, self.pods, least_window)
+        return {
+            identity: answers.signals_of(
+                steps=more[0].get(identity, []) if more else None,
+                load=load.get(identity, []),
+                outcomes=outcomes.get(identity, []),
+                window=window,
+                pods=count,
+            )
+            for identity, count in self.pods.items()
+        }
+
+    def asked(self, now: float) -> None:
+        """Steps were answered. The first time all parts are asked, from then on by turns."""
+        share = (self.turn + 1) / queries.PARTS if self.steps_due is None else 1.0
+        self.steps_due = now + share * self.window
 
 
 class PrometheusReader:
     """Reads signals. `timeout` is for a whole read, `least_window` the shortest window, in seconds.
 
-    `only`: ask for this service alone, where it is known that no other matters.
+    `only`: ask for this service alone, where it is known that no other matters. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -63,29 +115,59 @@ class PrometheusReader:
         timeout: float = TIMEOUT,
         least_window: int = LEAST_WINDOW,
         only: Identity | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._timeout = timeout
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="prometheus")
-        self._busy: set[asyncio.Future[Any]] = set()
+        self._clock = clock
+        # One for each part, and one that asks what is scraped at all.
+        self._pool = ThreadPoolExecutor(max_workers=queries.PARTS + 1, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
-        self._targets = queries.targets(only)
-        self.window = least_window
+        self._only = only
+        numbers = range(queries.PARTS) if only is None else (queries.PARTS - 1,)
+        self._parts = {
+            number: _Part(queries.part(number) if only is None else queries.targets(only), number, least_window)
+            for number in numbers
+        }
 
     def close(self) -> None:
         """Let go of the threads; calls in flight end by their own timeout."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._source.close()
 
+    @property
+    def window(self) -> int:
+        """The longest window of any part, in seconds."""
+        return max(part.window for part in self._parts.values())
+
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         """Signals of each service given; `pods` says how many ready pods each has."""
-        texts = self._texts()
+        seen: dict[Identity, Observation] = {}
+        for found in await asyncio.gather(*map(self._read, self._asked_for(pods))):
+            seen |= found
+        return await self._explained({identity: seen[identity] for identity in pods}, pods)
+
+    def _asked_for(self, pods: Mapping[Identity, int]) -> list[_Part]:
+        """The parts that have some of these services; each takes note of its own."""
+        by_part: dict[int, dict[Identity, int]] = {number: {} for number in self._parts}
+        for identity, count in pods.items():
+            number = queries.part_of(identity[1]) if self._only is None else queries.PARTS - 1
+            by_part[number][identity] = count
+        for number, members in by_part.items():
+            self._parts[number].pods = members
+        return [part for part in self._parts.values() if part.pods]
+
+    async def _read(self, part: _Part) -> Mapping[Identity, Observation]:
+        now = self._clock()
+        steps = part.steps_are_due(now)
         try:
-            found = await self._ask(self._query, *texts)
+            found = await self._ask(part.busy, self._query, part.texts(steps=steps))
         except PrometheusError as error:
-            return {identity: Unobserved(error.missing, str(error)) for identity in pods}
-        return await self._explained(self._signals(found, pods), pods)
+            return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
+        if steps:
+            part.asked(now)
+        return part.signals(found, self._least_window)
 
     async def _explained(
         self, seen: Mapping[Identity, Observation], pods: Mapping[Identity, int]
@@ -96,7 +178,7 @@ class PrometheusReader:
             return seen
         try:
             # Apart from the others: one unseen service must not keep all of them from being read.
-            (rows,) = await self._ask(self._query_rows, queries.found(), busy=self._explaining)
+            (rows,) = await self._ask(self._explaining, self._query_rows, [queries.found()])
         except PrometheusError:
             # It answered a moment ago; what could not be asked now is at the next tick.
             return seen
@@ -104,57 +186,46 @@ class PrometheusReader:
         return {**seen, **words}
 
     def read_at(self, at: float, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
-        """Signals as they were at a Unix time. Raises `PrometheusError`."""
-        return self._signals([self._query(text, at) for text in self._texts()], pods)
+        """Signals as they were at a Unix time, with steps. Raises `PrometheusError`."""
+        seen: dict[Identity, Observation] = {}
+        for part in self._asked_for(pods):
+            seen |= part.signals([self._query(text, at) for text in part.texts(steps=True)], self._least_window)
+        return seen
 
     def ran_at(self, at: float) -> Mapping[Identity, Ran]:
         """What engines ran under at a Unix time, by their own gauges. Raises `PrometheusError`."""
-        found = self._query(queries.ran(self._targets), at)
+        found = self._query(queries.ran(queries.targets(self._only)), at)
         return {identity: answers.ran_of(group) for identity, group in found.items()}
 
-    def _texts(self) -> tuple[str, ...]:
-        """The queries of a tick, in the order `_signals` takes their answers."""
-        ask = (queries.steps, queries.load, queries.outcomes)
-        return tuple(query(self.window, self._targets) for query in ask)
+    async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
+        """What came of requests over `ATTAINMENT_WINDOW`, for every service read last of which anything is counted."""
+        parts = [part for part in self._parts.values() if part.pods]
+        attained: dict[Identity, Attainment | Unobserved] = {}
+        for found in await asyncio.gather(*map(self._attained, parts)):
+            attained |= found
+        missing = [one for one in attained.values() if isinstance(one, Unobserved)]
+        return missing[0] if missing and len(missing) == sum(len(part.pods) for part in parts) else attained
 
-    def _signals(self, found: list[Figures], pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
-        steps, load, outcomes = found
-        window, self.window = self.window, _window(load, pods, self._least_window)
-        return {
-            identity: answers.signals_of(
-                steps=steps.get(identity, []),
-                load=load.get(identity, []),
-                outcomes=outcomes.get(identity, []),
-                window=window,
-                pods=count,
-            )
-            for identity, count in pods.items()
-        }
-
-    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
-        """What came of requests over `ATTAINMENT_WINDOW`, for every service of which anything is counted."""
+    async def _attained(self, part: _Part) -> Mapping[Identity, Attainment | Unobserved]:
         try:
-            (found,) = await self._ask(self._query, queries.attainment(ATTAINMENT_WINDOW, self._targets))
+            (found,) = await self._ask(part.busy, self._query, [queries.attainment(ATTAINMENT_WINDOW, part.targets)])
         except PrometheusError as error:
-            return Unobserved(error.missing, str(error))
+            return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
         return {identity: answers.attained_of(group) for identity, group in found.items()}
 
     async def _ask(
-        self, query: Callable[[str], _Parsed], *texts: str, busy: set[asyncio.Future[Any]] | None = None
+        self, busy: set[asyncio.Future[Any]], query: Callable[[str], _Parsed], texts: Sequence[str]
     ) -> list[_Parsed]:
-        """The answers; `busy`: the calls of this kind that nobody has answered yet."""
-        busy = self._busy if busy is None else busy
+        """The answers, one after the other: a Prometheus that hangs holds one thread of each part."""
         if busy:
             raise PrometheusError(Missing.TIMED_OUT, "Prometheus has not answered an earlier read yet")
-        loop = asyncio.get_running_loop()
-        calls = [loop.run_in_executor(self._pool, query, text) for text in texts]
-        for call in calls:
-            busy.add(call)
-            call.add_done_callback(functools.partial(_done, busy))
-        _, late = await asyncio.wait(calls, timeout=self._timeout)
+        call = asyncio.get_running_loop().run_in_executor(self._pool, lambda: [query(text) for text in texts])
+        busy.add(call)
+        call.add_done_callback(functools.partial(_done, busy))
+        _, late = await asyncio.wait([call], timeout=self._timeout)
         if late:
             raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s")
-        return [call.result() for call in calls]
+        return call.result()
 
     def _query(self, text: str, at: float | None = None) -> Figures:
         """One query, in the thread that asks. Raises `PrometheusError`."""

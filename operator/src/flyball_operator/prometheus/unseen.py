@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 def rows_of(answer: Any) -> list[Found]:
     """The answer to `queries.found`. Raises `BadVectorError` where it is none."""
-    return [_row(sample["metric"]) for sample in samples_of(answer)]
+    return [_row(labels) for labels, _, _ in samples_of(answer)]
 
 
 def _row(labels: Mapping[str, str]) -> Found:

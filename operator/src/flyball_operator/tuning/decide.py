@@ -82,7 +82,9 @@ def learn_steps(state: TuningState, window: StepWindow) -> TuningState:
 
 
 def _watch(state: TuningState, signals: Signals, load: RequestLoad) -> TuningState:
-    """Take in what a tick brings: steps, lengths and mix."""
+    """Take in what a tick brings: steps, lengths and mix. Requests are counted with the steps of the same window."""
+    if signals.steps is None:
+        return state
     steps = signals.steps if isinstance(signals.steps, StepWindow) else None
     return replace(
         state,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from flyball_engine.contract import (
@@ -35,6 +36,8 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
+#: Models whose figures are kept: each is asked about until the next window of its service.
+_MODELS: Final = 4096
 #: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
     (1, 0, 0, 0),
@@ -237,6 +240,7 @@ def _of_classes(deadlines: Mapping[str, float]) -> tuple[tuple[str, float], ...]
     return tuple(sorted((name, seconds) for name, seconds in deadlines.items() if name != DEFAULT_CLASS))
 
 
+@lru_cache(_MODELS)
 def model_spec(model: StepModel) -> ModelSpec:
     """The model as engines get it: three digits, trusted, named by what it says."""
     seconds = {name: value for name, value in asdict(model).items() if name != "kappa"}
@@ -267,14 +271,15 @@ def _near(present: float, wanted: float) -> bool:
 
 def difference(one: StepModel, other: StepModel) -> float:
     """The largest share by which two models differ over the compared steps."""
-    first, second = (
-        [
-            model.seconds(decodes=n, prefill_tokens=p, context=before, kv_tokens=n * each)
-            for n, p, before, each in _COMPARED
-        ]
-        for model in (one, other)
+    return max(abs(b - a) / max(a, 1e-9) for a, b in zip(_compared(one), _compared(other), strict=True))
+
+
+@lru_cache(_MODELS)
+def _compared(model: StepModel) -> tuple[float, ...]:
+    return tuple(
+        model.seconds(decodes=n, prefill_tokens=p, context=before, kv_tokens=n * each)
+        for n, p, before, each in _COMPARED
     )
-    return max(abs(b - a) / max(a, 1e-9) for a, b in zip(first, second, strict=True))
 
 
 def rounded(seconds: float) -> float:
@@ -304,8 +309,10 @@ def edited_first(present: Policy, spec: TuningSpec, *, trusted: bool) -> Policy 
     What the first one refuses goes with what asked for it, and need not wait for a model that may never be. The limits
     do so too, unless a model is `trusted`: then the law moves them.
     """
+    if present.shed is not None or present.queued_tokens is None:
+        return None
     wanted = first_policy(spec)
-    if present.shed is not None or present.queued_tokens in (None, wanted.queued_tokens):
+    if present.queued_tokens == wanted.queued_tokens:
         return None
     return replace(present, queued_tokens=wanted.queued_tokens) if trusted else wanted
 

@@ -39,6 +39,7 @@ class ServiceTuner:
 
     def __init__(self, service: InferenceService, dependencies: Dependencies, prior: StepModel | None = None) -> None:
         self.lock = asyncio.Lock()
+        self._pods: Sequence[EnginePod] = ()
         self._context = context = ServiceContext(service, dependencies, prior)
         self.labels = context.labels
         client, clock, tuning = dependencies.client, dependencies.clock, service.status.tuning
@@ -68,11 +69,13 @@ class ServiceTuner:
         return self._reporter.liveness
 
     def update(self, service: InferenceService, pods: Sequence[EnginePod]) -> None:
-        """Take note of the service and its pods as they are now."""
-        if self._context.update(service):
+        """Take note of the service and its pods as they are now. Every second: mostly they are the same objects."""
+        if service is not self._context.service and self._context.update(service):
             self._reporter.spec_edited()
-        self._engine_pods.update_pods(pods)
-        self._starting.update_pods(pods)
+        if pods is not self._pods:
+            self._pods = pods
+            self._engine_pods.update_pods(pods)
+            self._starting.update_pods(pods)
 
     async def take_over(self) -> None:
         """At first, adopt what runs."""

@@ -53,7 +53,7 @@ class SignalReader(Protocol):
         """Signals of each service; `pods` says how many ready pods each has."""
         ...
 
-    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """What came of requests over the reported window."""
         ...
 
@@ -225,6 +225,8 @@ def _asked(service: InferenceService) -> tuple[int, str | None]:
     return service.metadata.generation, service.metadata.annotations.get(names.ANNOTATION_TUNING)
 
 
-def _of(attainment: Mapping[Identity, Attainment] | Unobserved, identity: Identity) -> Attainment | Unobserved:
+def _of(
+    attainment: Mapping[Identity, Attainment | Unobserved] | Unobserved, identity: Identity
+) -> Attainment | Unobserved:
     """One service's share of the attainment; nothing counted is an observation, too."""
     return attainment if isinstance(attainment, Unobserved) else attainment.get(identity, Attainment())

@@ -17,7 +17,7 @@ from flyball_lab.simulator.fleet import cores_of
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.requests import Fate, Request
 from flyball_lab.simulator.virtual import TimedAct
-from flyball_operator.tuning.observe.signals import Cells, Sums, cells_of
+from flyball_operator.tuning.observe.signals import Cells, PackedSteps, Sums
 
 
 class Opponent:
@@ -93,7 +93,7 @@ class Opponent:
 
     def _take_steps(self, core: Core) -> tuple[float, float, float]:
         """Steps that had decodes since it was asked last, their seconds times their decodes, and their decodes."""
-        cells = cells_of(step_sums(core.statistics.sums))
+        cells = PackedSteps.of(step_sums(core.statistics.sums)).cells()
         fresh = [sums.minus(self._cells.get(key, Sums())) for key, sums in cells.items()]
         self._cells = cells
         made = [sums for sums in fresh if sums.decodes > 0]

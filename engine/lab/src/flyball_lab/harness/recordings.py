@@ -98,11 +98,12 @@ class RecordingReader:
         self._seen = found.get(self._identity)
         return found
 
-    async def attainment(self) -> Mapping[Identity, Attainment] | Unobserved:
+    async def attainment(self) -> Mapping[Identity, Attainment | Unobserved] | Unobserved:
         """What the other reader sees; the last question of a tick."""
         found = await self._reader.attainment()
         if self._seen is not None:
-            counts = found if isinstance(found, Unobserved) else found.get(self._identity, Attainment()).outcomes
+            mine = found if isinstance(found, Unobserved) else found.get(self._identity, Attainment())
+            counts = mine if isinstance(mine, Unobserved) else mine.outcomes
             self.steps.append(tick(self._seen, counts, time.time()))
         return found
 
@@ -239,6 +240,8 @@ def _observation(observation: Observation, at: float) -> Object:
         "twice": observation.twice,
         "load": _unobserved(load) if isinstance(load, Unobserved) else _figures(load),
     }
+    if steps is None:
+        return seen
     if isinstance(steps, Unobserved):
         return seen | {"steps": _unobserved(steps)}
     cells = [[key.bucket, key.kind.value, _figures(sums)] for key, sums in steps.cells.items()]
@@ -252,7 +255,7 @@ def _read_unobserved(seen: Object) -> Unobserved:
 def _read_observation(seen: Object, at: float) -> Observation:
     if "unobserved" in seen:
         return _read_unobserved(seen)
-    steps, load = seen["steps"], seen["load"]
+    steps, load = seen.get("steps"), seen["load"]
     no_load = dict.fromkeys((one.name for one in fields(RequestLoad)), 0.0)
     return Signals(
         at=at - seen["ago"],
@@ -264,10 +267,14 @@ def _read_observation(seen: Object, at: float) -> Observation:
         unseen=seen["unseen"],
         twice=seen["twice"],
         load=_read_unobserved(load) if "unobserved" in load else RequestLoad(**no_load | load),
-        steps=_read_unobserved(steps)
-        if "unobserved" in steps
-        else StepWindow(start=at - steps["from"], end=at - steps["to"], cells=dict(_read_cells(steps["cells"]))),
+        steps=None if steps is None else _read_steps(steps, at),
     )
+
+
+def _read_steps(steps: Object, at: float) -> StepWindow | Unobserved:
+    if "unobserved" in steps:
+        return _read_unobserved(steps)
+    return StepWindow(start=at - steps["from"], end=at - steps["to"], cells=dict(_read_cells(steps["cells"])))
 
 
 def _read_cells(cells: Iterable[Sequence[Any]]) -> Iterator[tuple[CellKey, Sums]]:

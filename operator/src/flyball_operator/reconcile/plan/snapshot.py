@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
-from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus, ObjectMeta
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, InferenceServiceStatus, ObjectMeta
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
 
@@ -77,6 +78,17 @@ class Desire:
     status: InferenceServiceStatus
     service: InferenceService | None
     error: str = ""
+
+    @cached_property
+    def to_tune(self) -> InferenceService | None:
+        """The service, if it is governed, accepted and not being deleted; looked for once."""
+        service = self.service
+        if service is None or not service.spec.engine.governed or self.meta.deletion_timestamp is not None:
+            return None
+        accepted = any(
+            found.type == ConditionType.ACCEPTED and found.status == "True" for found in self.status.conditions
+        )
+        return service if accepted else None
 
 
 def read_desire(raw: Object) -> Desire:

@@ -9,6 +9,7 @@ from typing import Final
 
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.errors import BadAnswerError, EngineError, SetpointRefusedError, UnreachableError
+from flyball_operator.tuning.observe.signals import PackedSteps
 from flyball_operator.tuning.observe.stall import AdmissionStall
 from flyball_operator.tuning.report.conditions import Reason
 
@@ -36,6 +37,22 @@ class EngineHandle:
     unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
     stalls: dict[int, AdmissionStall] = field(default_factory=dict)
+    steps: PackedSteps = field(default_factory=PackedSteps)
+
+    def has(self, setpoint: Setpoint) -> bool:
+        """Whether every core applies the setpoint of this number."""
+        holds = self.holds
+        return holds is not None and holds.generation == setpoint.generation and holds.epoch == setpoint.epoch
+
+    def take(self, read_back: ReadBack, given: Setpoint | None = None) -> None:
+        """Keep an answer. Its steps, which are most of it, are packed: there is one of each pod of all services.
+
+        `given`: what was sent last; it stands in for an equal one in the answer, for the same reason.
+        """
+        self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps)
+        cores = tuple(core.model_copy(update={"steps": ()}) for core in read_back.cores)
+        kept = {"cores": cores} | ({"accepted": given} if given is not None and read_back.accepted == given else {})
+        self.read_back, self.holds = read_back.model_copy(update=kept), common(read_back)
 
     @property
     def stuck(self) -> list[AdmissionStall]:

@@ -38,7 +38,6 @@ from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
     EngineHandle,
     claimed,
-    common,
     generation_of,
     is_contested,
     is_unknown,
@@ -47,7 +46,7 @@ from flyball_operator.tuning.actuate.engine_handle import (
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
-from flyball_operator.tuning.observe.signals import CellKey, Sums, cells_of
+from flyball_operator.tuning.observe.signals import CellKey, Sums
 from flyball_operator.tuning.observe.stall import observed
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.ports import EnginePod
@@ -81,6 +80,7 @@ class EnginePods:
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _sent: Setpoint | None = None
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -99,13 +99,12 @@ class EnginePods:
 
     def applied(self, setpoint: Setpoint) -> int:
         """Ready pods of which every core has confirmed this setpoint, and runs under it."""
-        wanted = generation_of(setpoint)
-        return sum(1 for handle in self._handles.values() if handle.holds == wanted and not watchdog_clamps(handle))
+        return sum(1 for handle in self._handles.values() if handle.has(setpoint) and not watchdog_clamps(handle))
 
     def read_backs(self) -> dict[str, ReadBack]:
         """The last read-back of each pod, by pod and container start."""
         return {
-            f"{uid}/{handle.container}": handle.read_back
+            _start(uid, handle): handle.read_back
             for uid, handle in self._handles.items()
             if handle.read_back is not None
         }
@@ -135,20 +134,20 @@ class EnginePods:
         handle = self._handles.get(uid)
         if handle is None or handle.read_back is None:
             return CanaryObservation(ready=handle is not None)
-        cores, confirmed = handle.read_back.cores, handle.holds == generation_of(setpoint)
+        cores, confirmed = handle.read_back.cores, handle.has(setpoint)
         return CanaryObservation(
             ready=True,
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.
             tripped=confirmed and bool(watchdog_clamps(handle)),
             busy=any(core.running + core.waiting > 0 for core in cores),
-            steps=sum(sums.steps for core in cores for sums in core.steps),
+            steps=handle.steps.made,
         )
 
     @property
     def steps_made(self) -> int:
         """Steps that the engines have made since their starts, all together."""
-        return sum(sums.steps for core in self._cores() for sums in core.steps)
+        return sum(handle.steps.made for handle in self._handles.values())
 
     def _cores(self) -> Iterator[CoreState]:
         return (core for read_back in self.read_backs().values() for core in read_back.cores)
@@ -275,8 +274,9 @@ class EnginePods:
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
         """Cumulative steps of each start of each pod, as last read back."""
         return {
-            start: cells_of(sums for core in read_back.cores for sums in core.steps)
-            for start, read_back in self.read_backs().items()
+            _start(uid, handle): handle.steps.cells()
+            for uid, handle in self._handles.items()
+            if handle.read_back is not None
         }
 
     async def survey(self) -> None:
@@ -286,7 +286,7 @@ class EnginePods:
     async def push(self, setpoint: Setpoint) -> None:
         """Write the setpoint to every Ready pod that does not hold it, and is to."""
         targets = self._targets(setpoint)
-        due = [uid for uid, given in targets.items() if self._handles[uid].holds != generation_of(given)]
+        due = [uid for uid, given in targets.items() if not self._handles[uid].has(given)]
         await self._exchange_with(due, lambda there: self._write(there, targets[there.key]))
 
     def to_be_kept(self, setpoint: Setpoint) -> bool:
@@ -305,7 +305,7 @@ class EnginePods:
     def _to_verify(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that hold what they shall, and are to be read back."""
         due = [uid for uid in targets if now >= self._verify_at(uid)]
-        return [uid for uid in due if self._handles[uid].holds == generation_of(targets[uid])]
+        return [uid for uid in due if self._handles[uid].has(targets[uid])]
 
     def _to_write(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that are to be written to."""
@@ -313,8 +313,9 @@ class EnginePods:
 
     def _is_due(self, handle: EngineHandle, given: Setpoint, now: float) -> bool:
         """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
-        renew_at = handle.written_at + given.expires_seconds * RENEW_SHARE
-        return now >= handle.retry_at and (handle.holds != generation_of(given) or now >= renew_at)
+        if now < handle.retry_at:
+            return False
+        return not handle.has(given) or now >= handle.written_at + given.expires_seconds * RENEW_SHARE
 
     def _targets(self, setpoint: Setpoint) -> dict[str, Setpoint]:
         """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
@@ -361,6 +362,7 @@ class EnginePods:
             nothing = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "queue": QueueLimits()}
             counted = tuple(one for one in setpoint.objectives if one.of_class == DEFAULT_CLASS)
             sent = setpoint.model_copy(update=nothing | {"classes": None, "objectives": counted})
+        self._sent = sent
         answer = await self.client.timed(address, lambda there: self.client.write(there, sent))
         self._received(address.key, handle, answer)
         if handle is None:
@@ -389,8 +391,8 @@ class EnginePods:
         if handle is None or handle is not asked:
             return
         if isinstance(answer, Acknowledged):
-            handle.read_back, handle.problem, handle.verified_at = answer.read_back, None, self.clock()
-            handle.holds = common(answer.read_back)
+            handle.take(answer.read_back, self._sent)
+            handle.problem, handle.verified_at = None, self.clock()
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
             # first read-back are not new: another leader may have reported them.
             trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
@@ -402,6 +404,11 @@ class EnginePods:
             handle.stalls = {number: found for number, found in seen.items() if found is not None}
         else:
             handle.problem = answer
+
+
+def _start(uid: str, handle: EngineHandle) -> str:
+    """The name of one start of one pod's engine."""
+    return f"{uid}/{handle.container}"
 
 
 #: What the tuner moves; an engine that lacks another knob lacks nothing that is asked of it.

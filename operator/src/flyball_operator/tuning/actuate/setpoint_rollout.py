@@ -15,7 +15,9 @@ from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.report.status_reporter import StatusReporter
+from flyball_operator.tuning.report.unchanged import Unchanged
 from flyball_operator.tuning.service_context import ServiceContext
+from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState
 
 
@@ -32,11 +34,15 @@ class SetpointRollout:
         self._surveyed = False
         self._followed = context.spec
         self._owed_to_all = False
+        self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
+        self._able: Policy | None = None
+        self._number = (0, 0)
 
     @property
     def behind_spec(self) -> bool:
         """Whether the spec was edited since it was last followed."""
-        return self._followed != self._context.spec
+        spec = self._context.spec
+        return self._followed is not spec and self._followed != spec
 
     @property
     def live(self) -> Policy | None:
@@ -54,7 +60,7 @@ class SetpointRollout:
         policy = status_codec.policy_of(context.service.status.tuning.setpoint)
         if policy is not None:
             # The same setpoint under our epoch, before anything is reported. Status does not change.
-            context.setpoint = self._numbered(policy)
+            context.setpoint = self._made(policy)
             context.metrics.policy(*context.labels, Policy.of(context.setpoint))
             if context.spec.paused is not None:
                 self._canary.resume(context.service.status.tuning)
@@ -94,7 +100,7 @@ class SetpointRollout:
         wanted = self._wanted()
         if canary.pod is not None:
             context.state = undecided(before, context.state)
-        elif wanted is not None and (self._outnumbered or _content(wanted) != _content(context.setpoint)):
+        elif wanted is not None and (self._outnumbered or self._differs(wanted, context.setpoint)):
             if not context.may_act:
                 context.take_back(before)
             else:
@@ -111,28 +117,15 @@ class SetpointRollout:
         live = self._context.setpoint
         return live is not None and (self._context.generations.afresh or self._engine_pods.overtaken(live))
 
-    def _numbered(self, policy: Policy) -> Setpoint:
+    def _made(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""
-        context, spec, classes = self._context, self._context.spec, None
-        able = self._engine_pods.able(policy)
-        # What is live, or in status, may have deadlines of classes that the spec has no more.
-        able = able.due_by({name: due for name, due in able.deadlines.items() if spec.names_class(name)})
-        if self._engine_pods.unclassed() is None:
-            classes = spec.classes_due(dict(able.class_deadlines))
-        names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
-        objectives = {o.id: o.contract for o in spec.objectives if o.of_class in names}
-        return Setpoint(
-            service=context.service.metadata.uid,
-            epoch=context.generations.epoch,
-            generation=context.generations.generation,
-            limits=able.limits,
-            step=able.step,
-            shed=able.shed,
-            on_time=able.on_time,
-            queue=able.queue,
-            objectives=tuple(objectives.values()),
-            classes=classes,
-        )
+        context, generations = self._context, self._context.generations
+        able, classes = self._engine_pods.able(policy), self._engine_pods.unclassed() is None
+        # While they are equal, they shall be the same: what is made of them is not made anew then.
+        self._able = self._able if self._able == able else able
+        number = (generations.epoch, generations.generation)
+        self._number = self._number if self._number == number else number
+        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes)
 
     def _wanted(self) -> Setpoint | None:
         """The setpoint that should be live, numbered as the present one; None if none should be."""
@@ -144,7 +137,7 @@ class SetpointRollout:
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
         # try.
         left = live.within(sheds=spec.sheds, orders=False)
-        return self._numbered(
+        return self._made(
             {Mode.AUTO: self._context.state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[spec.mode]
         )
 
@@ -179,5 +172,27 @@ class SetpointRollout:
             await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
 
 
-def _content(setpoint: Setpoint | None) -> tuple[object, object] | None:
-    return (Policy.of(setpoint), setpoint.objectives) if setpoint is not None else None
+def _numbered(able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool) -> Setpoint:
+    classes = None
+    # What is live, or in status, may have deadlines of classes that the spec has no more.
+    able = able.due_by({name: due for name, due in able.deadlines.items() if spec.names_class(name)})
+    if classed:
+        classes = spec.classes_due(dict(able.class_deadlines))
+    names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
+    objectives = {o.id: o.contract for o in spec.objectives if o.of_class in names}
+    return Setpoint(
+        service=uid,
+        epoch=number[0],
+        generation=number[1],
+        limits=able.limits,
+        step=able.step,
+        shed=able.shed,
+        on_time=able.on_time,
+        queue=able.queue,
+        objectives=tuple(objectives.values()),
+        classes=classes,
+    )
+
+
+def _differs(wanted: Setpoint, live: Setpoint | None) -> bool:
+    return live is None or (Policy.of(wanted), wanted.objectives) != (Policy.of(live), live.objectives)

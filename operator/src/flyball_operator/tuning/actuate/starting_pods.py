@@ -12,7 +12,7 @@ from functools import partial
 
 from flyball_engine.contract import Generation, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
-from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
+from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common
 from flyball_operator.tuning.ports import EnginePod
 
 #: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
@@ -43,8 +43,8 @@ class StartingPods:
         """Pods that are to be written to, by UID; none where new pods shall keep their start values."""
         if setpoint is None:
             return []
-        wanted, now = generation_of(setpoint), self._clock()
-        return [uid for uid, handle in self._handles.items() if handle.holds != wanted and now >= handle.retry_at]
+        now = self._clock()
+        return [uid for uid, handle in self._handles.items() if not handle.has(setpoint) and now >= handle.retry_at]
 
     def write(self, setpoint: Setpoint | None) -> None:
         """Write the setpoint to the pods that lack it, in the background: one that hangs delays no other."""

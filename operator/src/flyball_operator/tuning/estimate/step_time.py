@@ -16,15 +16,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from flyball_engine.contract import StepKind
 from flyball_engine.model import StepModel
 from flyball_operator.tuning.control_input import SHORTEST_STEP
+from flyball_operator.tuning.estimate.least_squares import Matrix, non_negative
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -32,8 +32,6 @@ from flyball_operator.tuning.tunables import TUNABLES
 LONGEST_STEP: Final = 3600.0
 #: A window that starts so long before the last one was read by another clock, in seconds.
 CLOCK_SET_BACK: Final = 300.0
-
-Matrix = NDArray[np.float64]
 
 
 class Doubt(StrEnum):
@@ -47,7 +45,7 @@ class Doubt(StrEnum):
     """The model explains half of what it learnt from worse than `largest_error`, or has tokens for nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellMeans:
     """Means over the steps of one cell in one window. `weight` is 0…1, `at` Unix seconds."""
 
@@ -207,41 +205,41 @@ def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
     )
 
 
+_figures: Final = attrgetter("seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
+
+
 class _Table:
     """Rows as columns: made once, used for each κ."""
 
     def __init__(self, rows: Iterable[CellMeans]) -> None:
-        named = (
-            (row.seconds, row.weight, row.steps, row.tokens, row.decodes, row.attention, row.kv_tokens, row.mixed)
-            for row in rows
-        )
-        columns = np.array(list(named), dtype=np.float64).T
+        columns = np.array([_figures(row) for row in rows], dtype=np.float64).T
         self.seconds, self.weight, self.steps, self.tokens = columns[:4]
         self.decodes, self.attention, self.kv_tokens, self.mixed = columns[4:]
 
-    def features(self, kappa: int) -> Matrix:
-        """What each coefficient is multiplied with, by row."""
-        hinged = kappa > 1
-        columns = [
-            np.ones_like(self.tokens),
-            self.mixed,
-            # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
-            np.minimum(self.tokens, kappa) if hinged else self.tokens,
-            np.maximum(0.0, self.tokens - kappa) if hinged else np.zeros_like(self.tokens),
-            self.decodes,
-            self.attention,
-            self.kv_tokens,
-        ]
-        return np.stack(columns, axis=1)
+    @property
+    def magnitudes(self) -> Matrix:
+        """Powers of two that the tokens of each row's steps are."""
+        exponents: Matrix = np.log2(np.maximum(1.0, self.tokens))
+        return exponents
 
-    def relative(self, kappa: int) -> Matrix:
-        """The same by second that the row's step took."""
-        features: Matrix = self.features(kappa) / self.seconds[:, None]
+    def features(self, kappas: Sequence[int]) -> Matrix:
+        """What each coefficient is multiplied with, by κ and row."""
+        tokens, hinge = self.tokens, np.array(kappas, dtype=np.float64)[:, None]
+        # Without a hinge there is one slope: two columns, one of them constant, could not be told from t0.
+        hinge = np.where(hinge > 1.0, hinge, np.inf)
+        features = np.empty((len(kappas), len(tokens), 7))
+        features[:, :, 0] = 1.0
+        features[:, :, 1] = self.mixed
+        features[:, :, 2] = np.minimum(tokens, hinge)
+        features[:, :, 3] = np.maximum(0.0, tokens - hinge)
+        features[:, :, 4] = self.decodes
+        features[:, :, 5] = self.attention
+        features[:, :, 6] = self.kv_tokens
         return features
 
     def predicted(self, model: StepModel) -> Matrix:
         """Seconds the model gives the mean step of each row."""
-        seconds: Matrix = self.features(model.kappa) @ _vector(model)
+        seconds: Matrix = self.features([model.kappa])[0] @ _vector(model)
         return seconds
 
 
@@ -257,24 +255,24 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
 def _fit(rows: Sequence[CellMeans], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
     kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
     pull, table = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull, _Table(rows)
-    fits = {kappa: _solve(table, prior, kappa, pull) for kappa in _kappas(rows, kept, proven=step_time.proven)}
-    best = min(fits, key=lambda kappa: fits[kappa][1])
-    model = _model(fits[best][0], best)
+    kappas = _kappas(table, kept, proven=step_time.proven)
+    vectors, losses = _solve(table, prior, kappas, pull)
+    best = int(np.argmin(losses))
+    model = _model(vectors[best], kappas[best])
     fit = Fit(
         model=model,
         error=float(np.median(np.abs(table.predicted(model) / table.seconds - 1.0))),
         steps=int(sum(row.steps for row in rows)),
-        reach=int(max(row.tokens for row in rows)),
+        reach=int(table.tokens.max()),
         doubt=None,
     )
-    return replace(fit, doubt=_doubt(fit, rows, proven=step_time.proven))
+    return replace(fit, doubt=_doubt(fit, table, proven=step_time.proven))
 
 
-def _kappas(rows: Sequence[CellMeans], kept: int, *, proven: bool) -> list[int]:
+def _kappas(table: _Table, kept: int, *, proven: bool) -> list[int]:
     """Powers of two with two cells on either side; 1 stands for no hinge, `kept` for the one in use or once proven."""
-    sizes = sorted({2 ** math.ceil(math.log2(max(1.0, row.tokens))) for row in rows})
-    inner = [size for size in sizes if sum(s <= size for s in sizes) >= 2 and sum(s > size for s in sizes) >= 2]
-    return sorted({1, *inner, *([kept] if proven or sizes[0] <= kept < sizes[-1] else [])})
+    sizes = [2 ** int(exponent) for exponent in np.unique(np.ceil(table.magnitudes))]
+    return sorted({1, *sizes[1:-2], *([kept] if proven or sizes[0] <= kept < sizes[-1] else [])})
 
 
 def _units(prior: StepModel) -> Matrix:
@@ -284,30 +282,37 @@ def _units(prior: StepModel) -> Matrix:
     return np.array([fixed, fixed / 2, token, token, token, TUNABLES.attention_unit * token, TUNABLES.kv_unit * token])
 
 
-def _solve(table: _Table, prior: StepModel, kappa: int, pull: float) -> tuple[Matrix, float]:
-    """Coefficients and loss at one κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
-    relative, weight = table.relative(kappa), table.weight
-    ridge = np.diag(pull / _units(prior))
-    goal = ridge @ _vector(prior)
-    vector = _vector(prior)
+def _solve(table: _Table, prior: StepModel, kappas: Sequence[int], pull: float) -> tuple[Matrix, Matrix]:
+    """Coefficients and loss at each κ: Huber-weighted, ridged, non-negative least squares on relative errors."""
+    # In their units all coefficients are of one size, so that the normal equations lose no digits.
+    units, weight = _units(prior), table.weight
+    relative = table.features(kappas) * units / table.seconds[:, None]
+    start = _vector(prior) / units
+    found, free = np.tile(start, (len(kappas), 1)), np.ones((len(kappas), len(units)), dtype=np.bool_)
+    ridge, rooted = pull**2 * np.eye(len(units)), None
+    residual = np.abs((relative @ found[:, :, None])[:, :, 0] - 1.0)
     for _ in range(4):
-        residual = np.abs(relative @ vector - 1.0)
-        root = np.sqrt(weight * np.minimum(1.0, TUNABLES.huber / np.maximum(residual, 1e-9)))
-        vector, _ = nnls(np.vstack([relative * root[:, None], ridge]), np.concatenate([root, goal]))
-    residual = np.abs(relative @ vector - 1.0)
+        weights = weight * np.minimum(1.0, TUNABLES.huber / np.maximum(residual, 1e-9))
+        if rooted is not None and np.array_equal(weights, rooted):
+            break
+        rooted = weights
+        weighted = (relative * weights[:, :, None]).transpose(0, 2, 1)
+        found = non_negative(weighted @ relative + ridge, weighted.sum(axis=2) + pull**2 * start, free)
+        free = found > 0.0
+        residual = np.abs((relative @ found[:, :, None])[:, :, 0] - 1.0)
     loss = np.where(residual < TUNABLES.huber, residual**2 / 2, TUNABLES.huber * (residual - TUNABLES.huber / 2))
-    return vector, float((weight * loss).sum() / weight.sum()) + 1e-9
+    losses: Matrix = (weight * loss).sum(axis=1) / weight.sum() + 1e-9
+    return found * units, losses
 
 
-def _doubt(fit: Fit, rows: Sequence[CellMeans], *, proven: bool) -> Doubt | None:
+def _doubt(fit: Fit, table: _Table, *, proven: bool) -> Doubt | None:
     if fit.error > TUNABLES.largest_error or not fit.model.charges:
         return Doubt.LARGE_ERROR
     if proven:
         return None
-    sizes = {(round(math.log2(max(1.0, row.tokens))), row.mixed) for row in rows}
-    if fit.steps < TUNABLES.least_alike_steps or not any(row.mixed for row in rows):
+    if fit.steps < TUNABLES.least_alike_steps or not table.mixed.any():
         return Doubt.FEW_STEPS
-    if len(sizes) < TUNABLES.least_cells:
+    if len(np.unique(2.0 * np.round(table.magnitudes) + table.mixed)) < TUNABLES.least_cells:
         return Doubt.ALIKE
     return Doubt.FEW_STEPS if fit.steps < TUNABLES.least_steps else None
 

@@ -77,8 +77,9 @@ class SignalHistory:
         `steps`: cumulative ones of each start of each pod. Adding them up takes long, and waits until they make a
         window.
         """
-        if isinstance(observation, Signals) and isinstance(observation.steps, StepWindow):
-            self._read = None
+        if isinstance(observation, Signals) and not isinstance(observation.steps, Unobserved):
+            if isinstance(observation.steps, StepWindow):
+                self._read = None
             return None
         if self._read is not None and now - self._read.at < LEAST_READ_BACK_SECONDS:
             return None

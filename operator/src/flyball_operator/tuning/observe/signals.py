@@ -8,11 +8,13 @@ engine cores seen; `per core` is left to who needs it. Pure.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cached_property
-from operator import attrgetter
+from functools import cache, cached_property
+from itertools import chain
+from operator import add, attrgetter, sub
 from typing import Final
 
 from flyball_engine.contract import StepKind, StepSums
@@ -69,7 +71,7 @@ class CellKey:
     kind: StepKind
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
     """Sums over the steps of a cell in a window; meanings and units as in `contract.StepSums`."""
 
@@ -84,16 +86,17 @@ class Sums:
 
     def plus(self, other: Sums) -> Sums:
         """The sums over the steps of both."""
-        return Sums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Sums)})
+        return Sums(**dict(zip(_SUMS, map(add, _figures(self), _figures(other)), strict=True)))
 
     def minus(self, other: Sums) -> Sums:
         """The sums over the steps of this one that `other` does not have."""
-        return Sums(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(Sums)})
+        return Sums(**dict(zip(_SUMS, map(sub, _figures(self), _figures(other)), strict=True)))
 
     @property
     def is_sane(self) -> bool:
-        """False if a sum is negative: a counter was reset between the readings."""
-        return all(getattr(self, f.name) >= 0 for f in fields(Sums))
+        """False if a sum is negative, as where a counter was reset between the readings, infinite, or no number."""
+        figures: tuple[float, ...] = _figures(self)
+        return min(figures) >= 0.0 and sum(figures) < math.inf
 
 
 Cells = Mapping[CellKey, Sums]
@@ -182,15 +185,16 @@ class Signals:
 
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
-    are Ready were not seen at all (`unseen`). `outcomes`: by objective id. `twice`: what scrapes the same pods
-    besides, for people; empty if nothing does.
+    are Ready were not seen at all (`unseen`). `steps`: None at a tick that did not ask for them: there is one with them
+    in each window. `outcomes`: by objective id. `twice`: what scrapes the same pods besides, for people; empty if
+    nothing does.
     """
 
     at: float
     age_seconds: float
     window_seconds: float
     cores: int
-    steps: StepWindow | Unobserved
+    steps: StepWindow | Unobserved | None
     load: RequestLoad | Unobserved
     outcomes: Mapping[str, ObjectiveCounts]
     pods: int | None = None
@@ -200,16 +204,15 @@ class Signals:
     @cached_property
     def impossible(self) -> str | None:
         """The first figure with which nothing can be reckoned, None if there is none; looked for once."""
-        parts: list[tuple[str, object]] = [("", self.load)]
-        parts += [(f"{name}.", outcome) for name, outcome in self.outcomes.items()]
-        if isinstance(self.steps, StepWindow):
-            parts += [("steps.", sums) for sums in self.steps.cells.values()]
         # A clock may be behind: an age below zero is one of nothing.
         own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
-        named = [
-            ("", own),
-            *((prefix, vars(o)) for prefix, o in parts if isinstance(o, RequestLoad | ObjectiveCounts | Sums)),
-        ]
+        named: list[tuple[str, Mapping[str, float]]] = [("", own)]
+        if isinstance(self.load, RequestLoad):
+            named.append(("", vars(self.load)))
+        named += [(f"{name}.", vars(outcome)) for name, outcome in self.outcomes.items()]
+        if isinstance(self.steps, StepWindow):
+            odd = (sums for sums in self.steps.cells.values() if not sums.is_sane)
+            named += [("steps.", dict(zip(_SUMS, _figures(sums), strict=True))) for sums in odd]
         return next(
             (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
         )
@@ -218,14 +221,37 @@ class Signals:
 Observation = Signals | Unobserved
 
 
-def cells_of(readings: Iterable[StepSums]) -> dict[CellKey, Sums]:
-    """Sums by cell over the readings of several cores."""
-    cells: dict[CellKey, Sums] = {}
-    for reading in readings:
-        key = CellKey(reading.bucket, reading.kind)
-        sums = Sums(**{f.name: float(getattr(reading, f.name)) for f in fields(Sums)})
-        cells[key] = cells.get(key, Sums()).plus(sums)
-    return cells
+@dataclass(frozen=True, slots=True)
+class PackedSteps:
+    """Sums of steps of one engine since its start, side by side: 3 kB, of which objects would take twenty times.
+
+    `made`: steps that were made.
+    """
+
+    keys: tuple[CellKey, ...] = ()
+    figures: array[float] = field(default_factory=lambda: array("d"))
+    made: int = 0
+
+    @classmethod
+    def of(cls, readings: Iterable[StepSums]) -> PackedSteps:
+        """The readings of several cores."""
+        found = list(readings)
+        keys = tuple([_key(reading.bucket, reading.kind) for reading in found])
+        made = sum([reading.steps for reading in found])
+        return cls(keys, array("d", chain.from_iterable(map(_figures, found))), made)
+
+    def cells(self) -> dict[CellKey, Sums]:
+        """Sums by cell over all cores."""
+        cells: dict[CellKey, Sums] = {}
+        for number, key in enumerate(self.keys):
+            sums = Sums(**dict(zip(_SUMS, self.figures[number * len(_SUMS) : (number + 1) * len(_SUMS)], strict=True)))
+            cells[key] = cells[key].plus(sums) if key in cells else sums
+        return cells
+
+
+@cache
+def _key(bucket: int, kind: StepKind) -> CellKey:
+    return CellKey(bucket, kind)
 
 
 def difference(before: Cells, after: Cells) -> dict[CellKey, Sums] | None:

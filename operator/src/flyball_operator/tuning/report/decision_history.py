@@ -45,6 +45,8 @@ class DecisionHistory:
 
     def observed(self, signals: Signals, spec: TuningSpec, now: float) -> DecisionHistory:
         """With what a window showed, once that is all after the newest decision; `now` in Unix seconds."""
+        if signals.steps is None:
+            return self
         noted = replace(self, came_of_it=status_codec.came_of_it(signals, spec))
         if not self.decisions:
             return noted

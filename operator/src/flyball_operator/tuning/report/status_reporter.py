@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from flyball_engine.contract import Limits
-from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, TuningStatus
+from flyball_engine.contract import Limits, Setpoint
+from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, SetpointStatus, TuningStatus
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
-from flyball_operator.tuning.observe.signals import Observation, Signals, blind_spot
+from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions, status_codec
 from flyball_operator.tuning.report.capacity_report import CapacityReport
@@ -19,6 +19,7 @@ from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
+from flyball_operator.tuning.report.unchanged import Unchanged
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.state import Decision
 from flyball_operator.tuning.tunables import TUNABLES
@@ -46,6 +47,10 @@ class StatusReporter:
         self._events = events
         service = context.service
         self._capacity = CapacityReport(service, context.dependencies.clock)
+        self._met = Unchanged(conditions.objectives_status)
+        self._model, self._recommended = Unchanged(status_codec.model_status), Unchanged(status_codec.setpoint_status)
+        self._live, self._shown = Unchanged(_live_status), Unchanged(_live_shown)
+        self._counted: OrderOutcome | None = None
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self.history = DecisionHistory(service.status.tuning.decisions)
         not_deciding = events.reason(ConditionType.TUNED) == conditions.Reason.NOT_DECIDING
@@ -57,7 +62,9 @@ class StatusReporter:
 
     def observed(self) -> None:
         """Take in what a tick has seen."""
-        self._order = conditions.order_status(self._order, self._signals.order, window=_WINDOW)
+        if (counted := self._signals.order) is None or counted != self._counted:
+            self._order = conditions.order_status(self._order, counted, window=_WINDOW)
+            self._counted = counted
 
     def decided(self, decision: Decision, observation: Observation) -> None:
         """Take in what a tick has decided, and what came of the last decision one window after it."""
@@ -102,7 +109,7 @@ class StatusReporter:
             ready_pods=pods.ready,
             applied_pods=pods.applied(live) if live is not None else 0,
             trusted=context.trusted,
-            limits=conditions.shown(Policy.of(live)) if live is not None else "start values",
+            limits=self._shown(live),
             problems=conditions.FENCED if context.fenced else pods.problems(sheds=spec.refuses),
             paused=spec.paused,
             canary=self._canary.pod,
@@ -112,7 +119,7 @@ class StatusReporter:
             unclassed=pods.unclassed() if spec.classes is not None else None,
             learning=f"start values until the step-time model is trusted: {doubt_message(state.step_time.fit)}",
         )
-        _, _, met = conditions.objectives_status(spec.objectives, self._signals.outcomes, window=_WINDOW)
+        _, _, met = self._met(spec.objectives, self._signals.outcomes, window=_WINDOW)
         lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"
         metrics = self._signals.verdict(ready_pods=pods.ready, lost=lost)
         return {
@@ -133,7 +140,7 @@ class StatusReporter:
         context, dependencies = self._context, self._context.dependencies
         if not dependencies.leadership.may_act():
             return
-        rows, met, _ = conditions.objectives_status(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
+        rows, met, _ = self._met(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
         generation = context.service.metadata.generation
         found: list[Condition] = [state.condition(kind, generation) for kind, state in states.items()]
         await dependencies.writer.write(
@@ -153,14 +160,22 @@ class StatusReporter:
             mode=mode,
             epoch=context.generations.written_epoch,
             generation=context.generations.generation,
-            setpoint=status_codec.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits())),
+            setpoint=self._live(live),
             applied_pods=f"{pods.applied(live) if live is not None else 0}/{pods.ready}",
-            model=status_codec.model_status(state.step_time),
+            model=self._model(state.step_time),
             binding_objective=self._binding[:63],
             capacity=self._capacity.capacity,
             order=self._order if live is not None and live.on_time is not None else None,
-            recommended=status_codec.setpoint_status(state.policy) if shadow else None,
+            recommended=self._recommended(state.policy) if shadow else None,
             held_until=status_codec.time_status(state.held_until) if state.held_until > now else None,
             slow_pods=status_codec.slow_pods_status(self._slow_pods.slow_pods),
             decisions=self.history.decisions,
         )
+
+
+def _live_status(live: Setpoint | None) -> SetpointStatus:
+    return status_codec.setpoint_status(Policy.of(live) if live is not None else Policy(limits=Limits()))
+
+
+def _live_shown(live: Setpoint | None) -> str:
+    return conditions.shown(Policy.of(live)) if live is not None else "start values"

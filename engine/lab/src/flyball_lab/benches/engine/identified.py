@@ -9,7 +9,7 @@ from typing import Final
 from flyball_lab.benches.engine.engines import WarmEngines, say
 from flyball_lab.benches.engine.load import Ask, closed
 from flyball_operator.tuning.estimate.step_time import Fit, StepTimeEstimator, learn
-from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums, cells_of
+from flyball_operator.tuning.observe.signals import CellKey, PackedSteps, StepWindow, Sums
 
 #: Limits under which the engine is watched, each for a window: steps of all sizes.
 TOKENS: Final = (32, 128, 512, 2048)
@@ -48,4 +48,4 @@ def _learnt(engines: WarmEngines) -> Fit:
 
 def _sums(engines: WarmEngines) -> dict[CellKey, Sums]:
     (core,) = engines.governed.control.read().cores
-    return cells_of(core.steps)
+    return PackedSteps.of(core.steps).cells()

@@ -36,11 +36,11 @@ from flyball_operator.tuning.observe.signals import (
     Missing,
     ObjectiveCounts,
     Observation,
+    PackedSteps,
     RequestLoad,
     Signals,
     StepWindow,
     Unobserved,
-    cells_of,
     difference,
 )
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
@@ -138,7 +138,13 @@ class ClosedLoop:
         self._each.append([len(one.scheduler.running) + len(one.scheduler.waiting) for one in cores_of(core)])
         refused = sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS)
         self._samples.append(
-            _Sample(core.now, cells_of(step_sums(core.statistics.sums)), core.ledger.collect(), queued, refused)
+            _Sample(
+                core.now,
+                PackedSteps.of(step_sums(core.statistics.sums)).cells(),
+                core.ledger.collect(),
+                queued,
+                refused,
+            )
         )
 
     def _decide(self, core: Core) -> None:
