@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +33,8 @@ QUEUES = st.builds(
     tokens_per_decode=st.integers(1, 5),
     prefilling=PROMPTS,
     waiting=PROMPTS,
+    more=st.just(False),
+    indivisible=st.just(0),
     kv_tokens=st.integers(0, 1_000_000),
 )
 
@@ -79,7 +79,7 @@ def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget
 def test_the_first_prompt_of_a_hybrid_model_always_gets_a_block(
     drawn: Queue, model: StepModel, budget: float, block: int
 ) -> None:
-    queue = replace(drawn, indivisible=block)
+    queue = drawn._replace(indivisible=block)
     budgeter = StepTokenBudgeter()
     budgeter.set_budget(a_budget(budget, model))
     step, chunks, fed = served(queue, budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED))

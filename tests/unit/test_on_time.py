@@ -138,6 +138,29 @@ def test_a_queue_is_judged_in_parts_and_the_set_is_made_when_all_were_looked_at(
     assert order.behind() == 8
 
 
+def test_many_that_change_places_at_once_stand_where_one_after_the_other_would() -> None:
+    """Every second is of a class that keeps a share, which has the oldest of it."""
+    order, slow = an_order(late_share=0.0), PrefillRate(per_token=1.0)
+    order.keep(0.0, {"a": 0.1})
+    for number in range(300):
+        of_class, deadline = ("", "a")[number % 2], 500.0 - number
+        order.add(f"{number:03}", arrived=float(number), deadline=deadline, tokens=2, of_class=of_class)
+    came = names(order)[::-1]
+    for _ in range(4):
+        order.judge(slow, 0.0, most=1000)
+    on_time = names(order)[: -order.behind()]
+    assert 0 < order.behind() < 300
+    assert on_time == sorted(on_time, reverse=True)
+    assert names(order)[len(on_time) :] == [name for name in came if name not in on_time]
+    order.served(tokens=100, behind={}, most=100, now=0.0)
+    assert order.owed is not None
+    assert order.owed.request == next(name for name in came if name not in on_time and int(name) % 2)
+    for _ in range(4):
+        order.judge(RATE, 0.0, most=1000)
+    assert order.behind() == 0
+    assert names(order) == came[::-1]
+
+
 def test_who_leaves_while_the_queue_is_judged_is_not_moved() -> None:
     order = queued(an_order(), **{f"r{number}": (1.0, 400.0) for number in range(10)})
     order.judge(RATE, 0.0, most=8)

@@ -116,7 +116,7 @@ def test_no_stretch_passes_the_moment_it_must_not_pass() -> None:
 
 def test_gaps_beyond_a_threshold_are_counted_step_by_step() -> None:
     step = a_step(kv=0)
-    threshold = H100.seconds(replace(step, kv_tokens=1000 * 32))
+    threshold = H100.seconds(step._replace(kv_tokens=1000 * 32))
     made = a_plant().stretch(step, growth=32.0, most=3000, seconds=1e9, thresholds=(threshold, 1.0, 1e-6))
     assert made.within == [1001, 3000, 0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -340,7 +339,7 @@ def test_a_prompt_that_nobody_serves_beside_decodes_is_one(core: GovernedCore, m
     monkeypatch.setattr(
         core.hooks._adapter,
         "write",
-        lambda limits, step_threshold: write(replace(limits, tokens=3), step_threshold=0),
+        lambda limits, step_threshold: write(limits._replace(tokens=3), step_threshold=0),
     )
     core.hooks.apply(setpoint(2, limits={"max_num_active_seqs": 12}))
     for _ in range(30):

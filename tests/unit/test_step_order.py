@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from flyball_engine.batching.on_time import QUIET, SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
 
@@ -28,7 +27,7 @@ def late(requests: int) -> OnTimeOrder[str]:
 
 
 RATE = PrefillRate(per_token=1e-3)
-BUSY = replace(RATE, of_idle=0.5)
+BUSY = RATE._replace(of_idle=0.5)
 
 
 def joining(order: OnTimeOrder[str], rate: PrefillRate) -> tuple[str, ...]:
@@ -56,7 +55,7 @@ def test_a_late_one_that_waited_for_a_minute_joins_any_batch_that_nobody_on_time
 def test_batch_work_joins_a_larger_batch_than_late_ones_do() -> None:
     order = late(2)
     order.add("batch", arrived=9.0, deadline=math.inf, tokens=100)
-    assert joining(order, replace(RATE, of_idle=0.8)) == ("on time", "batch")
+    assert joining(order, RATE._replace(of_idle=0.8)) == ("on time", "batch")
     assert joining(order, BUSY) == ("on time",)
 
 
@@ -66,7 +65,7 @@ def test_batch_work_is_not_hidden_by_late_ones_that_may_not_join() -> None:
         order.add(f"later {number}", arrived=1.0, deadline=2.0, tokens=100)
     order.add("batch", arrived=9.0, deadline=math.inf, tokens=100)
     order.judge(RATE, 9.0, most=1000)
-    assert joining(order, replace(RATE, of_idle=0.8)) == ("on time", "batch")
+    assert joining(order, RATE._replace(of_idle=0.8)) == ("on time", "batch")
 
 
 def test_a_late_one_that_has_begun_goes_on_beside_any_batch() -> None:

@@ -69,7 +69,7 @@ def test_long_contexts_of_the_decodes_leave_a_prompt_less(begun: int) -> None:
 def test_a_bias_is_no_matter_of_context() -> None:
     budgeter = a_reflex(model=replace(MODEL, d=5e-8))
     for context in (1_000, 100_000):
-        step = replace(DECODES, kv_tokens=8 * context)
+        step = DECODES._replace(kv_tokens=8 * context)
         budgeter.observe(step, seconds(replace(MODEL, d=5e-8), step))
     assert budgeter.bias == pytest.approx(1.0)
 

@@ -64,11 +64,12 @@ class StepModel:
         `tokens` it processes in all (tok), `decodes` (n), whether it prefills, its prefill `attention` (A, token²),
         `kv_tokens` that its decodes read (K).
         """
+        below, above = (tokens, 0.0) if tokens < self.kappa else (self.kappa, tokens - self.kappa)
         return (
             self.t0
             + (self.h if prefills else 0.0)
-            + self.c1 * min(tokens, self.kappa)
-            + self.c2 * max(0.0, tokens - self.kappa)
+            + self.c1 * below
+            + self.c2 * above
             + self.beta * decodes
             + self.d * kv_tokens
             + self.g * attention

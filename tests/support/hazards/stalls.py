@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits
@@ -35,7 +34,7 @@ def decodes_that_get_nothing(model: str) -> dict[str, Any]:
     """One token a step for eight decodes."""
     core = Core(model, governed=True)
     core.fill(8, output=400)
-    force(core, lambda limits: replace(limits, tokens=1))
+    force(core, lambda limits: limits._replace(tokens=1))
     core.retune(max_num_active_seqs=31)
     return _until_restored(core)
 
@@ -47,7 +46,7 @@ def a_prompt_that_gets_nothing(model: str) -> dict[str, Any]:
     core.fill(8, output=400)
     core.add(prompt=900)
     core.step()
-    force(core, lambda limits: replace(limits, tokens=8))
+    force(core, lambda limits: limits._replace(tokens=8))
     core.retune(max_num_active_seqs=31)
     return _until_restored(core)
 
@@ -55,7 +54,7 @@ def a_prompt_that_gets_nothing(model: str) -> dict[str, Any]:
 def a_queue_that_nobody_serves(model: str) -> dict[str, Any]:
     """Nobody may run."""
     core = Core(model, governed=True)
-    force(core, lambda limits: replace(limits, active=0))
+    force(core, lambda limits: limits._replace(active=0))
     core.retune(max_num_active_seqs=31)
     for _ in range(4):
         core.add(output=400)
@@ -69,7 +68,7 @@ def a_prompt_too_long_for_a_step(model: str) -> dict[str, Any]:
         config.scheduler_config.enable_chunked_prefill = False
 
     core = Core(model, governed=True, configure=unchunked, max_num_batched_tokens=1024)
-    force(core, lambda limits: replace(limits, tokens=100))
+    force(core, lambda limits: limits._replace(tokens=100))
     core.retune(max_num_active_seqs=31)
     core.add(prompt=600, output=400)
     return _until_restored(core)

@@ -148,13 +148,15 @@ class BatchMetrics:
         `running`: requests that run in that step, these included. `whole`: the engine runs batches to their ends.
         """
         sums = self.sums
+        admitted, seconds = sums[_ADMITTED], sums[_ADMITTED_SECONDS]
         for request, prompt in prompts:
             arrived = self._waiting.take(request)
             if arrived is None:
                 continue
-            sums[_ADMITTED] += 1
-            sums[_ADMITTED_SECONDS] += now - arrived
+            admitted += 1
+            seconds += now - arrived
             self._members[request] = self._cohorts.admit(prompt, batch=running, whole=whole)
+        sums[_ADMITTED], sums[_ADMITTED_SECONDS] = admitted, seconds
 
     def ended(self, request: Hashable, outputs: int, now: float) -> None:
         """A request is gone, however it ended, after so many output tokens; maybe it never ran."""

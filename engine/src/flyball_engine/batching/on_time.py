@@ -14,13 +14,12 @@ Pure: the clock is a parameter. Seconds and tokens throughout.
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, Generic, TypeVar
+from heapq import heappop, heappush, merge
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 #: Requests that are judged before one step, some 20 µs: a queue of 1,000 is judged anew every 36 steps or so.
 JUDGED_IN_A_STEP: Final = 32
@@ -42,10 +41,11 @@ SHARED_AFTER: Final = 60.0
 QUIET: Final = 5.0
 
 R = TypeVar("R")
+#: What is sorted: a pending request comes last in it.
+E = TypeVar("E", bound=tuple[Any, ...])
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrefillRate:
+class PrefillRate(NamedTuple):
     """How fast prompts are processed under the present step budget and batch.
 
     `per_token`: seconds per prompt token, with its share of what steps cost anyway. `per_attention`: seconds per unit
@@ -196,7 +196,8 @@ class OnTimeOrder(Generic[R]):
         refusable: bool = False,
     ) -> None:
         """A request came, or came back. It counts as on time until it is judged."""
-        self.discard(request)
+        if request in self._pending:
+            self.discard(request)
         self._numbers += 1
         pending = Pending(
             request,
@@ -287,14 +288,16 @@ class OnTimeOrder(Generic[R]):
         if judgement is None:
             if not self._on_time and not self._hopeful:
                 return
-            judgement = self._judgement = _Judgement(self._by_deadline(now), now)
+            # Those behind come back only while their deadline is ahead.
+            del self._hopeful[: bisect_left(self._hopeful, (now,))]
+            judgement = self._judgement = _Judgement(self._on_time, self._hopeful, now)
         if not judgement.is_complete and not judgement.go_on(rate, most):
             return
-        found = list(islice(judgement.verdicts, _VERDICTS_IN_A_STEP))
-        for pending, on_time in found:
-            if pending.on_time is not on_time and self._pending.get(pending.request) is pending:
-                self._move(pending, on_time=on_time)
-        if len(found) < _VERDICTS_IN_A_STEP:
+        known = self._pending
+        moved = [pending for pending in judgement.contradicted() if known.get(pending.request) is pending]
+        if moved:
+            self._move(moved)
+        if judgement.is_in_force:
             self._judgement = None
 
     def in_order(self) -> Iterator[Pending[R]]:
@@ -361,7 +364,7 @@ class OnTimeOrder(Generic[R]):
             for number, pending in self._late.waiting[:most]
             if pending.begun and not (batch and math.isinf(pending.deadline))
         ]
-        for _, pending in heapq.merge(begun, batch):
+        for _, pending in merge(begun, batch):
             if pending is not owed:
                 yield pending
 
@@ -373,19 +376,16 @@ class OnTimeOrder(Generic[R]):
         """Seconds that the oldest of those behind has waited; 0 where there is none."""
         return now - self._late.waiting[0][1].arrived if self._late.waiting else 0.0
 
-    def _by_deadline(self, now: float) -> Iterable[tuple[float, int, Pending[R]]]:
-        """Those that may be on time, as they are now: those behind come back only while their deadline is ahead."""
-        del self._hopeful[: bisect_left(self._hopeful, (now,))]
-        return heapq.merge(tuple(self._on_time), tuple(self._hopeful))
-
     def _oldest_in_quiet(self) -> Pending[R] | None:
         """Who waited long enough, where nobody has been pending for `QUIET` that can be on time."""
         return self._late.waited(self._now) if self._now >= self._waited_for + QUIET else None
 
     def _most_owed(self) -> _Account[R]:
-        refuses, now = self.refuses, self._now
-        sharing = (account for account in self._accounts if account.sharing(refuses=refuses, now=now) is not None)
-        return max(sharing, key=lambda account: account.owed, default=self._late)
+        refuses, now, most = self.refuses, self._now, None
+        for account in self._accounts:
+            if (most is None or account.owed > most.owed) and account.sharing(refuses=refuses, now=now) is not None:
+                most = account
+        return self._late if most is None else most
 
     def _place(self, pending: Pending[R]) -> None:
         by_deadline = (pending.deadline, pending.number, pending)
@@ -414,18 +414,43 @@ class OnTimeOrder(Generic[R]):
         if index < len(self._hopeful) and self._hopeful[index][2] is pending:
             del self._hopeful[index]
 
-    def _move(self, pending: Pending[R], *, on_time: bool) -> None:
-        self._take_out(pending)
-        pending.on_time = on_time
-        self._place(pending)
-        if not on_time and not pending.moved_behind:
-            pending.moved_behind = True
-            self.moved_behind += 1
+    def _move(self, moved: Sequence[Pending[R]]) -> None:
+        """Those that had a place in the set lose it, and the others of these get one: together, as there are many."""
+        back, behind = list[tuple[float, int, Pending[R]]](), list[tuple[float, int, Pending[R]]]()
+        for pending in moved:
+            pending.on_time = not pending.on_time
+            (back if pending.on_time else behind).append((pending.deadline, pending.number, pending))
+            if not pending.on_time and not pending.moved_behind:
+                pending.moved_behind = True
+                self.moved_behind += 1
+        _exchange(self._on_time, behind, back, on_time=True)
+        _exchange(self._hopeful, back, behind, on_time=False)
+        gone, come = (sorted([entry[1:] for entry in some]) for some in (back, behind))
+        for account in self._accounts:
+            account.move(gone=gone, come=come)
 
 
 def holds_back(rate: PrefillRate) -> bool:
     """Whether some of those behind may not join at this rate."""
     return rate.of_idle < LEAST_RATE_FOR_LATE
+
+
+def _exchange(entries: list[E], gone: Sequence[E], come: Sequence[E], *, on_time: bool) -> None:
+    """Take some out of a sorted list and put others in, both sorted, too, and many. Who stays is `on_time`, or is not.
+
+    Only the parts are made anew in which they are: a search for each would take several times as long.
+    """
+    if gone:
+        here = _between(entries, gone)
+        entries[here] = [entry for entry in entries[here] if entry[-1].on_time is on_time]
+    if come:
+        here = _between(entries, come)
+        entries[here] = sorted([*entries[here], *come])
+
+
+def _between(entries: Sequence[E], some: Sequence[E]) -> slice:
+    """Where in a sorted list the first and the last of some others are, or would be."""
+    return slice(bisect_left(entries, some[0]), bisect_right(entries, some[-1]))
 
 
 class _Account(Generic[R]):
@@ -473,6 +498,14 @@ class _Account(Generic[R]):
             if not pending.refusable:
                 del self._staying[bisect_left(self._staying, (pending.number,))]
 
+    def move(self, *, gone: list[tuple[int, Pending[R]]], come: list[tuple[int, Pending[R]]]) -> None:
+        """Many at once, by arrival: those that have `come` are served behind from now on, those `gone` not any more."""
+        if self.of_class is not None:
+            gone, come = ([entry for entry in some if entry[1].of_class == self.of_class] for some in (gone, come))
+        _exchange(self.waiting, gone, come, on_time=False)
+        gone, come = ([entry for entry in some if not entry[1].refusable] for some in (gone, come))
+        _exchange(self._staying, gone, come, on_time=False)
+
     def forget(self) -> None:
         """None of them is known any more."""
         self.waiting.clear()
@@ -500,10 +533,15 @@ class _Account(Generic[R]):
 class _Judgement(Generic[R]):
     """One pass over the requests by deadline, made in parts. Times are those of its beginning."""
 
-    def __init__(self, by_deadline: Iterable[tuple[float, int, Pending[R]]], now: float) -> None:
+    def __init__(
+        self, on_time: list[tuple[float, int, Pending[R]]], hopeful: list[tuple[float, int, Pending[R]]], now: float
+    ) -> None:
+        """Of all that are `on_time` or `hopeful` now, both by deadline."""
         self.is_complete = False
-        self.verdicts: Iterator[tuple[Pending[R], bool]] = iter(())
-        self._left = iter(by_deadline)
+        self.is_in_force = False
+        self._told = 0
+        self._on_time, self._hopeful = on_time.copy(), hopeful.copy()
+        self._looked_at = (0, 0)
         self._now = now
         self._busy = 0.0
         self._joining = 0
@@ -514,31 +552,50 @@ class _Judgement(Generic[R]):
 
     def go_on(self, rate: PrefillRate, most: int) -> bool:
         """Look at so many more; whether that was the last of them."""
-        taken, looked, per_slot = self._taken, 0, rate.per_slot
-        per_token, per_attention = rate.per_token, rate.per_attention
-        for _, number, pending in islice(self._left, most):
-            looked += 1
-            self._seen.append(pending)
-            # What `PrefillRate.seconds` says: a call for each would take as long as the sum.
+        # What this costs is what a step waits for: nothing is called that can be said in place.
+        taken, given_up, now, busy, joining = self._taken, self._given_up, self._now, self._busy, self._joining
+        per_token, per_attention, free_slots, per_slot, _ = rate
+        looked = self._next(most)
+        for deadline, number, pending in looked:
+            # What `PrefillRate.seconds` says.
             seconds = per_token * pending.tokens + per_attention * pending.attention
-            begun, deadline = pending.begun, pending.deadline
+            had_slot = pending.begun
+            wait = 0.0
             # Slots are alike for all: who comes too late for one stays out, whatever the others need.
-            wait = 0.0 if begun or not per_slot else max(0.0, self._joining + 1 - rate.free_slots) * per_slot
-            if self._now + wait + seconds > deadline:
-                self._given_up.add(number)
+            if per_slot and not had_slot and joining + 1 > free_slots:
+                wait = (joining + 1 - free_slots) * per_slot
+            if now + wait + seconds > deadline:
+                given_up.add(number)
                 continue
-            heapq.heappush(taken, (-seconds / pending.weight, -number, seconds, begun, pending))
-            self._busy += seconds
-            self._joining += not begun
-            while taken and self._now + self._busy > deadline:
-                _, _, spared, had_slot, dropped = heapq.heappop(taken)
-                self._busy -= spared
-                self._joining -= not had_slot
-                self._given_up.add(dropped.number)
-        if looked < most:
-            self.is_complete = True
-            self.verdicts = ((pending, pending.number not in self._given_up) for pending in self._seen)
+            heappush(taken, (-seconds / pending.weight, -number, seconds, had_slot, pending))
+            busy += seconds
+            joining += not had_slot
+            while taken and now + busy > deadline:
+                _, _, spared, had_slot, dropped = heappop(taken)
+                busy -= spared
+                joining -= not had_slot
+                given_up.add(dropped.number)
+        self._busy, self._joining = busy, joining
+        self._seen += [pending for _, _, pending in looked]
+        self.is_complete = len(looked) < most
         return self.is_complete
+
+    def _next(self, most: int) -> list[tuple[float, int, Pending[R]]]:
+        """The next of both, by deadline."""
+        first, second = self._looked_at
+        found = sorted([*self._on_time[first : first + most], *self._hopeful[second : second + most]])[:most]
+        if found:
+            last = found[-1]
+            self._looked_at = bisect_right(self._on_time, last, first), bisect_right(self._hopeful, last, second)
+        return found
+
+    def contradicted(self) -> list[Pending[R]]:
+        """Of some more, who is where the verdict does not see them; once all were told of, it is in force."""
+        part = self._seen[self._told : self._told + _VERDICTS_IN_A_STEP]
+        self._told += len(part)
+        self.is_in_force = len(part) < _VERDICTS_IN_A_STEP
+        given_up = self._given_up
+        return [pending for pending in part if pending.on_time is (pending.number in given_up)]
 
 
 @dataclass(frozen=True)

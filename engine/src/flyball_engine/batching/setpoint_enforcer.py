@@ -14,8 +14,8 @@ Pure: the clock is a parameter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.step_token_budgeter import Queue, StepTokenBudgeter
@@ -47,8 +47,7 @@ class Sizes:
     graphs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequestedLimits:
+class RequestedLimits(NamedTuple):
     """A value for each knob, as asked for or once it is safe. `threshold` 0 is no cap; `depth` is draft tokens."""
 
     active: int
@@ -57,8 +56,7 @@ class RequestedLimits:
     depth: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunningBatch:
+class RunningBatch(NamedTuple):
     """The running requests before a step: `decodes` of them decode, the others prefill.
 
     `prefills`: prompt tokens each partial prefill still has to process. Decodes are served before them.
@@ -266,7 +264,7 @@ class SetpointEnforcer:
         tokens = self.budgeter.step_tokens(
             queue(), least_chunk=sizes.least_chunk, most=held.tokens, graphs=sizes.graphs
         )
-        return held if tokens == held.tokens else replace(held, tokens=tokens)
+        return held if tokens == held.tokens else held._replace(tokens=tokens)
 
     def watch(
         self, *, running: int, waiting: int, tokens: int, names: Callable[[], Iterable[str]], now: float
@@ -285,7 +283,7 @@ class SetpointEnforcer:
         self._watchdog.reset()
         return stall
 
-    def served(self, requests: Container[str], now: float, *, all_running: bool = False) -> None:
+    def served(self, requests: Collection[str], now: float, *, all_running: bool = False) -> None:
         """These requests got tokens in the step that ended; `all_running`: so did each that ran in it.
 
         They are kept, not copied: nobody may change them.

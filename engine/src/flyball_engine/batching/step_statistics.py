@@ -16,7 +16,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import MutableSequence, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -54,8 +53,7 @@ class EndedStep(NamedTuple):
 NOBODY: Final = Occupancy()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """What one step processes; but for its `occupancy`, the fields are those of `contract.StepSums`."""
 
     tokens: int

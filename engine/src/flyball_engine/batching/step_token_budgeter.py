@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.on_time import PrefillRate
@@ -31,16 +30,14 @@ BIAS_WEIGHT: Final = 0.04
 BIAS_RANGE: Final = (0.5, 3.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A prompt to be processed: tokens `remaining`, after `context` tokens that are in the KV cache already."""
 
     remaining: int
     context: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Queue:
+class Queue(NamedTuple):
     """What a step may serve, in vLLM's order: `decodes`, of `tokens_per_decode` each, and prompts.
 
     `prefilling` have begun, `waiting` may join; there may be `more` of those. `indivisible`: the longest part of a
@@ -88,51 +85,36 @@ class _Ratio:
         """The ratio, where a guess has the weight of one step."""
         return guess + self._steps / (self._steps + 1) * (self._mean - guess)
 
-    def __bool__(self) -> bool:
-        return self._steps > 0
-
 
 class StepTokenBudgeter:
-    """Fits steps into a budget. Its bias outlives the budget and the model: the pod is what it was."""
+    """Fits steps into a budget. Its bias outlives the budget and the model: the pod is what it was.
+
+    `bias`: what steps with a prompt take over what the model says; not a number before the first comparison. While few
+    of them were seen, steps of decodes alone say it, too. `holds`: whether steps are fitted into a budget: there is
+    one, and its model is trusted. `seconds`: the time a step may take; 0 where steps are not fitted. `reads_kv`:
+    whether the time of a step depends on the KV cache that its decodes read.
+    """
 
     def __init__(self) -> None:
         self._decoding = _Ratio()
         self._mixed = _Ratio()
-        self._budget: StepBudget | None = None
-        self._model: StepModel | None = None
-
-    @property
-    def bias(self) -> float:
-        """What steps with a prompt take over what the model says; not a number before the first comparison.
-
-        While few of them were seen, steps of decodes alone say it, too.
-        """
-        return self._mixed.beside(self._decoding.beside(1.0)) if self._mixed or self._decoding else math.nan
-
-    @property
-    def holds(self) -> bool:
-        """Whether steps are fitted into a budget: there is one, and its model is trusted."""
-        return self._budget is not None and self._budget.model.trusted
-
-    @property
-    def reads_kv(self) -> bool:
-        """Whether the time of a step depends on the KV cache that its decodes read."""
-        return self._model is not None and self._model.d > 0
-
-    @property
-    def seconds(self) -> float:
-        """The time a step may take; 0 where steps are not fitted."""
-        return self._budget.seconds if self._budget is not None and self.holds else 0.0
+        self._known_bias = 1.0
+        self.bias = math.nan
+        self.set_budget(None)
 
     def set_budget(self, budget: StepBudget | None) -> None:
         """The budget from the next step on; None leaves steps to the limits."""
-        self._budget = budget
+        self._budget = budget if budget is not None and budget.model.trusted else None
         self._model = None if budget is None else budget.model.step_model()
+        self.holds = self._budget is not None
+        self.seconds = 0.0 if self._budget is None else self._budget.seconds
+        self.reads_kv = self._model is not None and self._model.d > 0
 
     def observe(self, step: Step, seconds: float) -> None:
         """A step took `seconds`: move the bias of its kind by its share of the difference."""
         if (predicted := self._predicted(step)) > 0:
             (self._mixed if step.prefill_tokens else self._decoding).observe(seconds / predicted)
+            self.bias = self._known_bias = self._mixed.beside(self._decoding.beside(1.0))
 
     def expected(self, step: Step) -> float:
         """Seconds that a step will take; 0 without a model."""
@@ -145,7 +127,7 @@ class StepTokenBudgeter:
         least, the budget may ask for more. A step that leaves prompts has a size that suits the engine's `graphs`
         (captured sizes, rising).
         """
-        if self._budget is None or self._model is None or not self.holds:
+        if self._budget is None or self._model is None:
             return most
         if not (queue.prefilling or queue.waiting or queue.more):
             return most
@@ -164,7 +146,7 @@ class StepTokenBudgeter:
 
         `decode_tokens`: of those decodes. `kv_tokens`: of the KV cache, that they read. `tokens`: of a step, at most.
         """
-        if self._budget is None or self._model is None or not self.holds:
+        if self._budget is None or self._model is None:
             return None
         return prefill_rate(
             self._model,
@@ -188,10 +170,6 @@ class StepTokenBudgeter:
             attention=step.prefill_attention,
             kv_tokens=step.kv_tokens,
         )
-
-    @property
-    def _known_bias(self) -> float:
-        return 1.0 if math.isnan(self.bias) else self.bias
 
 
 def prefill_rate(
@@ -244,27 +222,37 @@ def _full_step(
 def _fit(model: StepModel, seconds: float, queue: Queue) -> int:
     """Prefill tokens that fit beside the decodes, the prompts being served in order."""
     tokens, attention = float(queue.decode_tokens), 0.0
-    prompts = [*queue.prefilling, *queue.waiting]
-    if queue.more:
-        prompts.append(Prompt(remaining=_ENDLESS, context=_mean_context(queue.waiting)))
-    for prompt in prompts:
-        chunk = model.largest_chunk(
-            seconds=seconds,
-            tokens=tokens,
-            decodes=queue.decodes,
-            attention=attention,
-            kv_tokens=queue.kv_tokens,
-            context=prompt.context,
+    decodes, kv_tokens, surely = queue.decodes, queue.kv_tokens, _SURELY * seconds
+    for remaining, context in _prompts(queue):
+        whole = attention + remaining * (context + remaining / 2)
+        step = model.step_seconds(
+            tokens=tokens + remaining, decodes=decodes, prefills=True, attention=whole, kv_tokens=kv_tokens
         )
-        served = prompt.remaining if chunk >= prompt.remaining else math.floor(chunk)
-        if served < prompt.remaining and queue.indivisible:
-            # What a part that cannot be split leaves would go to the next prompt, after a context of its own.
-            served -= served % queue.indivisible
-        tokens += served
-        if served < prompt.remaining:
-            break
-        attention += served * (prompt.context + served / 2)
+        if step > surely:
+            chunk = model.largest_chunk(
+                seconds=seconds,
+                tokens=tokens,
+                decodes=decodes,
+                attention=attention,
+                kv_tokens=kv_tokens,
+                context=context,
+            )
+            if chunk < remaining:
+                # What a part that cannot be split leaves would go to the next prompt, after a context of its own.
+                served = math.floor(chunk)
+                tokens += served - served % queue.indivisible if queue.indivisible else served
+                break
+        tokens += remaining
+        attention = whole
     return int(tokens) - queue.decode_tokens
+
+
+def _prompts(queue: Queue) -> Iterator[Prompt]:
+    """All that may be served, in order; what nobody looked at comes last, as one long prompt."""
+    yield from queue.prefilling
+    yield from queue.waiting
+    if queue.more:
+        yield Prompt(remaining=_ENDLESS, context=_mean_context(queue.waiting))
 
 
 def _mean_context(prompts: Sequence[Prompt]) -> int:
@@ -273,6 +261,8 @@ def _mean_context(prompts: Sequence[Prompt]) -> int:
     return sum(prompt.remaining * prompt.context for prompt in prompts) // tokens if tokens else 0
 
 
+#: Share of a step's time up to which a prompt fits whatever is lost by rounding: what it leaves is not solved for.
+_SURELY: Final = 1 - 1e-9
 #: Longer than any prompt.
 _ENDLESS: Final = 2**31
 

@@ -12,7 +12,7 @@ Pure: the clock is a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -51,13 +51,13 @@ class Watchdog:
         self._steps = steps
         self._step = 0
         # Oldest first: who was served when. A request counts where it comes last.
-        self._kept: list[tuple[_Mark, Container[str]]] = []
+        self._kept: list[tuple[_Mark, Collection[str]]] = []
         self._settled = 0
         self._served_all = False
         self._queue_still: _Mark | None = None
         self._checked = float("-inf")
 
-    def served(self, requests: Container[str], *, now: float, all_running: bool = False) -> None:
+    def served(self, requests: Collection[str], *, now: float, all_running: bool = False) -> None:
         """These requests got tokens in a step that ended at `now`; `all_running`: so did each that ran in it.
 
         They are kept, not copied: nobody may change them.
@@ -110,10 +110,10 @@ class Watchdog:
 
     def _settle(self, running: Iterable[str], now: float) -> None:
         """Keep of each step those whom none served later. Finished requests take no memory then."""
-        missing, kept = set(running), list[tuple[_Mark, Container[str]]]()
+        missing, kept = set(running), list[tuple[_Mark, Collection[str]]]()
         while missing and self._kept:
             mark, served = self._kept.pop()
-            if found := {name for name in missing if name in served}:
+            if found := missing.intersection(served):
                 missing -= found
                 kept.append((mark, found))
         kept.reverse()

@@ -23,7 +23,7 @@ _ENDED_BY_ITSELF: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 class Admission:
     """Holds one scheduler to a strategy. Everything here runs on the core's own thread, between steps.
 
-    `queues`: what waits there.
+    `queues`: what waits there. `holds`: whether requests are admitted in another way than vLLM's own.
     """
 
     def __init__(self, scheduler: Any, adapter: SchedulerAdapter, *, arrived: Callable[[str], float | None]) -> None:
@@ -35,6 +35,7 @@ class Admission:
             dict.fromkeys(BatchingKnob, reason) if (reason := adapter.ungoverned) else self.queues.unsupported
         )
         self._batching = _OWN_WAY
+        self.holds = False
         self._called: tuple[str, ...] = ()
         self._held_until: float | None = None
         self._lengths = OutputLengths()
@@ -51,11 +52,6 @@ class Admission:
         """The order of the queue in force."""
         return self.queues.policy
 
-    @property
-    def holds(self) -> bool:
-        """Whether requests are admitted in another way than vLLM's own."""
-        return self._batching != _OWN_WAY
-
     def use(self, batching: Batching) -> None:
         """Admit like this from the next step on. An engine that cannot goes on in vLLM's own way."""
         if any(knob in self.unsupported for knob in batching.given()):
@@ -63,6 +59,7 @@ class Admission:
         if batching == self._batching:
             return
         self._batching, self._called, self._held_until = batching, (), None
+        self.holds = batching != _OWN_WAY
         if BatchingKnob.POLICY not in self.unsupported:
             self.queues.follow(batching.policy)
 

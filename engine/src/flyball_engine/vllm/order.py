@@ -10,13 +10,11 @@ what vLLM preempts first: a prompt that is late.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from flyball_engine.batching.classes import prefill_shares, terms
+from flyball_engine.batching.classes import Terms, prefill_shares, terms
 from flyball_engine.batching.on_time import (
     OnTimeOrder,
     Pending,
@@ -28,11 +26,11 @@ from flyball_engine.batching.on_time import (
 )
 from flyball_engine.batching.setpoint_enforcer import RunningBatch
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue
-from flyball_engine.contract import AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
+from flyball_engine.contract import DEFAULT_CLASS, AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.refusal import class_of
-from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 
 #: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
 _LOOKED_AT: Final = 64
@@ -79,6 +77,7 @@ class PromptOrder:
         self.parks = False
         self._on_time: OnTime | None = None
         self._classes: Classes | None = None
+        self._terms: dict[str, Terms] = {}
         self._order: OnTimeOrder[Any] = OnTimeOrder(late_share=0.0)
         self._turnover = SlotTurnover()
         # Those in the order and those that resume, by the names by which they end.
@@ -120,9 +119,11 @@ class PromptOrder:
             for each in (self._named, self._resuming, self._passed_over, self._starting):
                 each.clear()
             return
+        names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
+        self._terms = {name: terms(on_time, classes, name) for name in names}
         self._order.keep(on_time.late_share, prefill_shares(classes))
         if before[0] is not None:
-            self._order.redate(lambda pending: _due(pending, on_time, classes))
+            self._order.redate(self._due)
             return
         self._looked = now
         for request in (*self._adapter.prefilling(len(self._adapter.running)), *self._scheduler.waiting):
@@ -137,9 +138,9 @@ class PromptOrder:
         # Core and API server are of one pod, so of one clock. An age it cannot have is of a clock that was set.
         age = self._wall() - request.arrival_time
         arrived = now - age if 0 <= age <= _LONGEST_AGE else now
-        tokens, attention = self._left(request)
+        tokens, attention = self._left(request, self._cached())
         of_class = class_of(request)
-        promised = terms(self._on_time, self._classes, of_class)
+        promised = self._promised(of_class)
         self._order.add(
             request,
             arrived=arrived,
@@ -190,27 +191,28 @@ class PromptOrder:
         order, sizes = self._order, self._adapter.sizes
         order.refuses = refuses
         self._slots = active - len(self._adapter.running) - self._queues.holding_slots
-        self._note_preempted()
+        cached = self._cached()
+        self._note_preempted(cached)
         resumed, begun = [], []
         for request in prefilling:
             pending = order.get(request)
             if pending is None:
-                resumed.append(self._as_pending(request))
+                resumed.append(self._as_pending(request, cached))
                 continue
-            pending.tokens, pending.attention = self._left(request)
+            pending.tokens, pending.attention = self._left(request, cached)
             pending.begun = True
             begun.append(pending)
         decode_tokens = batch.decodes * sizes.tokens_per_decode
         if rate is not None:
             slots = 0 if self._full else max(0, self._slots)
-            order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
+            order.judge(rate._replace(free_slots=slots, per_slot=self._turnover.per_slot), now)
         # Without a decode nothing but those behind may be there to be served.
         self._rate = rate if rate is not None and batch.decodes and holds_back(rate) else None
-        self._look_up_some()
+        self._look_up_some(cached)
         owed = order.owed
         begun.sort(key=lambda one: (one is not owed, *one.rank()))
         self._resumed, self._begun = len(resumed), [*resumed, *begun]
-        self._next = list(self._candidates(tokens - decode_tokens, decode_tokens))
+        self._next = list(self._candidates(tokens - decode_tokens, decode_tokens, cached))
         return Queue(
             decodes=batch.decodes,
             tokens_per_decode=sizes.tokens_per_decode,
@@ -265,10 +267,21 @@ class PromptOrder:
 
         It had `room` for so many tokens; so many `lost` their places for it.
         """
+        self._note_served(output, (*prompts, *joined), room=room, now=now)
+        if self._full:
+            self._turnover.observe(now - self._looked, len(output.finished_req_ids))
+        self._looked = now
+        self._step += 1
+        # In a step that preempts vLLM admits nobody.
+        if output.total_num_scheduled_tokens < room and lost <= 0:
+            self._pass_over(joined)
+
+    def _note_served(self, output: Any, prompts: Sequence[Any], *, room: int, now: float) -> None:
+        """What a step has of these prompts, and whose first token comes with it."""
         order, scheduled = self._order, output.num_scheduled_tokens
-        tokens, behind = 0, Counter[str]()
+        tokens, behind = 0, dict[str, int]()
         starting = []
-        for request in (*prompts, *joined):
+        for request in prompts:
             served = scheduled.get(request.request_id, 0)
             if not served:
                 continue
@@ -278,22 +291,16 @@ class PromptOrder:
             if pending is None:
                 continue
             tokens += served
-            behind[pending.of_class] += 0 if pending.on_time else served
+            if not pending.on_time:
+                behind[pending.of_class] = behind.get(pending.of_class, 0) + served
             if not request.is_prefill_chunk:
                 starting.append(pending)
         order.served(tokens=tokens, behind=behind, most=room, now=now)
         if starting:
+            self._starting[id(output)] = starting
             for pending in starting:
                 order.discard(pending.request)
                 self._named.pop(pending.request.request_id, None)
-            self._starting[id(output)] = starting
-        if self._full:
-            self._turnover.observe(now - self._looked, len(output.finished_req_ids))
-        self._looked = now
-        self._step += 1
-        # In a step that preempts vLLM admits nobody.
-        if output.total_num_scheduled_tokens < room and lost <= 0:
-            self._pass_over(joined)
 
     def ended(self, output: Any, now: float) -> None:
         """A step ended: the first tokens of the prompts that it completed are there."""
@@ -308,14 +315,24 @@ class PromptOrder:
         numbers[Slot.BEHIND] = order.behind()
         numbers[Slot.LONGEST_WAIT_BEHIND_SECONDS] = max(0.0, order.longest_wait(now))
 
-    def _left(self, request: Any) -> tuple[float, float]:
+    def _promised(self, of_class: str) -> Terms:
+        """The terms of a class: the default one's where there is none of the name."""
+        return self._terms.get(of_class) or self._terms[DEFAULT_CLASS]
+
+    def _due(self, pending: Pending[Any]) -> tuple[float, float]:
+        promised = self._promised(pending.of_class)
+        return pending.arrived + promised.seconds, promised.weight
+
+    def _left(self, request: Any, cached: CachedTokens | None) -> tuple[float, float]:
         """Tokens and attention that its prompt still takes, without what the prefix cache holds."""
-        computed = computed_tokens(request, self._cached())
+        computed = request.num_computed_tokens
+        if cached is not None and not computed:
+            computed = cached(request)
         # Of what was found whole, vLLM computes the last token.
         tokens = max(1, request.num_tokens - computed)
         return tokens, tokens * (computed + tokens / 2)
 
-    def _note_preempted(self) -> None:
+    def _note_preempted(self, cached: CachedTokens | None) -> None:
         """Find who was preempted since: vLLM puts them before all that wait."""
         found: dict[Any, None] = {}
         for request in self._scheduler.waiting:
@@ -326,30 +343,28 @@ class PromptOrder:
                 found[request] = None
                 self._named[request.request_id] = request
             elif pending is not None and pending.begun:
-                self._look_up(request)
+                pending.begun = False
+                pending.tokens, pending.attention = self._left(request, cached)
         if found:
             self._resuming = found | self._resuming
 
-    def _look_up_some(self) -> None:
+    def _look_up_some(self, cached: CachedTokens | None) -> None:
         looked = 0
         for request in islice(self._round, _LOOKED_UP):
             looked += 1
             pending = self._order.get(request)
             if pending is not None and not pending.begun:
-                self._look_up(request)
+                pending.tokens, pending.attention = self._left(request, cached)
         if looked < _LOOKED_UP:
             self._round = iter(tuple(self._order))
 
-    def _look_up(self, request: Any) -> None:
-        tokens, attention = self._left(request)
-        self._order.progressed(request, tokens=tokens, attention=attention, begun=False)
-
-    def _candidates(self, tokens: int, decode_tokens: int) -> Iterator[Pending[Any]]:
+    def _candidates(self, tokens: int, decode_tokens: int, cached: CachedTokens | None) -> Iterator[Pending[Any]]:
         """Those that have begun and those that may join, in order, until the prompt `tokens` are spoken for."""
-        adapter, order, looked = self._adapter, self._order, 0
+        adapter, order, queues, looked = self._adapter, self._order, self._queues, 0
+        known, passed_over, block = self._scheduler.requests, self._passed_over, adapter.block_tokens
         begun = {one.request: one for one in self._begun[self._resumed :]}
         free = (1.0 - adapter.kv_cache_usage) * adapter.kv_cache_tokens - decode_tokens
-        resuming, free, slots = self._that_resume(free)
+        resuming, free, slots = self._that_resume(free, cached)
         for one in (*self._begun[: self._resumed], *resuming):
             tokens -= int(one.tokens)
             yield one
@@ -362,10 +377,14 @@ class PromptOrder:
                     continue
             else:
                 looked += 1
-                if not self._may_join(one.request):
+                request = one.request
+                # Most can: what is asked of each is asked in place.
+                if request.request_id not in known or (passed_over and self._is_passed_over(request)):
                     continue
-                self._look_up(one.request)
-                free -= (need := one.tokens + adapter.block_tokens)
+                if not queues.could_join(request):
+                    continue
+                one.tokens, one.attention = self._left(request, cached)
+                free -= (need := one.tokens + block)
                 if free < 0:
                     free, self._full = free + need, True
                     # Where it was passed over often enough, what comes free is its.
@@ -376,7 +395,7 @@ class PromptOrder:
             yield one
         yield from begun.values()
 
-    def _that_resume(self, free: float) -> tuple[list[Pending[Any]], float, int]:
+    def _that_resume(self, free: float, cached: CachedTokens | None) -> tuple[list[Pending[Any]], float, int]:
         """Those that go on after a preemption, of so many `free` tokens of KV; and the tokens and slots they leave.
 
         Who lost the memory it had comes before whoever had none: where it cannot go on yet, no slot is left.
@@ -384,9 +403,9 @@ class PromptOrder:
         slots, found = self._slots, []
         self._full = slots <= 0
         for request in self._resuming:
-            if not self._may_join(request, passed_over=True):
+            if request.request_id not in self._scheduler.requests or not self._queues.could_join(request):
                 continue
-            one = self._as_pending(request)
+            one = self._as_pending(request, cached)
             free -= one.tokens + self._adapter.block_tokens
             if free < 0 or slots <= 0 or self._is_passed_over(request):
                 self._full, slots = True, 0
@@ -400,17 +419,9 @@ class PromptOrder:
         owed = self._order.owed
         return [owed.request] if owed is not None and self._order.owes_all and not owed.begun else []
 
-    def _as_pending(self, request: Any) -> Pending[Any]:
-        tokens, attention = self._left(request)
+    def _as_pending(self, request: Any, cached: CachedTokens | None) -> Pending[Any]:
+        tokens, attention = self._left(request, cached)
         return Pending(request, number=0, arrived=0.0, deadline=0.0, tokens=tokens, attention=attention, weight=1.0)
-
-    def _may_join(self, request: Any, *, passed_over: bool = False) -> bool:
-        return (
-            request.request_id in self._scheduler.requests
-            and (passed_over or not self._is_passed_over(request))
-            and self._queues.could_start(request)
-            and self._queues.can_resume(request)
-        )
 
     def _may_park(self, plan: StepOrder[Any], *, decodes: int) -> bool:
         """Whether prompts that have begun may wait: not where the step could come to nothing for it."""
@@ -439,14 +450,9 @@ class PromptOrder:
             self._passed_over[missing] = self._step + _PASSED_OVER
 
 
-def _due(pending: Pending[Any], on_time: OnTime, classes: Classes | None) -> tuple[float, float]:
-    promised = terms(on_time, classes, pending.of_class)
-    return pending.arrived + promised.seconds, promised.weight
-
-
 def _prompt(one: Pending[Any]) -> Prompt:
     remaining = int(one.tokens)
-    return Prompt(remaining=remaining, context=max(0, one.request.num_tokens - remaining))
+    return Prompt(remaining, max(0, one.request.num_tokens - remaining))
 
 
 def _is_simple(request: Any) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import compress, count, islice
+from operator import is_
 from typing import Any, Final
 
 from flyball_engine.contract import AnyKnob, BatchingKnob, SchedulingPolicy
@@ -82,6 +83,11 @@ class WaitingQueues:
         # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
         return bool(scheduler._handle_blocked_waiting_request(request))  # noqa: SLF001 – see above
 
+    def could_join(self, request: Any) -> bool:
+        """Whether it waits for room alone, and no step in flight may still deliver its token."""
+        deferred = getattr(self._scheduler, "deferred_waiting", ())
+        return (not deferred or self.could_start(request)) and self.can_resume(request)
+
     def bring_forward(self, requests: Sequence[Any]) -> None:
         """Put these at the front of the queue, in this order; the others keep theirs."""
         waiting = self._scheduler.waiting
@@ -97,23 +103,21 @@ class WaitingQueues:
     def put_first(self, requests: Sequence[Any]) -> None:
         """Put these at the front of a queue in order of arrival; those that are not in it are left where they are.
 
-        It is taken apart only as far as the last of them stands: a search for each would look at all before it.
+        One pass finds them all, and turns the queue to each in turn: a search for each would look at all before it.
         """
         waiting = self._scheduler.waiting
-        if all(ahead is request for ahead, request in zip(waiting, requests, strict=False)):
+        if all(map(is_, waiting, requests)):
             return
-        wanted, passed, take = set(requests), [], waiting.popleft
-        for _ in range(len(waiting)):
-            request = take()
-            if request not in wanted:
-                passed.append(request)
-                continue
-            wanted.remove(request)
-            if not wanted:
-                break
+        wanted = set(requests)
+        places = list(islice(compress(count(), map(wanted.__contains__, waiting)), len(wanted)))
+        found, passed = set(), 0
+        for taken, place in enumerate(places):
+            waiting.rotate(passed + taken - place)
+            passed = place - taken
+            found.add(waiting.popleft())
         self._rearranged = True
-        waiting.extendleft(reversed(passed))
-        waiting.extendleft(request for request in reversed(requests) if request not in wanted)
+        waiting.rotate(passed)
+        waiting.extendleft(request for request in reversed(requests) if request in found)
 
     def restore(self) -> None:
         """Undo what was brought forward."""

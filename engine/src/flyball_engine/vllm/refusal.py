@@ -72,8 +72,8 @@ def _set_extra_arg(request: Any, key: str, value: Any) -> None:
 
 
 def _extra_arg(request: Any, key: str) -> Any:
-    params = getattr(request, "sampling_params", None)
-    return (getattr(params, "extra_args", None) or {}).get(key)
+    given = getattr(getattr(request, "sampling_params", None), "extra_args", None)
+    return given.get(key) if given else None
 
 
 def is_refusal(output: Any) -> bool:

@@ -10,7 +10,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -249,7 +248,8 @@ class StepHooks:
         It waited in its API server, and at our door for the end of a step: there for no longer than that step, whatever
         the clock of another machine says.
         """
-        if len(self._adapter.running) + self._adapter.waiting() <= 1:
+        running = len(self._adapter.running)
+        if running <= 1 and running + self._adapter.waiting() <= 1:
             # The core was idle, and hears at once.
             self._deaf_since = now
         if self._refuser.lack is not None or (mark := mark_of(request)) is None:
@@ -341,7 +341,7 @@ class StepHooks:
             active -= withheld
             threshold = min(step.threshold or cap, cap or step.threshold)
         self._step_tokens = step.tokens
-        self._adapter.write(replace(limits, active=active, tokens=step.tokens), step_threshold=threshold)
+        self._adapter.write(limits._replace(active=active, tokens=step.tokens), step_threshold=threshold)
 
     def _begun(self) -> list[Any]:
         """The running requests whose prompt is not yet processed. Only a step leaves such, so most need no look."""

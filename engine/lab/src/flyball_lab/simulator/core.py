@@ -401,7 +401,7 @@ class Core:
         self.now += made.seconds
         kv_tokens = made.steps * plan.step.kv_tokens + growth * made.steps * (made.steps - 1) / 2
         self._count(plan.step, made.steps, made.seconds, made.seconds_squared, kv_tokens, made.longest)
-        self._observe(replace(plan.step, kv_tokens=kv_tokens / made.steps), made)
+        self._observe(plan.step._replace(kv_tokens=kv_tokens / made.steps), made)
         for objective, within in zip(self._gaps, made.within, strict=True):
             gaps = self._gaps_of(objective, plan.step.decodes)
             self.ledger.gaps_passed(objective, met=within * gaps, violated=(made.steps - within) * gaps)

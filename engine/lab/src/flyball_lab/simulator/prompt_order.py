@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 
 from flyball_engine.batching.classes import prefill_shares, terms
@@ -112,7 +111,7 @@ class PromptOrder:
                 if request.prefix is not None:
                     self.progressed(request)
         slots = 0 if self._full else max(0, active - len(self._scheduler.running))
-        self._order.judge(replace(rate, free_slots=slots, per_slot=self._turnover.per_slot), now)
+        self._order.judge(rate._replace(free_slots=slots, per_slot=self._turnover.per_slot), now)
 
     def queue(self) -> Queue:
         """What the next step may serve, in this order: whoever stands first may have all that the decodes leave."""
