@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import ssl
 import warnings
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 import requests
+from prometheus_api_client import PrometheusConnect
 from pydantic_core import from_json
-from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from requests.utils import default_headers
 from urllib3.exceptions import InsecureRequestWarning
@@ -56,14 +55,16 @@ class PrometheusClient:
     def __init__(self, url: str, *, timeout: float, access: Access | None = None) -> None:
         self._url, self._timeout = url.rstrip("/"), timeout
         self._access = access or Access()
-        self._session = self._new_session()
+        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
+        # such, and not as a connection that failed.
+        retry = Retry(total=0, read=False)
+        self._client = PrometheusConnect(url=self._url, retry=retry, timeout=timeout, session=self._session())
 
     def query(self, text: str, at: float | None = None) -> Any:
         """As `Source` has it."""
         params: dict[str, Any] = {"limit": MAX_SERIES} | ({} if at is None else {"time": at})
         try:
-            # Figures repeat a few labels: one string for all of the same text makes an answer a third as large.
-            return from_json(self._asked({"query": text} | params), cache_strings="all")["data"]["result"]
+            return self._client.custom_query(text, params=params)
         except AccessError as error:
             raise PrometheusError(Missing.UNUSABLE_FILE, str(error)) from None
         except requests.Timeout as error:
@@ -77,22 +78,13 @@ class PrometheusClient:
 
     def close(self) -> None:
         """Close its connections; calls in flight end by their own timeout."""
-        self._session.close()
+        self._client.close()
 
-    def _asked(self, params: Mapping[str, Any]) -> bytes:
-        """The answer as it came. Verification is given by name: else a variable of the environment might set it."""
-        session = self._session
-        url = f"{self._url}/api/v1/query"
-        return session.get(url, params=params, timeout=self._timeout, verify=session.verify).content
-
-    def _new_session(self) -> requests.Session:
+    def _session(self) -> requests.Session:
         access, session = self._access, requests.Session()
-        # No retries: the next tick is one, and a late answer is an old one. `read=False`: then a late answer is told as
-        # such, and not as a connection that failed.
-        session.mount(self._url, HTTPAdapter(max_retries=Retry(total=0, read=False)))
         session.auth = _Headers(access)
         # Before `requests` looks where a redirect leads.
-        session.hooks["response"].append(self._refuse_answer)
+        session.hooks["response"] += [self._refuse_answer, _parse_fast]
         session.verify = str(access.ca_file) if access.ca_file is not None else not access.insecure_skip_verify
         if access.client_certificate is not None:
             certificate, key = access.client_certificate
@@ -159,6 +151,18 @@ class _Headers(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(self._access.headers())
         return request
+
+
+def _parse_fast(response: requests.Response, **_: Any) -> None:
+    """Have an answer's JSON parsed by pydantic's parser, in a third of the time that Python's own takes.
+
+    Figures repeat a few labels: one string for all of the same text makes an answer a third as large.
+    """
+
+    def parsed(**_: Any) -> Any:
+        return from_json(response.content, cache_strings="all")
+
+    response.json = parsed  # type: ignore[method-assign]  # what the client library calls
 
 
 def _origin(url: str) -> str:
