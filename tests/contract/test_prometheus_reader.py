@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -300,6 +301,26 @@ async def test_a_query_that_fails_blinds_the_services_of_its_part_alone(tmp_path
             attained = await reader.attainment()
             assert not isinstance(attained, Unobserved)
             assert [uid for uid, identity in names.items() if isinstance(attained.get(identity), Unobserved)] == ["5a"]
+
+
+class SideBySide:
+    """Answers no query before so many wait for their answers."""
+
+    def __init__(self, waiting: int) -> None:
+        self._all_there = threading.Barrier(waiting)
+
+    def query(self, text: str, at: float | None = None) -> Any:
+        self._all_there.wait(timeout=60.0)
+        return []
+
+    def close(self) -> None:
+        self._all_there.abort()
+
+
+async def test_each_query_of_a_read_has_all_of_its_time() -> None:
+    with closing(PrometheusReader(SideBySide(3), timeout=60.0)) as reader:
+        seen = await reader.read({("team", "0a"): 0})
+    assert _reason(seen["team", "0a"]) is not Missing.TIMED_OUT
 
 
 async def test_steps_are_asked_for_once_per_window_by_turns(tmp_path: Path) -> None:

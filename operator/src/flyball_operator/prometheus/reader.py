@@ -3,9 +3,9 @@
 Each part has calls of its own: one that fails or hangs blinds its own services. Step statistics are most of an answer,
 and are learnt from once per window. So each part is asked for them once per window, by turns.
 
-The client is synchronous, so the calls run in a small pool of threads of their own. A Prometheus that hangs holds those
-threads, never the event loop. While they are held no further call is made. Who asks for the past waits for each answer
-in the thread that asks.
+The client is synchronous, so the calls run side by side in a small pool of threads of their own: of a slow Prometheus
+each may take all of the time there is. One that hangs holds those threads, never the event loop. While they are held no
+further call is made. Who asks for the past waits for each answer in the thread that asks.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ LARGEST_WINDOW: Final = 300
 ATTAINMENT_WINDOW: Final = 300
 #: Seconds for a whole read of a tick.
 TIMEOUT: Final = 4.0
+#: Queries of a tick for one part: load, outcomes and steps.
+MOST_QUERIES: Final = 3
 
 
 #: A tick may come early by so much and have the window that is due, in seconds.
@@ -96,8 +98,8 @@ class _Part:
             for identity, count in self.pods.items()
         }
 
-    def asked(self, now: float) -> None:
-        """Steps were answered. The first time all parts are asked, from then on by turns."""
+    def asked_for_steps(self, now: float) -> None:
+        """Steps were asked for. The first time all parts are asked, from then on by turns."""
         share = (self.turn + 1) / queries.PARTS if self.steps_due is None else 1.0
         self.steps_due = now + share * self.window
 
@@ -120,8 +122,8 @@ class PrometheusReader:
         self._source = source
         self._timeout = timeout
         self._clock = clock
-        # One for each part, and one that asks what is scraped at all.
-        self._pool = ThreadPoolExecutor(max_workers=queries.PARTS + 1, thread_name_prefix="prometheus")
+        # One for each query of each part, and one that asks what is scraped at all.
+        self._pool = ThreadPoolExecutor(max_workers=MOST_QUERIES * queries.PARTS + 1, thread_name_prefix="prometheus")
         self._explaining: set[asyncio.Future[Any]] = set()
         self._least_window = least_window
         self._only = only
@@ -164,10 +166,14 @@ class PrometheusReader:
         try:
             found = await self._ask(part.busy, self._query, part.texts(steps=steps))
         except PrometheusError as error:
+            if steps and error.missing is Missing.TIMED_OUT:
+                # What steps may have made late is read without them at the next ticks.
+                part.asked_for_steps(now)
             return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
+        seen = part.signals(found, self._least_window)
         if steps:
-            part.asked(now)
-        return part.signals(found, self._least_window)
+            part.asked_for_steps(now)
+        return seen
 
     async def _explained(
         self, seen: Mapping[Identity, Observation], pods: Mapping[Identity, int]
@@ -216,16 +222,18 @@ class PrometheusReader:
     async def _ask(
         self, busy: set[asyncio.Future[Any]], query: Callable[[str], _Parsed], texts: Sequence[str]
     ) -> list[_Parsed]:
-        """The answers, one after the other: a Prometheus that hangs holds one thread of each part."""
+        """The answers, asked for side by side."""
         if busy:
             raise PrometheusError(Missing.TIMED_OUT, "Prometheus has not answered an earlier read yet")
-        call = asyncio.get_running_loop().run_in_executor(self._pool, lambda: [query(text) for text in texts])
-        busy.add(call)
-        call.add_done_callback(functools.partial(_done, busy))
-        _, late = await asyncio.wait([call], timeout=self._timeout)
+        loop = asyncio.get_running_loop()
+        calls = [loop.run_in_executor(self._pool, query, text) for text in texts]
+        busy.update(calls)
+        for call in calls:
+            call.add_done_callback(functools.partial(_done, busy))
+        _, late = await asyncio.wait(calls, timeout=self._timeout)
         if late:
             raise PrometheusError(Missing.TIMED_OUT, f"Prometheus did not answer in {self._timeout:g} s")
-        return call.result()
+        return [call.result() for call in calls]
 
     def _query(self, text: str, at: float | None = None) -> Figures:
         """One query, in the thread that asks. Raises `PrometheusError`."""
