@@ -10,7 +10,7 @@ from flyball_engine.contract import AnyKnob, Classes, Metric, OnTime, OrderKnob,
 from flyball_lab.harness.service_tuners import Engines, Harness, tuned_for
 from flyball_lab.harness.service_tuners import shown as seen
 from flyball_lab.harness.tuning import E2E, TPOT, TTFT, signals, tuning
-from flyball_lab.harness.virtual_time import in_virtual_time
+from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceServiceSpec, Overload, TuningStatus
 from flyball_operator.tuning.control_input import margins
 from flyball_operator.tuning.decide import decide
@@ -157,6 +157,20 @@ async def test_engines_are_told_the_classes_and_status_shows_their_deadlines() -
     )
     assert {one.of_class for one in held.objectives} == {"", "chat"}
     assert [(one.name, one.deadline) for one in seen(harness).class_deadlines or ()] == [("chat", "500ms")]
+
+
+@in_virtual_time
+async def test_an_edited_class_reaches_the_engines_by_itself() -> None:
+    harness = a_desk()
+    tuner = await tuned_for(harness)
+    for change in ({"weight": 7}, {"priority": 9}, {"value": "other"}, {"prefillShare": 30}):
+        before, tuned = harness.held(), harness.raw["spec"]["tuning"]
+        harness.edit(tuning={**tuned, "classes": [tuned["classes"][0], tuned["classes"][1] | change]})
+        for _ in range(4):
+            await harness.tick(tuner, signals(now()))
+        held = harness.held()
+        assert held.classes != before.classes, change
+        assert held.generation > before.generation
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ engine can hold.
 
 from __future__ import annotations
 
-from flyball_engine.contract import DEFAULT_CLASS, Setpoint
+from flyball_engine.contract import DEFAULT_CLASS, Classes, ObjectiveSpec, Setpoint
 from flyball_operator.api.v1alpha1 import Mode
 from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
@@ -195,4 +195,9 @@ def _numbered(able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int],
 
 
 def _differs(wanted: Setpoint, live: Setpoint | None) -> bool:
-    return live is None or (Policy.of(wanted), wanted.objectives) != (Policy.of(live), live.objectives)
+    return live is None or _body(wanted) != _body(live)
+
+
+def _body(setpoint: Setpoint) -> tuple[Policy, tuple[ObjectiveSpec, ...], Classes | None]:
+    """All that it says but its number."""
+    return Policy.of(setpoint), setpoint.objectives, setpoint.classes
