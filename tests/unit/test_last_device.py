@@ -54,6 +54,15 @@ def expect_waiting(world: MemoryCluster, advice: str) -> None:
     assert advice in world.message("Progressing")
 
 
+def test_a_cordoned_node_keeps_the_earlier_pod_for_the_new_one_could_not_follow_it() -> None:
+    world = serving()
+    world.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."
+    edit(world)
+    world.wait(PATIENCE_SECONDS + 60)
+    assert steps(world) == SURGE
+    assert world.condition("Available") == ("True", "EarlierRevisionServes")
+
+
 def test_the_earlier_pod_goes_first_once_no_device_is_free_for_both_and_the_condition_says_so() -> None:
     world = serving()
     edit(world)

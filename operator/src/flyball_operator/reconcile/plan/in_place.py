@@ -39,6 +39,8 @@ ADVICE: Final = (
 _NODE_COMES: Final = frozenset({"TriggeredScaleUp", "Nominated"})
 #: A resource that a quota has too little of; its refusal names no others.
 _EXCEEDED: Final = re.compile(r"requests\.([\w./-]+)=")
+#: Of the scheduler's message, where some node takes no new pods: it may be the one where the earlier pod runs.
+_CORDONED: Final = "node(s) were unschedulable"
 #: What decides on which nodes a pod may run, besides resources.
 _PLACEMENT: Final = ("nodeSelector", "affinity", "tolerations", "runtimeClassName")
 
@@ -80,8 +82,9 @@ def _waits(snapshot: Snapshot, spec_hash: str) -> Iterator[tuple[datetime, float
     for pod in snapshot.pods:
         begun = pods.since(pod, "PodScheduled")
         mine = pods.template_of(pod) == spec_hash and not being_deleted(pod)
-        if mine and begun is not None and pods.is_unschedulable(pod):
-            lacking = pods.insufficient(str(pods.condition(pod, "PodScheduled").get("message")))
+        message = str(pods.condition(pod, "PodScheduled").get("message"))
+        if mine and begun is not None and pods.is_unschedulable(pod) and _CORDONED not in message:
+            lacking = pods.insufficient(message)
             yield begun, PROVISION_SECONDS if _room_comes(pod, snapshot) else PATIENCE_SECONDS, lacking
     deployment = snapshot.own(Kind.DEPLOYMENT) or {}
     refused, begun = pods.condition(deployment, "ReplicaFailure"), pods.since(deployment, "ReplicaFailure")
