@@ -63,6 +63,15 @@ def test_a_size_of_which_no_answer_ends_any_more_is_tried_again() -> None:
     assert answers.left(5.0, 1024) > 4.0
 
 
+def test_a_mix_that_becomes_long_answers_alone_is_not_refused_for_long() -> None:
+    answers = seen(*[(60, 100)] * 10, (2000, 4096), per_token=0.03)
+    for _ in range(100):
+        answers.left(30.0, 100)
+    assert answers.left(30.0, 4096) < 0, "among short ones it is long"
+    refused = [answers.left(30.0, 4096) < 0 for _ in range(400)]
+    assert not refused[-1], "though not one of them ended"
+
+
 # The gate.
 
 
