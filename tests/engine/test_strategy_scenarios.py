@@ -47,7 +47,7 @@ NO_EVICT: dict[str, dict[str, Any]] = {"evicting": TIGHT, "never evicting": {**T
 #: Setpoints of all that the contract accepts, its ends among it: none of them stalls the engine.
 KINDS_OF_ALL: dict[str, dict[str, Any]] = {
     "roomy": {"seed": 70},
-    "lasting": {"seed": 74, "extremes": 0.007},
+    "lasting": {"seed": 74, "extremes": 0.007, "requests": 240},
     "tight, by priority, two steps in flight": {"seed": 71, "blocks": 50, "policy": "priority", "asynchronous": True},
 }
 ANYTHING: dict[str, dict[str, Any]] = {
