@@ -30,7 +30,7 @@ from flyball_engine.contract import DEFAULT_CLASS, AnyKnob, Classes, Knob, OnTim
 from flyball_engine.control.state_file import Slot
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_engine.vllm.refusal import class_of
-from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
 
 #: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
 _LOOKED_AT: Final = 64
@@ -325,9 +325,7 @@ class PromptOrder:
 
     def _left(self, request: Any, cached: CachedTokens | None) -> tuple[float, float]:
         """Tokens and attention that its prompt still takes, without what the prefix cache holds."""
-        computed = request.num_computed_tokens
-        if cached is not None and not computed:
-            computed = cached(request)
+        computed = computed_tokens(request, cached)
         # Of what was found whole, vLLM computes the last token.
         tokens = max(1, request.num_tokens - computed)
         return tokens, tokens * (computed + tokens / 2)
