@@ -13,7 +13,15 @@ from flyball_operator.api import names
 from flyball_operator.reconcile.plan import container_causes, event_causes
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.objects import Object, annotation, being_deleted, name
-from flyball_operator.reconcile.plan.pods import condition, has, insufficient, node, requested, template_of
+from flyball_operator.reconcile.plan.pods import (
+    condition,
+    has,
+    insufficient,
+    node,
+    others_placed,
+    requested,
+    template_of,
+)
 
 #: What the scheduler waits for because nobody has made it.
 _NOT_MADE: Final = re.compile(r'(?:persistentvolumeclaim|resourceclaim) "[^"]*" not found')
@@ -130,7 +138,7 @@ def _in_its_way(pod: Object, pods: Sequence[Object], deployment: Object | None) 
     """Pods of other templates that have a node, where none of them ends before this one is Ready."""
     if not stay_in_turn(deployment):
         return []
-    return [other for other in pods if template_of(other) != template_of(pod) and node(other)]
+    return others_placed(pod, pods)
 
 
 def _of_pod(

@@ -13,7 +13,7 @@ from typing import Final
 
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 from flyball_operator.reconcile.plan.objects import Object, being_deleted, moment, uid
-from flyball_operator.reconcile.plan.pods import has_ended, is_unschedulable, node, template_of
+from flyball_operator.reconcile.plan.pods import has_ended, is_unschedulable, node, others_placed
 
 #: Seconds for which a pod may wait before its events are read.
 PATIENCE_SECONDS: Final = 20.0
@@ -106,8 +106,7 @@ def _is_silent(pod: Object) -> bool:
 
 def _waits_for_room(pod: Object, pods: Sequence[Object]) -> bool:
     """Whether no node has room for the pod while earlier ones have one: an autoscaler may say that it adds a node."""
-    earlier = (other for other in pods if template_of(other) != template_of(pod) and node(other))
-    return is_unschedulable(pod) and not being_deleted(pod) and any(earlier)
+    return is_unschedulable(pod) and not being_deleted(pod) and bool(others_placed(pod, pods))
 
 
 def _is_creating(pod: Object) -> bool:

@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -24,6 +25,11 @@ def template_of(pod: Object) -> str:
 def node(pod: Object) -> str:
     """Name of the pod's node, empty without one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def others_placed(pod: Object, pods: Sequence[Object]) -> list[Object]:
+    """Those of another template than this pod's that have a node."""
+    return [other for other in pods if template_of(other) != template_of(pod) and node(other)]
 
 
 def condition(found: Object, kind: str) -> Object:

@@ -48,8 +48,10 @@ class StartingPods:
 
     def write(self, setpoint: Setpoint | None) -> None:
         """Write the setpoint to the pods that lack it, in the background: one that hangs delays no other."""
+        if setpoint is None:
+            return
         for uid in self.due(setpoint):
-            if setpoint is not None and uid not in self._writes:
+            if uid not in self._writes:
                 self._writes[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
                 self._writes[uid].add_done_callback(partial(self._writes.pop, uid))
 
