@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support import devices
 from support.api import InferenceServices
 from support.cluster import expect_established, get, kubectl, namespace
 from support.operators import OperatorProcess, operator
@@ -61,3 +62,10 @@ def running(place: str, tmp_path: Path) -> Iterator[OperatorProcess]:
     """An operator for that namespace."""
     with operator(place, tmp_path) as process:
         yield process
+
+
+@pytest.fixture
+def device_node() -> Iterator[str]:
+    """A node with one device and no kubelet. Returns the name that pods select it by."""
+    with devices.device_node() as name:
+        yield name

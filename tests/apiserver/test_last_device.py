@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from flyball_lab.harness.waiting import eventually
-from support import devices
 from support.cluster import apply, patch
 from support.devices import end_deleted_pods, expect_placed, on_device
-from support.kubelet import play_kubelet, play_trouble
+from support.kubelet import UNREADABLE, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
     RESOURCE,
@@ -26,14 +24,6 @@ from support.operators import (
 
 NEXT = "vllm/next:1"
 SURGE, IN_PLACE = {"maxSurge": 1, "maxUnavailable": 0}, {"maxSurge": 0, "maxUnavailable": 1}
-UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
-
-
-@pytest.fixture
-def device_node() -> Iterator[str]:
-    """A node with one device and no kubelet. Returns the name that pods select it by."""
-    with devices.device_node() as name:
-        yield name
 
 
 def steps(place: str) -> dict[str, Any]:

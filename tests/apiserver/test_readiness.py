@@ -15,7 +15,7 @@ from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import KubectlError, apply, kubectl, patch
 from support.health import DONE, FAILED, WAITED_FOR, health
-from support.kubelet import play_kubelet, play_trouble
+from support.kubelet import UNREADABLE, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
     RESOURCE,
@@ -29,7 +29,6 @@ from support.operators import (
 )
 
 BAD, NEXT = "flyball.test/none:1", "vllm/next:1"
-UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
 
 
 def edit(place: str, **spec: Any) -> int:

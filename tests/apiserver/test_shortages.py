@@ -16,7 +16,7 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from support import cluster, devices
+from support import cluster
 from support.cluster import apply, items, kubectl, patch
 from support.devices import DEVICE, expect_placed, on_device, set_devices
 from support.kubelet import make_ready, play_kubelet, play_trouble
@@ -56,13 +56,6 @@ def place(crd: Path, tmp_path: Path) -> Iterator[str]:
         finally:
             process.stop()
         assert not process.trouble()
-
-
-@pytest.fixture
-def device_node() -> Iterator[str]:
-    """A node with one device and no kubelet. Returns the name that pods select it by."""
-    with devices.device_node() as name:
-        yield name
 
 
 def edit(place: str, **spec: Any) -> None:

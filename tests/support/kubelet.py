@@ -11,6 +11,9 @@ from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import KubectlError, apply, get, items, kubectl
 
+#: The state of a container whose image reference the kubelet cannot read.
+UNREADABLE = {"waiting": {"reason": "InvalidImageName", "message": "couldn't parse image name: invalid reference"}}
+
 
 def play_kubelet(namespace: str, *, image: str) -> int:
     """Make the pods with this engine image Ready. Returns how many of them there are."""
