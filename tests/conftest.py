@@ -1,15 +1,25 @@
-"""What every level shares: figures that tests measure on the way, shown at the end and never asserted."""
+"""What every level shares: who has which tests, and figures measured on the way, shown at the end, never asserted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.processes import Grouped
+
 # How fast examples come says something about the machine, nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped | None:
+    """What `--dist=loadgroup` means here; of all others, xdist knows."""
+    return Grouped(config, log) if config.getvalue("dist") == "loadgroup" else None
+
 
 #: Key of a noted figure among the properties of a test.
 _FIGURE = "figure"

@@ -117,6 +117,12 @@ dev_venv() {
   _venv dev "$(hash_of "$requirements" - <<<"$sources")" "$sources" "$requirements"
 }
 
+# build_venv: what builds our packages; prints its Python.
+build_venv() {
+  local requirements="$FLYBALL_ROOT/requirements/build.txt"
+  _venv build "$(hash_of "$requirements")" "" "$requirements"
+}
+
 # docs_venv: the environment that builds the documentation site; prints its Python.
 docs_venv() {
   local requirements="$FLYBALL_ROOT/requirements/docs.txt"

@@ -14,7 +14,8 @@ import pytest
 
 from flyball_lab.harness.manifests import good
 from flyball_lab.harness.waiting import eventually
-from flyball_operator.kube.resources import DEPLOYMENTS, SERVICES
+from flyball_operator.api import names
+from flyball_operator.kube.resources import DEPLOYMENTS, JOBS, SERVICES
 from support import helm
 from support.cluster import KubectlError, Object, kubectl, namespace
 from support.helm import CHART
@@ -68,12 +69,12 @@ def expect(answer: Callable[[], str], words: str) -> None:
 
 @pytest.fixture(scope="module")
 def owned() -> dict[str, Object]:
-    """A Deployment and a Service as the operator makes them."""
+    """A Deployment, a Service and a Job as the operator makes them."""
     world = MemoryCluster()
-    world.apply(service())
+    world.apply(service(spec__model={"uri": "hf://org/m", "cache": {"claimName": "models"}}))
     found = {}
-    for kind, resource in (("Deployment", DEPLOYMENTS), ("Service", SERVICES)):
-        body = copy.deepcopy(world.api.one(resource, "chat"))
+    for kind, resource in (("Deployment", DEPLOYMENTS), ("Service", SERVICES), ("Job", JOBS)):
+        (body,) = copy.deepcopy(world.api.find(resource))
         metadata = {field: body["metadata"][field] for field in ("name", "labels", "annotations", "ownerReferences")}
         found[kind] = {"apiVersion": body["apiVersion"], "kind": kind, "metadata": metadata, "spec": body["spec"]}
     return found
@@ -90,10 +91,34 @@ def test_the_operator_may_write_objects_of_services_alone(installed: str, owned:
     for body in owned.values():
         theirs = changed(body, lambda found: found["metadata"].pop("ownerReferences"))
         expect(lambda theirs=theirs: create(theirs, installed, account), "that an InferenceService controls")  # type: ignore[misc]
-        bare = changed(body, lambda found: found["metadata"].pop("labels"))
+        # Others, not none: a Job without labels gets those of its pods.
+        bare = changed(body, lambda found: found["metadata"].update(labels={"team": "a"}))
         expect(lambda bare=bare: create(bare, installed, account), "app.kubernetes.io/managed-by: flyball")  # type: ignore[misc]
         assert "created" in create(body, installed, account)
         assert "created" in create(theirs, installed), "the policy is the operator's alone"
+
+
+def config_map(name: str, **labels: str) -> Object:
+    metadata = {"name": name, "labels": labels or {names.LABEL_MANAGED_BY: names.MANAGED_BY}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {names.PUBLIC_KEYS_KEY: "x"}}
+
+
+def test_the_operator_may_write_the_config_map_of_public_keys_alone(installed: str) -> None:
+    account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
+    expect(lambda: create(config_map("another"), installed, account), "only the ConfigMap flyball-public-keys")
+    assert "created" in create(config_map("another"), installed), "the policy is the operator's alone"
+    assert "created" in create(config_map(names.PUBLIC_KEYS), installed, account)
+    theirs = json.dumps(config_map(names.PUBLIC_KEYS, team="a"))
+    kubectl("create", "-n", installed, "-f", "-", stdin=theirs)
+    try:
+        change = json.dumps({"data": {names.PUBLIC_KEYS_KEY: "y"}})
+        with pytest.raises(KubectlError, match="only a ConfigMap with the label"):
+            kubectl(
+                "patch", "configmap", names.PUBLIC_KEYS, "-n", installed, "--type=merge", "-p", change,
+                "--dry-run=server", account,
+            )  # fmt: skip
+    finally:
+        kubectl("delete", "configmap", names.PUBLIC_KEYS, "-n", installed)
 
 
 def pod(found: Object) -> Object:
@@ -112,9 +137,10 @@ WRONG_PODS: list[tuple[Callable[[Object], Any], str]] = [
 
 def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dict[str, Object]) -> None:
     account = f"--as=system:serviceaccount:{installed}:{RELEASE}"
-    for change, says in WRONG_PODS:
-        wrong = changed(owned["Deployment"], change)
-        expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
+    for kind in ("Deployment", "Job"):
+        for change, says in WRONG_PODS:
+            wrong = changed(owned[kind], change)
+            expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
 
 
 def test_services_may_use_what_is_listed_alone(installed: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flyball_operator.api import names
 from flyball_operator.app.startup import needed
 from support import helm
-from support.cluster import Object, get, kubectl, namespace
+from support.cluster import Object, get, kubectl, namespace, patch
 from support.helm import CHART, VALUE_SETS, HelmError, of_kind, render
 
 RELEASE = "flyball-chart-test"
@@ -32,6 +34,9 @@ def tenants() -> Iterator[None]:
 @pytest.mark.parametrize("value_set", VALUE_SETS)
 def test_everything_rendered_is_accepted(value_set: str, work: str, tenants: None) -> None:
     rendered = [one for one in render(helm.values(value_set), namespace=work) if one["kind"] != "PodMonitor"]
+    for pod in of_kind(rendered, "Pod"):
+        # An account that is only tried is there for no pod.
+        pod["spec"].pop("serviceAccountName")
     listed = {"apiVersion": "v1", "kind": "List", "items": rendered}
     out = kubectl(
         "apply", "--dry-run=server", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(listed)
@@ -80,14 +85,17 @@ def _may(account: str, verb: str, resource: str, group: str, where: str | None, 
 
 def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(installed: str) -> None:
     account = f"system:serviceaccount:{installed}:{ACCOUNT}"
-    for right in needed([installed], installed, RELEASE):
+    for right in needed([installed], installed, [RELEASE], secret=SECRET):
         resource = right.resource
         assert _may(account, right.verb, resource.plural, resource.group, right.namespace, right.name), str(right)
     assert _may(account, "update", "leases", "coordination.k8s.io", installed, names.NAMESPACE_LEASE)
     assert not _may(account, "update", "leases", "coordination.k8s.io", installed, "another")
     assert not _may(account, "delete", "deployments", "apps", installed)
     assert not _may(account, "list", "networkpolicies", "networking.k8s.io", installed)
-    assert not _may(account, "get", "secrets", "", installed)
+    assert not _may(account, "get", "secrets", "", installed, "another")
+    assert not _may(account, "list", "secrets", "", installed)
+    assert not _may(account, "get", "secrets", "", "default", SECRET)
+    assert not _may(account, "patch", "configmaps", "", installed, "another")
     assert not _may(account, "list", "pods", "", "default")
     assert not _may(account, "patch", "replicasets", "apps", installed)
     assert not _may(account, "update", names.PLURAL, names.GROUP, installed)
@@ -97,10 +105,17 @@ def test_the_account_may_do_what_the_operator_asks_for_and_nothing_next_to_it(in
     assert names.CRD_NAME in kubectl("get", "crd", names.CRD_NAME, "-o", "name", "--as", account)
 
 
-def _key(where: str) -> str:
+def _data(where: str) -> dict[str, str]:
+    """What the release's Secret holds."""
     found = get("secret", SECRET, namespace=where)
     assert found is not None
-    return str(found["data"]["signing-key.pem"])
+    return dict(found.get("data") or {})
+
+
+def _fill(where: str, **data: str | None) -> None:
+    """Write into the Secret as the operator does."""
+    encoded = {key: text if text is None else base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    patch("secret", SECRET, {"data": encoded}, namespace=where)
 
 
 def _crd() -> Object:
@@ -110,18 +125,53 @@ def _crd() -> Object:
 
 
 def test_upgrade_and_reinstall_keep_the_signing_key_and_the_crd(installed: str) -> None:
-    key, crd_uid = _key(installed), _crd()["metadata"]["uid"]
+    assert _data(installed) == {}, "the operator makes it"
+    _fill(installed, **{"current": "a key", "current-since": "2026-01-01T00:00:00Z", "next": "another"})
+    key, crd_uid = _data(installed), _crd()["metadata"]["uid"]
     helm.run("upgrade", RELEASE, str(CHART), "-n", installed, values=NO_IMAGE | {"replicas": 2})
-    assert _key(installed) == key
+    assert _data(installed) == key
     helm.run("uninstall", RELEASE, "-n", installed)
-    assert _key(installed) == key
+    assert _data(installed) == key
     assert _crd()["metadata"]["uid"] == crd_uid
     with pytest.raises(HelmError, match="exists and cannot be imported into the current release"):
         helm.run("install", "another", str(CHART), "-n", installed, values=NO_IMAGE)
     helm.run("install", "another", str(CHART), "-n", installed, "--take-ownership", values=NO_IMAGE)
     helm.run("uninstall", "another", "-n", installed)
     helm.run("install", RELEASE, str(CHART), "-n", installed, "--take-ownership", values=NO_IMAGE)
-    assert _key(installed) == key
+    assert _data(installed) == key
+
+
+EARLIER_CHART = """
+apiVersion: v1
+kind: Secret
+metadata: {name: %s, annotations: {helm.sh/resource-policy: keep}}
+type: Opaque
+data: {signing-key.pem: %s}
+"""
+
+
+@pytest.mark.parametrize("server_side", [True, False], ids=["server-side apply", "three-way merge"])
+def test_the_key_that_an_earlier_chart_made_is_there_until_the_operator_has_taken_it_over(
+    server_side: bool, crd: object, tmp_path: Path
+) -> None:
+    earlier = tmp_path / "flyball"
+    (earlier / "templates").mkdir(parents=True)
+    (earlier / "Chart.yaml").write_text("apiVersion: v2\nname: flyball\nversion: 0.0.1\n")
+    encoded = base64.b64encode(b"the key").decode()
+    (earlier / "templates/signing-key.yaml").write_text(EARLIER_CHART % (SECRET, encoded))
+    values = NO_IMAGE | {"crds": {"install": False}, "rbac": {"create": True, "aggregate": False}}
+    with namespace("flyball-earlier") as place:
+        how = f"--server-side={str(server_side).lower()}"
+        helm.run("install", RELEASE, str(earlier), "-n", place, how)
+        for _ in range(2):
+            helm.run("upgrade", RELEASE, str(CHART), "-n", place, how, values=values)
+            assert _data(place) == {"signing-key.pem": encoded}
+        _fill(place, **{"current": "the key", "signing-key.pem": None})
+        taken = _data(place)
+        for replicas in (1, 2):
+            helm.run("upgrade", RELEASE, str(CHART), "-n", place, how, values=values | {"replicas": replicas})
+            assert _data(place) == taken
+        helm.run("uninstall", RELEASE, "-n", place)
 
 
 def test_the_notes_say_what_is_watched_and_what_is_missing(installed: str) -> None:

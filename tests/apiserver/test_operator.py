@@ -87,7 +87,7 @@ def test_tls_comes_and_goes_without_a_trace(place: str, running: OperatorProcess
     apply(idle_service(spec__replicas=0, spec__engine__tls={"secretName": "chat-tls"}), namespace=place)
     within = ("https", "https", {"HTTPS"}, {"prometheus.io/scrape", "prometheus.io/port"}, True)
     eventually(lambda: speaks(place) == within, expecting=f"{within}; found {speaks(place)}")
-    assert one(RESOURCE, place)["status"]["url"].startswith("https://")
+    eventually(lambda: one(RESOURCE, place)["status"]["url"].startswith("https://"), expecting="the URL says so, too")
     apply(idle_service(spec__replicas=0), namespace=place)
     eventually(lambda: speaks(place) == without, expecting=f"{without}; found {speaks(place)}")
     expect_condition(place, "Accepted", "True", "Accepted")
@@ -220,7 +220,7 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
     apply(idle_service(spec__replicas=replicas, spec__engine__image=BAD), namespace=place)
     play_trouble(place, image=BAD, serving=IMAGE, state=NO_SUCH_IMAGE)
     expect_condition(place, "Available", "True", "EarlierRevisionServes")
-    message = expect_condition(place, "Progressing", "False", "RolledBack", within=180)
+    message = expect_condition(place, "Progressing", "False", "RolledBack", within=300)
     assert "ImagePullFailed" in message
     made(place)
     expect_condition(place, "Ready", "False", "RolledBack")

@@ -26,7 +26,7 @@ KINDS = ("deployments", "services", "poddisruptionbudgets", "controllerrevisions
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(walk=walks(most=15))
+@given(walk=walks(most=15, caches=False))
 def test_a_walk_ends_where_a_fresh_service_begins(place: str, running: OperatorProcess, walk: list[Object]) -> None:
     for spec in walk:
         asked_for(place, "walked", spec)

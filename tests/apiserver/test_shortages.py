@@ -76,7 +76,7 @@ def expect_deadline_over(place: str) -> None:
     def over() -> bool:
         return cluster.condition(one("deployment", place), "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
-    eventually(over, expecting="the progress deadline to be over", within=180)
+    eventually(over, expecting="the progress deadline to be over", within=300)
 
 
 def expect_seen(place: str) -> None:
@@ -159,7 +159,7 @@ def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time
     eventually(lambda: "EngineFailed" in condition(place, "Ready")[2], expecting="the new cause")
     # The Deployment said long ago that the deadline is over; this is another's turn.
     assert condition(place, "Progressing")[:2] == ("True", "RollingOut")
-    message = expect_condition(place, "Progressing", "False", "RolledBack", within=180)
+    message = expect_condition(place, "Progressing", "False", "RolledBack", within=300)
     assert f"on node {device_node}" in message
     assert condition(place, "Stalled")[:2] == ("True", "RolledBack")
 

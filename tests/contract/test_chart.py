@@ -11,9 +11,10 @@ import pytest
 from flyball_engine.control.tokens import load_public_keys
 from flyball_lab.harness.engine import SetpointSigner
 from flyball_operator.api import names
-from flyball_operator.app.settings import Settings
+from flyball_operator.api.shards import MOST_SHARDS, Shard, shards
+from flyball_operator.app.settings import ENV_PREFIX, Settings
 from flyball_operator.app.startup import needed
-from flyball_operator.kube.resources import CRDS, LEASES, NAMESPACES, OWNED
+from flyball_operator.kube.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, OWNED, SECRETS
 from flyball_operator.kube.resources import watched as granted_on
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from support import helm
@@ -21,6 +22,9 @@ from support.certificates import Authority
 from support.helm import CHART, VALUE_SETS, HelmError, Object, of_kind, render, rights
 
 SYSTEM = "flyball-system"
+SIGNING = "flyball-signing-key"
+#: Whatever the number of shards is.
+ELECTED_BY = [shard.lease("flyball") for shard in shards(MOST_SHARDS)]
 
 
 @pytest.mark.parametrize("fenced", [False, True], ids=["without NetworkPolicies", "with NetworkPolicies"])
@@ -39,8 +43,9 @@ def test_the_account_has_the_rights_the_operator_asks_for_and_no_others(
     given = rights(render({"watch": watch, "networkPolicy": {"enabled": fenced}}), account="flyball")
     asked = {
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
-        for right in needed(watched, SYSTEM, "flyball", granted_on(network_policies=fenced))
+        for right in needed(watched, SYSTEM, ELECTED_BY, granted_on(network_policies=fenced), secret=SIGNING)
     }
+    asked |= set().union(*(key_rights(namespace or "*") for namespace in watched))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace or "*", names.NAMESPACE_LEASE) for namespace in watched))
     asked |= {(NAMESPACES.group, NAMESPACES.plural, "get", namespace, namespace) for namespace in watched if namespace}
@@ -53,8 +58,9 @@ def test_of_selected_namespaces_it_has_rights_where_they_are_bound_alone(granted
     rendered = render({"watch": {"scope": "Selector", "namespaceSelector": selector, "namespaces": granted}})
     asked = {
         (right.resource.group, right.resource.plural, right.verb, right.namespace or "*", right.name or "*")
-        for right in needed(granted, SYSTEM, "flyball", selected=True)
+        for right in needed(granted, SYSTEM, ELECTED_BY, selected=True, secret=SIGNING)
     }
+    asked |= set().union(*(key_rights(namespace) for namespace in granted))
     asked |= {(CRDS.group, CRDS.plural, "get", "*", names.CRD_NAME)}
     asked |= set().union(*(lease_rights(namespace, names.NAMESPACE_LEASE) for namespace in granted))
     assert rights(rendered, account="flyball") == asked
@@ -81,18 +87,52 @@ def lease_rights(namespace: str, lease: str) -> set[tuple[str, str, str, str, st
     return {(group, "leases", verb, namespace, "*" if verb == "create" else lease) for verb in LEASES.verbs}
 
 
+def key_rights(namespace: str) -> set[tuple[str, str, str, str, str]]:
+    """To make any ConfigMap in a namespace, and to read and change the one of public keys."""
+    verbs = CONFIG_MAPS.verbs
+    return {("", "configmaps", verb, namespace, "*" if verb == "create" else names.PUBLIC_KEYS) for verb in verbs}
+
+
 def test_no_lease_but_its_own_can_be_read_or_taken() -> None:
     values = {"watch": {"namespaces": ["team"]}}
     given = {right for right in rights(render(values), account="flyball") if right[1] == "leases"}
-    assert given == lease_rights(SYSTEM, "flyball") | lease_rights("team", names.NAMESPACE_LEASE)
+    own = (lease_rights(SYSTEM, lease) for lease in ELECTED_BY)
+    assert given == set().union(*own) | lease_rights("team", names.NAMESPACE_LEASE)
     (lease,) = (item["value"] for item in environment(render({})) if item["name"] == "FLYBALL_LEASE_NAME")
     assert lease == "flyball"
+
+
+def test_replicas_of_more_shards_keep_their_leases_while_they_are_replaced() -> None:
+    before, after = (rights(render({"shards": count}), account="flyball") for count in (12, 4))
+    assert before - after == set()
+
+
+def test_no_release_may_elect_by_a_lease_of_another_s_shards() -> None:
+    assert Shard(1, 2).lease("flyball") == "flyball-shard-1"
+    for values, release in (({"fullnameOverride": "flyball-shard-1"}, "flyball"), ({}, "flyball-shard-12")):
+        with pytest.raises(HelmError, match="ends in -shard-<number>"):
+            render(values, release=release)
+    assert render({}, release="flyball-1")
+
+
+def test_of_shards_each_has_a_lease_and_the_replicas_know_how_many_they_are() -> None:
+    rendered = render({"replicas": 3, "shards": 12})
+    asked = {(right.verb, right.name or "*") for right in needed([], SYSTEM, ELECTED_BY)}
+    given = {right for right in rights(rendered, account="flyball") if right[1:2] == ("leases",)}
+    assert {right[2::2] for right in given if right[4] != names.NAMESPACE_LEASE} == asked
+    told = {item["name"]: item.get("value") for item in environment(rendered)}
+    assert (told["FLYBALL_SHARDS"], told["FLYBALL_REPLICAS"]) == ("12", "3")
+    assert "FLYBALL_SHARDS" not in {item["name"] for item in environment(render({"replicas": 3}))}
 
 
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 def test_no_object_that_serves_can_be_deleted(scope: str) -> None:
     given = rights(render({"watch": {"scope": scope}, "networkPolicy": {"enabled": True}}), account="flyball")
-    assert {right[1] for right in given if right[2] == "delete"} == {"controllerrevisions", "poddisruptionbudgets"}
+    assert {right[1] for right in given if right[2] == "delete"} == {
+        "controllerrevisions",
+        "jobs",
+        "poddisruptionbudgets",
+    }
 
 
 def environment(rendered: list[Object]) -> list[Object]:
@@ -118,21 +158,59 @@ def test_only_the_operator_and_prometheus_reach_the_control_port() -> None:
     assert peers["api"] == [{"namespaceSelector": {}}, prometheus]
     (own,) = of_kind(rendered, "NetworkPolicy")
     assert own["spec"]["podSelector"] == deployment["spec"]["selector"]
-    assert own["spec"]["ingress"] == [{"from": [prometheus], "ports": [{"protocol": "TCP", "port": "metrics"}]}]
+    assert own["spec"]["ingress"] == [
+        {"from": [helm_test(rendered), prometheus], "ports": [{"protocol": "TCP", "port": "metrics"}]}
+    ]
 
 
-def test_a_fenced_operator_without_prometheus_is_scraped_by_nobody() -> None:
+def helm_test(rendered: list[Object]) -> Object:
+    """The pod of `helm test` as a peer."""
+    (pod,) = of_kind(rendered, "Pod")
+    return {"podSelector": {"matchLabels": pod["metadata"]["labels"]}}
+
+
+def test_a_fenced_operator_without_prometheus_is_scraped_by_nobody_but_helm_test() -> None:
     rendered = render({"networkPolicy": {"enabled": True, "prometheus": [], "clients": []}})
     (own,) = of_kind(rendered, "NetworkPolicy")
-    assert own["spec"]["ingress"] == []
+    assert [rule["from"] for rule in own["spec"]["ingress"]] == [[helm_test(rendered)]]
     (text,) = (item["value"] for item in environment(rendered) if item["name"] == "FLYBALL_NETWORK_POLICY")
     assert json.loads(text)["api"] == []
     assert len(json.loads(text)["control"]) == 1
 
 
-def test_public_keys_are_brought_to_all_watched_namespaces() -> None:
+def test_helm_test_asks_what_is_there_with_rights_to_read_that_go_with_it() -> None:
+    def arguments(values: Object) -> list[str]:
+        (pod,) = of_kind(render(values), "Pod")
+        return [one.partition("=")[0] for one in pod["spec"]["containers"][0]["args"]]
+
+    always = ["--no-services", "--operator-namespace"]
+    bare = {"metrics": {"service": False}}
+    assert arguments(bare) == always
+    assert arguments({}) == [*always, "--metrics"]
+    assert arguments(bare | {"prometheus": {"url": "http://p"}}) == [*always, "--ask-prometheus"]
+    # With the token of another account nothing is known of the operator's.
+    token = {"url": "http://p", "bearerToken": {"serviceAccount": True}}
+    assert arguments(bare | {"prometheus": token}) == always
+
+    rendered = render({"prometheus": {"url": "http://p", "basicAuth": {"username": "u", "secret": "s"}}})
+    given = rights(rendered, account="flyball-test")
+    assert {verb for _, _, verb, _, _ in given} == {"get", "list", "create"}
+    assert {resource for _, resource, verb, _, _ in given if verb == "create"} == {"subjectaccessreviews"}
+    assert {"inferenceservices", "pods", "configmaps"}.isdisjoint(resource for _, resource, _, _, _ in given)
+    hooks = [one for one in rendered if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+    assert {one["metadata"]["annotations"]["helm.sh/hook"] for one in hooks} == {"test"}
+    assert len(hooks) == 6
+    (pod,), (deployment,) = of_kind(rendered, "Pod"), of_kind(rendered, "Deployment")
+    assert not deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    mounted = {one["name"] for one in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert mounted == {one["name"] for one in pod["spec"]["volumes"]} == {"tmp", "prometheus"}
+    assert not of_kind(render({"rbac": {"create": False}}), "Pod")
+
+
+def test_public_keys_of_an_existing_secret_are_brought_to_all_watched_namespaces() -> None:
     pair = [SetpointSigner().public_pem, SetpointSigner().public_pem]
-    rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}, "signingKey": {"publicKeys": pair}})
+    signing = {"existingSecret": "mine", "publicKeys": pair}
+    rendered = render({"watch": {"namespaces": ["team-a", "team-b"]}, "signingKey": signing})
     maps = of_kind(rendered, "ConfigMap")
     assert [one["metadata"]["namespace"] for one in maps] == ["team-a", "team-b"]
     for one in maps:
@@ -141,15 +219,44 @@ def test_public_keys_are_brought_to_all_watched_namespaces() -> None:
     assert of_kind(render({}), "ConfigMap") == []
 
 
-def test_without_a_cluster_each_rendering_has_a_new_key_unless_it_comes_from_elsewhere() -> None:
-    (first,), (second,) = of_kind(render({}), "Secret"), of_kind(render({}), "Secret")
-    assert first["data"] != second["data"]
-    assert of_kind(render({"signingKey": {"existingSecret": "mine"}}), "Secret") == []
+@pytest.mark.parametrize("value_set", VALUE_SETS)
+def test_two_renderings_are_the_same_and_hold_no_key(value_set: str) -> None:
+    values = helm.values(value_set)
+    rendered = render(values)
+    assert render(values) == rendered
+    assert all(one["data"] == {} and "stringData" not in one for one in of_kind(rendered, "Secret"))
+    assert "PRIVATE" not in json.dumps(rendered)
+
+
+def test_the_operator_is_told_where_to_keep_its_key_and_mounts_none() -> None:
+    rendered = render({"signingKey": {"rotationPeriod": "24h"}})
+    (secret,) = of_kind(rendered, "Secret")
+    given = {item["name"]: item.get("value") for item in environment(rendered)}
+    assert given["FLYBALL_SIGNING_KEY_SECRET"] == secret["metadata"]["name"] == SIGNING
+    assert given["FLYBALL_SIGNING_KEY_ROTATION_PERIOD"] == "24h"
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    (deployment,) = of_kind(rendered, "Deployment")
+    assert not [volume for volume in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in volume]
+
+
+def test_with_an_existing_secret_it_has_no_right_on_secrets_and_config_maps() -> None:
+    values: Object = {"signingKey": {"existingSecret": "mine"}, "admissionPolicies": {"operator": True}}
+    rendered = render(values)
+    assert of_kind(rendered, "Secret") == []
+    assert not {right for right in rights(rendered, account="flyball") if right[1] in ("secrets", "configmaps")}
+    given = {item["name"] for item in environment(rendered)}
+    assert "FLYBALL_SIGNING_KEY_FILE" in given
+    assert "FLYBALL_SIGNING_KEY_SECRET" not in given
+    assert "flyball-system-flyball-keys" not in policies_of(rendered)
 
 
 def policies(values: Object) -> dict[str, Object]:
+    """Admission policies that these values of theirs make, by name."""
+    return policies_of(render({"admissionPolicies": values}))
+
+
+def policies_of(rendered: list[Object]) -> dict[str, Object]:
     """Admission policies by name; each has a binding that denies."""
-    rendered = render({"admissionPolicies": values})
     found = {one["metadata"]["name"]: one["spec"] for one in of_kind(rendered, "ValidatingAdmissionPolicy")}
     bindings = [one["spec"] for one in of_kind(rendered, "ValidatingAdmissionPolicyBinding")]
     assert {one["policyName"] for one in bindings} == set(found)
@@ -160,7 +267,8 @@ def policies(values: Object) -> dict[str, Object]:
 
 def test_admission_policies_are_made_only_where_asked() -> None:
     assert policies({}) == {}
-    assert set(policies({"operator": True})) == {"flyball-system-flyball-owned", "flyball-system-flyball-pods"}
+    of_the_operator = {f"flyball-system-flyball-{what}" for what in ("keys", "owned", "pods")}
+    assert set(policies({"operator": True})) == of_the_operator
     assert set(policies({"inferenceServices": {"enabled": True}})) == {"flyball-system-flyball-allowed"}
 
 
@@ -185,7 +293,7 @@ def test_a_list_that_is_null_has_no_rule_and_an_empty_one_allows_nothing() -> No
     for one in rules(claims=[]):
         assert " in []" in one["expression"]
         assert one["message"].endswith("accepted: none")
-    lists = {"images": 2, "secrets": 6, "csiDrivers": 1, "claims": 2, "serviceAccounts": 1, "priorityClasses": 1}
+    lists = {"images": 2, "secrets": 6, "csiDrivers": 1, "claims": 3, "serviceAccounts": 1, "priorityClasses": 1}
     assert {name: len(rules(**{name: ["x"]})) for name in lists} == lists
     assert len(rules(**{name: ["x"] for name in lists})) == sum(lists.values())
 
@@ -196,9 +304,20 @@ def test_no_network_policy_is_made_unasked() -> None:
 
 
 @pytest.mark.parametrize("value_set", VALUE_SETS)
-def test_nobody_gets_a_right_on_secrets(value_set: str) -> None:
-    rules = [rule for one in render(helm.values(value_set)) for rule in one.get("rules", ())]
-    assert not [rule for rule in rules if {"secrets", "*"} & {*rule["resources"], *rule["verbs"], *rule["apiGroups"]}]
+def test_nobody_gets_a_right_on_secrets_but_the_operator_on_its_own(value_set: str) -> None:
+    rendered = render(helm.values(value_set))
+    rules = [rule for one in rendered for rule in one.get("rules", ())]
+    found = [rule for rule in rules if {"secrets", "*"} & {*rule["resources"], *rule["verbs"], *rule["apiGroups"]}]
+    for rule in found:
+        assert rule == {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": [SIGNING],
+            "verbs": ["get", "patch"],
+        }
+    given = {right for right in rights(rendered, account="flyball") if right[1] == "secrets"}
+    own = {("", "secrets", verb, SYSTEM, SIGNING) for verb in SECRETS.verbs} if of_kind(rendered, "Secret") else set()
+    assert given == (own if found else set())
 
 
 #: Where the chart mounts what Prometheus is asked with.
@@ -227,17 +346,22 @@ def mounted(pod: Object, folder: Path) -> None:
 def test_the_operator_reads_every_setting_the_chart_gives(
     value_set: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (deployment,) = of_kind(render(helm.values(value_set)), "Deployment")
+    rendered = render(helm.values(value_set))
+    (deployment,) = of_kind(rendered, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     given = {item["name"]: item.get("value", "from-the-pod") for item in container["env"]}
-    assert {name.removeprefix("FLYBALL_").lower() for name in given} <= set(Settings.model_fields)
+    ours = {name.removeprefix(ENV_PREFIX).lower() for name in given if name.startswith(ENV_PREFIX)}
+    assert ours <= set(Settings.model_fields)
     mounted(deployment["spec"]["template"]["spec"], tmp_path)
     for name, value in given.items():
         monkeypatch.setenv(name, value.replace(MOUNTED, str(tmp_path)))
     settings = Settings()
     assert settings.metrics_port == container["ports"][0]["containerPort"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert str(settings.signing_key_file) == f"{mounts['signing-key']}/signing-key.pem"
+    if (folder := mounts.get("signing-key")) is not None:
+        assert str(settings.signing_key_file) == f"{folder}/signing-key.pem"
+    else:
+        assert [settings.signing_key_secret] == [one["metadata"]["name"] for one in of_kind(rendered, "Secret")]
     assert mounts.get("prometheus", MOUNTED) == MOUNTED
     # Every file that is mounted is one that the operator is told of.
     assert {str(path) for path in tmp_path.iterdir()} == {
@@ -302,6 +426,7 @@ PEM = SetpointSigner().public_pem
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"replica": 2}, "additional properties 'replica' not allowed"),
     ({"replicas": 0}, "minimum: got 0, want 1"),
+    ({"shards": 65}, "maximum: got 65, want 64"),
     ({"watch": {"scope": "All"}}, "value must be one of 'Namespaced', 'Cluster', 'Selector'"),
     ({"watch": {"scope": "Cluster", "namespaces": ["a"]}}, "maxItems: got 1, want 0"),
     ({"watch": {"scope": "Selector"}}, "minProperties: got 0, want 1"),
@@ -341,8 +466,17 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"podMonitor": {"interval": "0s"}}}, "'0s' does not match pattern"),
     ({"log": {"level": "debug"}}, "value must be one of 'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
     ({"metrics": {"podMonitor": {"engines": "yes"}}}, "got string, want boolean"),
-    ({"signingKey": {"publicKeys": ["ssh-ed25519 AAAA"]}}, "'ssh-ed25519 AAAA' does not match pattern"),
-    ({"signingKey": {"publicKeys": [PEM]}, "watch": {"scope": "Cluster"}}, "maxItems: got 1, want 0"),
+    (
+        {"signingKey": {"existingSecret": "mine", "publicKeys": ["ssh-ed25519 AAAA"]}},
+        "'ssh-ed25519 AAAA' does not match pattern",
+    ),
+    (
+        {"signingKey": {"existingSecret": "mine", "publicKeys": [PEM]}, "watch": {"scope": "Cluster"}},
+        "maxItems: got 1, want 0",
+    ),
+    ({"signingKey": {"publicKeys": [PEM]}}, "maxItems: got 1, want 0"),
+    ({"signingKey": {"rotationPeriod": "30s"}}, "'30s' does not match pattern"),
+    ({"signingKey": {"rotationPeriod": 720}}, "got number, want string"),
     ({"admissionPolicies": {"inferenceServices": {"secrets": ["A b"]}}}, "'A b' does not match pattern"),
     ({"admissionPolicies": {"inferenceServices": {"images": ["a b"]}}}, "'a b' does not match pattern"),
     ({"networkPolicy": {"prometheus": [{}]}}, "minProperties: got 0, want 1"),

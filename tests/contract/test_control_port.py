@@ -15,6 +15,7 @@ from flyball_engine.contract import (
     HEALTH_PATH,
     METRICS_PATH,
     SETPOINT_PATH,
+    TRIAL_HEADER,
     Clamp,
     Generation,
     Knob,
@@ -72,6 +73,15 @@ def test_the_same_setpoint_again_is_accepted_and_counted_as_unchanged(port: Port
         port.client.put(setpoint(1))
     assert scraped(port)[MetricName.RETUNES, ("applied",)] == 1
     assert scraped(port)[MetricName.RETUNES, ("unchanged",)] == 2
+
+
+def test_with_the_header_of_a_key_trial_no_setpoint_is_applied_and_none_is_counted(port: Port) -> None:
+    body = setpoint(1).model_dump_json().encode()
+    for token, refusal in ((port.signer.token(body), Refusal.INVALID), ("none", Refusal.BAD_TOKEN)):
+        headers = {"Authorization": f"Bearer {token}", TRIAL_HEADER: "yes"}
+        assert port.client.refuse(body, headers=headers)[1].error is refusal
+    assert port.client.read().accepted is None
+    assert not any(value for (name, _), value in scraped(port).items() if name == MetricName.RETUNES)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +17,18 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flyball_engine.contract import SETPOINT_PATH, Batching, Generation, Knob, Limits, QueueLimits, Refusal, Setpoint
+from flyball_engine.contract import (
+    METRICS_PATH,
+    SETPOINT_PATH,
+    Batching,
+    Generation,
+    Knob,
+    Limits,
+    MetricName,
+    QueueLimits,
+    Refusal,
+    Setpoint,
+)
 from flyball_engine.knobs import Static
 from flyball_engine.signing import BadKeyError, Signer
 from flyball_lab.harness.engines import PlantEngine, ServedEngine, serving
@@ -26,12 +38,14 @@ from flyball_operator.engines.client import Acknowledged, Address, EngineClient,
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
+    NoSigningKeyError,
     NotLeadingError,
     SetpointRefusedError,
     UnknownError,
     UnreachableError,
 )
 from flyball_operator.engines.signing_keys import SigningKeys
+from support.key_world import PERIOD, SYNC_SECONDS, KeyWorld
 
 
 def setpoint(generation: int, *, epoch: int = 1, service: str = "uid-1", seqs: int = 16) -> Setpoint:
@@ -50,6 +64,14 @@ async def client(
 
 def address(pod: ServedEngine) -> Address:
     return Address(key=pod.uid, tenant="team", ip=pod.ip, port=pod.port)
+
+
+async def retunes(pod: ServedEngine) -> dict[str, float]:
+    """Writes by outcome, as the engine counts them."""
+    async with engine_session() as session, session.get(f"http://{pod.ip}:{pod.port}{METRICS_PATH}") as answer:
+        text = await answer.text()
+    found = re.findall(rf'^{MetricName.RETUNES}\{{.*outcome="(\w+)".*\}} (\S+)$', text, flags=re.MULTILINE)
+    return {outcome: float(value) for outcome, value in found if float(value)}
 
 
 async def refusal(call: object) -> Refusal:
@@ -106,6 +128,63 @@ async def test_keys_are_rotated_while_setpoints_are_written_and_none_is_refused(
             step()
             await engines.write(address(pod), setpoint(number))
         assert [signer.public_pem for signer in keys()] == [public(world.key), public(later)]
+
+
+async def test_whether_a_key_is_accepted_is_asked_without_a_setpoint() -> None:
+    world = TunerEnvironment()
+    pod, other = world.engine(), Ed25519PrivateKey.generate()
+    async with serving(pod), client(world.key) as engines:
+        for generation in (1, 2):
+            assert await engines.accepts(address(pod), Signer(world.key), service="uid-1")
+            assert not await engines.accepts(address(pod), Signer(other), service="uid-1")
+            assert not await engines.accepts(address(pod), Signer(world.key), service="uid-2")
+            assert len(pod.engine.history) == generation - 1
+            await engines.write(address(pod), setpoint(generation))
+        assert await retunes(pod) == {"applied": 2.0}, "a trial is no refused write"
+        await refusal(engines.write(address(pod), setpoint(1)))
+        assert (await retunes(pod))["StaleGeneration"] == 1
+    async with client(world.key) as engines:
+        with pytest.raises(UnreachableError):
+            await engines.accepts(address(pod), Signer(world.key), service="uid-1")
+
+
+async def test_the_operator_rotates_its_own_key_while_setpoints_are_written_and_none_is_refused(tmp_path: Path) -> None:
+    pod = TunerEnvironment().engine(uid="team")
+    pod.public_keys = tmp_path / "public-keys.pem"
+    world = KeyWorld(namespaces=("team",), port=pod.port)
+    world.engines[0].ip = pod.ip
+    number, signed_with = 0, set[str]()
+    async with engine_session() as session, serving(pod):
+        engines = EngineClient(
+            session, world.rotation.signers, may_act=lambda: True, wall=time.time, clock=time.monotonic
+        )
+        world.asked = engines
+        while len(signed_with) < 3:
+            world.skip(PERIOD.total_seconds() if number % 60 == 50 else 0)
+            await world.pass_time(5)
+            if world.engines[0].file:
+                pod.public_keys.write_text(world.engines[0].file)
+                number += 1
+                await engines.write(address(pod), setpoint(number, service="team"))
+                signed_with.add(world.rotation.signers()[0].public_pem)
+        # The kubelet has yet to bring the last key alone.
+        await world.pass_time(2 * SYNC_SECONDS)
+        pod.public_keys.write_text(world.engines[0].file)
+        last = Signer.parse(world.data()["current"].encode(), "current")
+        assert [await engines.accepts(address(pod), key, service="team") for key in world.rotation.signers()] == [
+            True,
+            False,
+        ]
+        assert world.rotation.signers()[0].public_pem == last.public_pem
+
+
+async def test_without_a_key_nothing_is_written() -> None:
+    world = TunerEnvironment()
+    pod = world.engine()
+    async with serving(pod), client() as engines:
+        with pytest.raises(NoSigningKeyError, match="no signing key yet"):
+            await engines.write(address(pod), setpoint(1))
+        assert pod.engine.history == []
 
 
 async def test_a_signing_key_that_becomes_unusable_is_told_once_and_the_earlier_one_signs_on(

@@ -28,7 +28,7 @@ from flyball_operator.prometheus.access import Access
 from flyball_operator.prometheus.client import PrometheusClient, _parse_fast
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.observe.signals import Identity, Missing, Unobserved
-from flyball_operator.tuning.report.conditions import metrics_verdict
+from flyball_operator.tuning.observe.verdict import metrics_verdict
 from support.certificates import Authority
 from support.past import manifest
 

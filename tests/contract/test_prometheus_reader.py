@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flyball_lab.harness.prometheus import Prometheus, ScrapeTarget, prometheus
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment
 from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
-from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, PrometheusReader
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     Identity,
@@ -321,6 +322,53 @@ async def test_each_query_of_a_read_has_all_of_its_time() -> None:
     with closing(PrometheusReader(SideBySide(3), timeout=60.0)) as reader:
         seen = await reader.read({("team", "0a"): 0})
     assert _reason(seen["team", "0a"]) is not Missing.TIMED_OUT
+
+
+@dataclass
+class Asked:
+    """Answers each query with nothing, and takes down the number of the part that was asked one of these texts."""
+
+    texts: list[str]
+    parts: list[int] = field(default_factory=list)
+
+    def query(self, text: str, at: float | None = None) -> Any:
+        if text in self.texts:
+            self.parts.append(self.texts.index(text))
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+STEPS = [queries.steps(15, queries.part(number)) for number in range(queries.PARTS)]
+ATTAINMENT = [queries.attainment(ATTAINMENT_WINDOW, queries.part(number)) for number in range(queries.PARTS)]
+
+
+async def test_what_came_of_requests_is_asked_for_once_per_window_by_turns_and_of_new_services_at_once() -> None:
+    source, now = Asked(ATTAINMENT), 1000.0
+    every = dict.fromkeys((("team", uid) for uid in ("0a", "5a", "fa")), 1)
+    with closing(PrometheusReader(source, least_window=15, clock=lambda: now)) as reader:
+        rounds = []
+        for number in range(8):
+            now = 1000.0 + 5 * number
+            await reader.read(every if number < 7 else {**every, ("team", "5b"): 1})
+            await reader.attainment()
+            rounds.append(sorted(source.parts))
+            source.parts.clear()
+    assert rounds == [[0, 1, 2], [0], [1], [2], [0], [1], [2], [0, 1]]
+
+
+async def test_of_many_services_no_read_asks_for_the_steps_of_all_parts() -> None:
+    source, now = Asked(STEPS), 1000.0
+    many = {("team", f"{number:02x}"): 1 for number in range(256)}
+    with closing(PrometheusReader(source, least_window=15, clock=lambda: now)) as reader:
+        rounds = []
+        for number in range(6):
+            now = 1000.0 + 5 * number
+            await reader.read(many)
+            rounds.append(list(source.parts))
+            source.parts.clear()
+    assert rounds == [[0], [1], [2], [0], [1], [2]]
 
 
 async def test_steps_are_asked_for_once_per_window_by_turns(tmp_path: Path) -> None:

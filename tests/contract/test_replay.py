@@ -27,10 +27,10 @@ from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.time_range import TimeRange, rfc3339
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.estimate.step_time import Fit
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Unobserved
-from flyball_operator.tuning.report import status_codec
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.state import Decision
 from support.past import manifest
 
@@ -153,7 +153,9 @@ async def test_a_replay_decides_as_the_live_loop_did(
     assert summary["engines_ran_the_same_ticks"] > summary["engines_ran_known_ticks"] / 2
     # The last tick may be the one that changed them, which no scrape had shown by then; a scrape may be late as well.
     told = {(one.limits.max_num_active_seqs, one.limits.max_num_scheduled_tokens) for one in pods[0].engine.history}
-    *_, ran = (tick["ran"] for tick in document["ticks"] if tick["ran"]["max_num_active_seqs"] is not None)
+    *_, ran = (
+        tick["ran"] for tick in document["ticks"] if tick["ran"] and tick["ran"]["max_num_active_seqs"] is not None
+    )
     assert (ran["max_num_active_seqs"][0], ran["max_num_scheduled_tokens"][0]) in told
 
 

@@ -17,8 +17,8 @@ from flyball_lab.harness.prometheus import ADDRESS, Prometheus, ScrapeJob, prome
 from flyball_lab.harness.tuners import PATIENCE, TunerEnvironment, until
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Identity, Missing, Observation, RequestLoad, Signals, Unobserved
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from support.discovery import INIT, annotation_job, discovered, operator_target, pod_monitor_jobs
 
 CHAT: Identity = ("team", "uid-1")

@@ -9,7 +9,7 @@ import pytest
 
 from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
-from support.cluster import Object, apply, delete, get, items, patch
+from support.cluster import Object, apply, delete, get, items, kubectl, patch
 from support.live import MODEL, RESOURCE, Flyball, Service, inference_service
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +52,10 @@ def test_deleting_leaves_nothing(service: Service) -> None:
     eventually(lambda: not owned_by(service, uid), expecting="nothing of the service is left", within=240)
 
 
-def test_a_recreated_service_governs_and_the_old_one_does_not_act(service: Service, flyball: Flyball) -> None:
+def test_a_service_that_is_made_again_governs_and_what_the_one_before_left_is_nobodys(
+    service: Service, flyball: Flyball
+) -> None:
+    # One scenario, as each engine takes most of a minute to start.
     service.expect_governed()
     old = service.uid
     load = StreamLoad(url=service.url(), model=MODEL, concurrency=4)
@@ -62,13 +65,36 @@ def test_a_recreated_service_governs_and_the_old_one_does_not_act(service: Servi
         eventually(lambda: get(RESOURCE, service.name, namespace=service.namespace) is None, expecting="gone")
         apply(small(service, flyball), namespace=service.namespace)
         service.expect_governed(within=600)
-    anew = StreamLoad(url=service.url(), model=MODEL, concurrency=2)  # another cluster IP
-    with anew.running() as served:
-        eventually(lambda: served.finished > 2, expecting="the new pods serve")
-    served.expect_nothing_lost()
+    expect_served(service)
     assert service.uid != old
     assert service.read_back()["service"] == service.uid
     eventually(lambda: not owned_by(service, old), expecting="nothing of the old service is left", within=240)
+    expect_orphans_to_be_left_alone(service, flyball)
+
+
+def expect_served(service: Service) -> None:
+    """Whatever pods there are serve."""
+    load = StreamLoad(url=service.url(), model=MODEL, concurrency=2)  # another cluster IP than before
+    with load.running() as served:
+        eventually(lambda: served.finished > 2, expecting="the pods serve")
+    served.expect_nothing_lost()
+
+
+def expect_orphans_to_be_left_alone(service: Service, flyball: Flyball) -> None:
+    """Deleted with `--cascade=orphan` and made again, it waits until somebody removes what serves."""
+    old, pod = service.uid, service.pod()
+    delete(RESOURCE, service.name, namespace=service.namespace, cascade="orphan")
+    apply(small(service, flyball), namespace=service.namespace)
+    service.expect_condition("Accepted", "False", reason="NameConflict")
+    expect_served(service)
+    orphan = get("pod", pod["metadata"]["name"], namespace=service.namespace)
+    assert orphan is not None
+    assert orphan["metadata"]["uid"] == pod["metadata"]["uid"]
+    for kind in ("deployments", "services", "poddisruptionbudgets"):
+        kubectl("delete", kind, service.name, "-n", service.namespace)
+    service.expect_condition("Accepted", "True")
+    service.expect_governed(within=600)
+    assert service.read_back()["service"] == service.uid != old
 
 
 def test_an_edited_objective_is_counted_against_and_rolls_no_pod(chat: Service) -> None:

@@ -62,7 +62,7 @@ def test_limits_hold_while_prometheus_is_away(chat: Service) -> None:
     try:
         chat.expect_condition("MetricsAvailable", "False", within=180)
         held = chat.effective()
-        throughout(lambda: chat.effective() == held, expecting="the limits hold", seconds=60, every=5)
+        throughout(lambda: chat.effective() == held, expecting="the limits hold", seconds=30, every=5)
     finally:
         kubectl("scale", "deployment", "prometheus", "-n", "monitoring", "--replicas=1")
     chat.expect_condition("MetricsAvailable", "True", within=240)

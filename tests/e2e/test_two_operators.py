@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
@@ -38,21 +35,6 @@ def expect_a_leader_and_a_standby(pair: Flyball) -> str:
     return pair.leader()
 
 
-def writes(flyball: Flyball) -> list[tuple[str, str]]:
-    """(pod, resource) of every write but Leases and Events, in the order the API server took them."""
-    account = f"system:serviceaccount:{flyball.namespace}:"
-    found = []
-    for line in Path(os.environ["FLYBALL_AUDIT_LOG"]).read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        resource = (entry.get("objectRef") or {}).get("resource", "")
-        verb = entry["verb"] in ("create", "update", "patch", "delete")
-        if entry["user"]["username"].startswith(account) and verb and resource not in ("leases", "events", ""):
-            pods = entry["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", ["?"])
-            if not resource.startswith("selfsubject"):
-                found.append((pods[0], resource))
-    return found
-
-
 def exercise(chat: Service, seqs: int) -> None:
     """Make the leader write: a pinned limit is an intent in status, a push, a confirmation."""
     bounds = {"maxNumActiveSeqs": {"min": seqs, "max": seqs}}
@@ -62,7 +44,7 @@ def exercise(chat: Service, seqs: int) -> None:
 
 def expect_successions(flyball: Flyball, since: int, *, leaders: int) -> None:
     """Assert that writers follow each other and never interleave."""
-    order = [pod for pod, _ in groupby(pod for pod, _ in writes(flyball)[since:])]
+    order = [pod for pod, _ in groupby(pod for pod, _ in flyball.writes()[since:])]
     assert len(order) == len(set(order)) <= leaders, f"writers interleave: {order}"
 
 
@@ -73,7 +55,7 @@ GRACE = {"KILL": "1", "TERM": "30"}
 @pytest.mark.parametrize("how", GRACE)
 def test_the_other_takes_over(chat: Service, pair: Flyball, how: str, note_figure: Callable[[str], None]) -> None:
     first = expect_a_leader_and_a_standby(pair)
-    since = len(writes(pair))
+    since = len(pair.writes())
     exercise(chat, 17)
     (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)
     epoch = chat.obeyed_epoch()
@@ -98,7 +80,7 @@ def test_a_leader_that_stands_still_and_goes_on_moves_no_engine(
     chat: Service, pair: Flyball, note_figure: Callable[[str], None]
 ) -> None:
     first = expect_a_leader_and_a_standby(pair)
-    since = len(writes(pair))
+    since = len(pair.writes())
     exercise(chat, 17)
     epoch = chat.obeyed_epoch()
     (leader,) = (pod for pod in pair.operator_pods() if pod["metadata"]["name"] == first)

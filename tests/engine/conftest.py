@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,36 @@ _LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What ends the shared server comes after what uses it: it would have to be started anew."""
-    items.sort(key=lambda item: item.get_closest_marker("ends_server") is not None)
+    """What ends the shared server comes after what uses it: it would have to be started anew.
+
+    What looks at the start of a file's server comes before what uses that one.
+    """
+    order = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+
+    def place(item: pytest.Item) -> tuple[bool, int, bool]:
+        ends, begins = (item.get_closest_marker(name) is not None for name in ("ends_server", "begins_server"))
+        return ends, order[item.path], not begins
+
+    items.sort(key=place)
     if os.environ.get("FLYBALL_VLLM_SERVES") == "no":
         left_out = [item for item in items if "server_python" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=left_out)
-        config.stash[_LEFT_OUT] = Counter(item.path.name for item in left_out)
+        keep_left_out(config, Counter(item.path.name for item in left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def keep_left_out(config: pytest.Config, left_out: Counter[str]) -> None:
+    """For the end of the run, which another process may tell."""
+    config.stash[_LEFT_OUT] = left_out
+    if (output := getattr(config, "workeroutput", None)) is not None:
+        output["left_out"] = dict(left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process that ran some of the tests has ended; each of them left out the same."""
+    if left_out := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[_LEFT_OUT] = Counter(left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.contract import EXIT_REFUSED
+from flyball_engine.launching import EXIT_REFUSED
 from flyball_lab.harness.launcher import LaunchResult, environment, launch
 from support.installed import Installed
 from support.wrong_inputs.command_lines import REFUSED, VLLM_ARGUMENTS, WRONG

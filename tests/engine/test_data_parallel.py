@@ -1,4 +1,4 @@
-"""Two engine cores behind four API servers: all are governed, and requests are counted over all."""
+"""Two engine cores behind three API servers: all are governed, and requests are counted over all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.counted import Counted, expect_all_counted
 from support.measured import measure, mixed
 from support.served import Served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 STREAMS = 16
 REQUESTS = 64
@@ -24,9 +24,9 @@ REQUESTS = 64
 def two_cores(
     server_python: str, plugin: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """A governed engine of two cores, whose requests come in at four API servers."""
+    """A governed engine of two cores, behind one API server that has the control port, and two that follow."""
     owned = ["--max-num-seqs=64", "--max-num-batched-tokens=512", "--enable-prefix-caching"]
-    user = ["--data-parallel-size=2", "--api-server-count=4"]
+    user = ["--data-parallel-size=2", "--api-server-count=3"]
     folder = tmp_path_factory.mktemp("server")
     with started(server_python, folder, model=model, plugin=plugin, owned=owned, user=user) as server:
         server.expect_ready()

@@ -36,7 +36,7 @@ from support.greedy import greedy, some_prompts
 from support.reflexes import a_budget
 from support.served import Served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 SLOTS, TOKENS = 64, 512
 KINDS = ("synchronous", "asynchronous")

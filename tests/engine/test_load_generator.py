@@ -20,7 +20,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.tuners import until
 from flyball_lab.harness.waiting import eventually
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 #: What the endpoint does, by how many tokens are asked.
 REFUSED, WRONG, SILENT, STALLED, BROKEN = 1001, 1002, 1003, 1004, 1005

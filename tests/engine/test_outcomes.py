@@ -13,7 +13,7 @@ from support.counted import Counted, disagreements, near_what_was_seen
 from support.measured import Measurement, Wish, measure, mixed
 from support.served import Served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 STREAMS = 32
 REQUESTS = 128

@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flyball_lab.harness.vllm_server import cache_beside
 from flyball_lab.repository import ROOT
 
 pytestmark = pytest.mark.engine
@@ -59,22 +59,6 @@ def own_tests() -> Path:
     return Path(folder)
 
 
-@pytest.fixture(scope="module")
-def results(
-    vllm_python: str, model: Path, own_tests: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Outcomes]:
-    """What became of all of them, by what the scheduler was told."""
-
-    def run(told: str) -> Outcomes:
-        home = tmp_path_factory.mktemp(told.replace(" ", "-"))
-        place_models(home, tokenizer=model)
-        return outcomes(vllm_python, own_tests, told, home)
-
-    # Each takes seconds to load vLLM, on one core.
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(SETPOINTS, pool.map(run, SETPOINTS), strict=True))
-
-
 def place_models(folder: Path, *, tokenizer: Path) -> None:
     """A model is found by its name where that is a folder below the current one."""
     for name, config in MODELS.items():
@@ -82,13 +66,15 @@ def place_models(folder: Path, *, tokenizer: Path) -> None:
         (folder / name / "config.json").write_text(json.dumps(config))
 
 
-def outcomes(python: str, own_tests: Path, told: str, home: Path) -> Outcomes:
+def outcomes(python: str, own_tests: Path, told: str, home: Path, *, cache: Path) -> Outcomes:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT / "engine/src", ROOT / "tests", own_tests)),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CACHE_ROOT": str(cache),
         "VLLM_PLUGINS": "",
         "FLYBALL_STATE_DIR": str(home),
     }
@@ -112,8 +98,9 @@ def outcomes(python: str, own_tests: Path, told: str, home: Path) -> Outcomes:
 
 
 @pytest.mark.parametrize("told", SETPOINTS)
-def test_all_pass(results: Mapping[str, Outcomes], own_tests: Path, told: str) -> None:
-    found = results[told]
+def test_all_pass(vllm_python: str, model: Path, own_tests: Path, tmp_path: Path, told: str) -> None:
+    place_models(tmp_path, tokenizer=model)
+    found = outcomes(vllm_python, own_tests, told, tmp_path, cache=cache_beside(model))
     assert found.reasons == {}
     assert set(found.outcomes.values()) == {"passed"}
     assert len(found.outcomes) == NUMBER[own_tests.name.rpartition("-")[0]]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
+from flyball_engine.launching import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 from flyball_operator.api.owned import REFUSED_ARGUMENTS
 from support.installed import Installed
 

@@ -19,7 +19,7 @@ from support.measured import Wish, measure, mixed
 from support.reflexes import a_budget
 from support.served import Served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 ANSWER = 200
 STREAMS = 16

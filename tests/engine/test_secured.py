@@ -1,8 +1,12 @@
-"""A real vLLM with a key from the environment and a certificate from a Secret's files, as pods have them."""
+"""A real vLLM with a key from the environment and a certificate from a Secret's files, as pods have them.
+
+It runs as on a processor without AVX-512, and is looked at from its first request on: its start shows these, too.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flyball_engine.contract import Metric, ObjectiveSpec
+from flyball_engine.contract import HEALTH_PATH, METRICS_PATH, READY_HEADER, Metric, MetricName, ObjectiveSpec
 from flyball_engine.vllm.routes import GENERATING_PATHS
 from flyball_lab.harness.engine import ControlClient, setpoint
 from flyball_lab.harness.manifests import good
@@ -34,6 +38,8 @@ ANY_FIRST_TOKEN = ObjectiveSpec(metric=Metric.TIME_TO_FIRST_TOKEN, threshold_sec
 MOUNTED = "/flyball-tls"
 #: What it answers to a client without the key.
 NO_KEY = 401
+#: What multiplied matrices, as oneDNN's log of what it ran names it.
+MULTIPLIED = re.compile(r"^onednn_verbose,.*exec,cpu,matmul,([^,]+),", re.MULTILINE)
 
 
 @dataclass
@@ -50,6 +56,12 @@ class Secured:
         """Its control port."""
         with closing(ControlClient(self.server.control_url, self.server.signer)) as control:
             yield control
+
+    def probed(self) -> str:
+        """What a readiness probe hears, empty where all is well."""
+        answer = self.client.get(HEALTH_PATH, **{READY_HEADER: "yes"})
+        assert answer.status_code in (200, 503)
+        return "" if answer.status_code == 200 else answer.text
 
 
 def tls_arguments(mounted: Path) -> list[str]:
@@ -71,17 +83,45 @@ def secured(
     authority = Authority()
     trusted = ssl.create_default_context(cadata=authority.pem)
     secret = SecretVolume(folder / "tls", tls_data(authority.issue("first")))
-    with started(
-        server_python,
-        folder,
-        model=model,
-        plugin=plugin,
-        owned=["--max-num-seqs=8", "--max-num-batched-tokens=512", *tls_arguments(secret.folder)],
-        VLLM_API_KEY=KEY,
-    ) as plain:
-        server = replace(plain, url=plain.url.replace("http:", "https:"), trusted=trusted)
-        server.expect_ready()
-        yield Secured(server, secret, authority, HTTPSClient(server.url, trusted, MODEL_NAME))
+    with pytest.MonkeyPatch.context() as without_avx512:
+        without_avx512.setenv("ATEN_CPU_CAPABILITY", "avx2")
+        with started(
+            server_python,
+            folder,
+            model=model,
+            plugin=plugin,
+            owned=["--max-num-seqs=8", "--max-num-batched-tokens=512", *tls_arguments(secret.folder)],
+            VLLM_API_KEY=KEY,
+            ONEDNN_VERBOSE="1",
+        ) as plain:
+            server = replace(plain, url=plain.url.replace("http:", "https:"), trusted=trusted)
+            server.expect_ready()
+            yield Secured(server, secret, authority, HTTPSClient(server.url, trusted, MODEL_NAME))
+
+
+@pytest.mark.begins_server
+def test_it_answers_a_request_of_its_own_and_then_waits_for_its_setpoint(secured: Secured) -> None:
+    eventually(lambda: "no setpoint yet" in secured.probed(), expecting="an answer", within=120, every=0.2)
+    with secured.control() as control:
+        control.put(setpoint(1))
+        eventually(lambda: secured.probed() == "", expecting="the engine to be Ready", within=20)
+        assert summed(secured.client.get(METRICS_PATH).text, "vllm:generation_tokens_total") == 2
+        assert summed(control.metrics(), MetricName.REQUESTS) == 0, "it is nobody's request"
+
+
+def summed(page: str, metric: str) -> float:
+    """A counter, over all labels."""
+    lines = [line for line in page.splitlines() if line.startswith(metric)]
+    assert lines, f"no {metric}"
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_without_avx512_the_small_model_has_kernels_of_its_numbers(secured: Secured) -> None:
+    assert secured.client.complete(key=KEY) == 200
+    used = set(MULTIPLIED.findall(secured.server.log.read_text(errors="replace")))
+    # Of bfloat16 oneDNN multiplies nothing there: torch does, in plain loops.
+    assert used, "none of oneDNN's multiplications"
+    assert all(each.endswith("avx2") for each in used), used
 
 
 def test_probes_and_scrapes_need_no_key_and_clients_do(secured: Secured) -> None:
@@ -104,7 +144,7 @@ def test_the_key_does_not_guard_all_that_generates(secured: Secured) -> None:
 def test_who_has_no_key_is_no_refusal_of_an_overload(secured: Secured) -> None:
     client = secured.client
     with secured.control() as control:
-        control.put(setpoint(1, objectives=(ANY_FIRST_TOKEN,)))
+        control.put(setpoint(2, objectives=(ANY_FIRST_TOKEN,)))
 
         def counted(of: str) -> float:
             lines = (line for line in control.metrics().splitlines() if line.startswith("flyball_objective_"))

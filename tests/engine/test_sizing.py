@@ -25,7 +25,7 @@ from support.kv_shapes import SHAPES
 from support.model_configs import PUBLISHED
 from support.served import Served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 Note = Callable[[str], None]
 

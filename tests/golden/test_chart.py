@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flyball_lab.benches.tick import cost
+from flyball_lab.dashboards import files as dashboards
 from flyball_lab.repository import ROOT
 from flyball_lab.tools import generate
 from flyball_operator.api import names
@@ -16,16 +18,20 @@ from support.helm import VALUE_SETS, Object, render
 FOLDER = ROOT / "tests/golden/chart"
 #: Made anew at each rendering without a cluster.
 SECRET_VALUE = "(a key)"
+#: How the names of ConfigMaps begin that hold a generated file.
+DASHBOARDS = "flyball-dashboard-"
 
 
 def golden_text(rendered: list[Object]) -> str:
-    """YAML in a stable order, without what changes from run to run, and with the CRD, which has a file, named only."""
+    """YAML in a stable order, without what changes from run to run; what has a file of its own is named only."""
     kept = []
     for one in rendered:
         if one["kind"] == "Secret":
             one["data"] = dict.fromkeys(one["data"], SECRET_VALUE)
         if one["kind"] == "CustomResourceDefinition":
             one["spec"] = "(crds/)"
+        if one["kind"] == "ConfigMap" and one["metadata"]["name"].startswith(DASHBOARDS):
+            one["data"] = dict.fromkeys(one["data"], "(charts/flyball/files/dashboards)")
         kept.append(one)
     kept.sort(key=lambda one: (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]))
     return yaml.safe_dump_all(kept, sort_keys=False, width=120)
@@ -45,7 +51,9 @@ def test_the_chart_renders_as_committed(value_set: str, rewrite: bool) -> None:
     [
         f"crds/{names.CRD_NAME}.yaml",
         f"charts/flyball/templates/crd-{names.PLURAL}.yaml",
+        *(f"charts/flyball/files/dashboards/{name}.json" for name in dashboards.DASHBOARDS),
         "docs/versions.md",
+        "docs/reference/alerts.md",
         "docs/reference/api.md",
         "docs/reference/cli.md",
         "docs/reference/tunables.md",
@@ -54,6 +62,13 @@ def test_the_chart_renders_as_committed(value_set: str, rewrite: bool) -> None:
 def test_the_generated_files_are_current(path: str, tmp_path: Path) -> None:
     generate.main(tmp_path)
     assert (tmp_path / path).read_text() == (ROOT / path).read_text()
+
+
+def test_ticks_are_measured_in_the_environment_of_the_chart() -> None:
+    (operator,) = helm.of_kind(render({}), "Deployment")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert {name: environment.get(name) for name in cost.SETTINGS} == cost.SETTINGS
 
 
 def test_the_chart_installs_the_committed_crd_and_keeps_it() -> None:

@@ -13,8 +13,9 @@ import yaml
 
 from flyball_lab.harness.manifests import Object
 from flyball_lab.repository import ROOT
+from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
-from flyball_operator.reconcile.plan import deployment, disruption_budget, pod, service
+from flyball_operator.reconcile.plan import deployment, disruption_budget, model_job, pod, service
 from flyball_operator.reconcile.plan.objects import Object as Rendered
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
@@ -40,6 +41,7 @@ def rendered(manifest: Object) -> list[Rendered]:
         strategy,
         service.render(found.metadata, template),
         *([budget] if (budget := disruption_budget.render(found)) else []),
+        *([model_job.render(found, CONFIG)] if found.spec.model.cache else []),
     ]
 
 
@@ -47,7 +49,8 @@ def rendered(manifest: Object) -> list[Rendered]:
 def test_a_service_gets_the_pods_it_always_got(name: str, rewrite: bool) -> None:
     text = SERVICES[name].read_text().replace("ENGINE_IMAGE", "engine:1")
     # By way of JSON: parts that stand twice would be anchors.
-    found = yaml.safe_dump_all(json.loads(json.dumps(rendered(yaml.safe_load(text)))), width=120)
+    (manifest,) = (found for found in yaml.safe_load_all(text) if found["kind"] == names.KIND)
+    found = yaml.safe_dump_all(json.loads(json.dumps(rendered(manifest))), width=120)
     path = FOLDER / f"{name}.yaml"
     if rewrite:
         path.write_text(found)

@@ -49,7 +49,10 @@ def left(world: MemoryCluster) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind, resource in OWNED.items():
         for item in world.api.find(resource):
-            if kind is not Kind.REVISION or _is_asked_for(world, item):
+            if kind is Kind.JOB:
+                # What is done stays as it was done, whatever image is asked for later.
+                found[f"Job {item['metadata']['name']}"] = item["status"]["conditions"]
+            elif kind is not Kind.REVISION or _is_asked_for(world, item):
                 body = {field: value for field, value in item.items() if field not in ("status", "revision")}
                 found |= {f"{kind.value} {path}": value for path, value in leaves(body) if not _of_the_way(path)}
     status = world.api.one(INFERENCE_SERVICES, "chat")["status"]

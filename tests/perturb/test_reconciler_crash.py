@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES, Resource
-from support.memory_api import MemoryApi, Object
-from support.memory_cluster import CrashError, MemoryCluster, service
+from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, SERVICES
+from support.memory_api import CrashingApi, Object
+from support.memory_cluster import MemoryCluster, service
 
 Scenario = Callable[[MemoryCluster], None]
 
@@ -152,26 +152,6 @@ SCENARIOS = (
     lose_a_template_twice,
     serve_under_a_policy,
 )
-
-
-class CrashingApi(MemoryApi):
-    """Kills the operator once, at one write: just before it, or when it is done but not yet known."""
-
-    def __init__(self, at: int, *, after: bool) -> None:
-        super().__init__()
-        self._at = at
-        self._after = after
-
-    def _begin(self, verb: str, resource: Resource) -> None:
-        super()._begin(verb, resource)
-        if self.writes == self._at and not self._after:
-            raise CrashError
-
-    def _end(self, answer: Object) -> Object:
-        if self.writes == self._at and self._after:
-            self._at = -1
-            raise CrashError
-        return super()._end(answer)
 
 
 def end_state(world: MemoryCluster) -> dict[Any, Object]:

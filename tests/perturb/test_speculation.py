@@ -9,7 +9,7 @@ import pytest
 
 from flyball_lab.benches.law.contenders import Contender, contenders, play, the_law
 from flyball_lab.benches.law.scenarios import SCENARIOS, Scenario
-from flyball_lab.simulator.core import Speculation
+from flyball_lab.simulator.core_config import Speculation
 
 #: A small grid: its best is nearly that of a large one.
 GRID = tuple(one for one in contenders((32, 64, 256), (512, 2048)) if one.in_grid)

@@ -22,9 +22,9 @@ from flyball_operator.tuning.observe.signals import (
     Sums,
     Unobserved,
 )
-from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.status_codec import policy_of, setpoint_status
 
 SOME = settings(max_examples=60)
 counts = st.floats(0, 1e6, allow_nan=False)

@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flyball_engine.batching.on_time import SHARED_AFTER, OnTimeOrder, Pending, PrefillRate, step_order
+from flyball_engine.batching.on_time import OnTimeOrder
+from flyball_engine.batching.pending import Pending
+from flyball_engine.batching.prefill_rate import PrefillRate
+from flyball_engine.batching.shares import SHARED_AFTER
+from flyball_engine.batching.step_order import step_order
 
 RATE = PrefillRate(per_token=1.0)
 #: Deadline and tokens: whole numbers, so that sums are exact.

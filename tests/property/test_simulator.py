@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_engine.contract import Metric, ObjectiveSpec, OnTime, SchedulingPolicy, Shed, StepKind
-from flyball_lab.simulator.core import Core, Speculation
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.core_config import Speculation
 from flyball_lab.simulator.lengths import Lognormal, Shape
 from flyball_lab.simulator.plant import CALM, Disturbances
 from flyball_lab.simulator.requests import Fate, Request

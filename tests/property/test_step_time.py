@@ -16,6 +16,7 @@ from flyball_lab.harness.tuning import step_window
 from flyball_lab.simulator.presets import PRESETS
 from flyball_operator.tuning.estimate.step_time import Doubt, StepTimeEstimator, learn, resume
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
+from flyball_operator.tuning.tunables import TUNABLES
 
 #: An 8B model on an H100 reads a token of KV in 50 ns.
 ON_GPU = replace(H100, beta=6e-6, d=5e-8)
@@ -286,7 +287,14 @@ def test_memory_is_bounded() -> None:
     step_time = StepTimeEstimator()
     for number in range(50):
         step_time = learn(step_time, step_window(start=15.0 * number, end=15.0 * number + 15))
-    assert max(len(rows) for rows in step_time.rows.values()) <= 6
+    assert max(len(rows) for rows in step_time.rows.values()) == TUNABLES.rows_per_cell * 9, "figures of a row"
+
+
+def test_steps_of_less_than_a_token_are_none() -> None:
+    # Of these the fit had a singular matrix.
+    sums = Sums(steps=729_089.0, seconds=1.0, tokens=0.0078125, prefill_attention=1e-300)
+    cells = {CellKey(1, StepKind.MIXED): sums}
+    assert learn(StepTimeEstimator(), StepWindow(cells=cells, start=85.0, end=100.0)) == StepTimeEstimator()
 
 
 def test_while_there_is_no_model_the_newest_window_may_make_one() -> None:

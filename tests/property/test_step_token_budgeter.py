@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball_engine.batching.step_token_budgeter import Prompt, Queue, StepTokenBudgeter
+from flyball_engine.batching.step_token_budgeter import UNDATED_SHARE, Prompt, Queue, StepTokenBudgeter
 from flyball_engine.model import StepModel
 from support.reflexes import a_budget, seconds, served
 
@@ -36,6 +36,7 @@ QUEUES = st.builds(
     more=st.just(False),
     indivisible=st.just(0),
     kv_tokens=st.integers(0, 1_000_000),
+    undated=st.booleans(),
 )
 
 
@@ -51,6 +52,20 @@ def test_a_step_fits_its_budget_or_is_the_least_there_is(queue: Queue, model: St
         assert chunks[0] >= min(LEAST, prompts[0].remaining), "the first advances"
     least = step.prefill_tokens <= LEAST
     assert least or seconds(model, step) <= budget * (1 + 1e-9)
+
+
+@given(QUEUES, MODELS, st.floats(1e-3, 1.0), st.booleans())
+def test_no_prompts_get_more_than_the_reach_of_a_step(
+    drawn: Queue, model: StepModel, budget: float, more: bool
+) -> None:
+    queue, budgeter = drawn._replace(more=more), StepTokenBudgeter()
+    budgeter.set_budget(a_budget(budget, model))
+    reach = budgeter.reach(
+        decodes=queue.decodes, decode_tokens=queue.decode_tokens, least=LEAST, kv_tokens=queue.kv_tokens
+    )
+    given_room = budgeter.step_tokens(queue, least_chunk=LEAST, most=UNLIMITED)
+    if given_room < UNLIMITED:
+        assert given_room - queue.decode_tokens <= reach
 
 
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0))
@@ -72,7 +87,7 @@ def test_no_prefill_that_fits_is_left_out(queue: Queue, model: StepModel, budget
         attention=step.prefill_attention + extra,
         kv_tokens=step.kv_tokens,
     )
-    assert more >= budget * (1 - 1e-9)
+    assert more >= budget * (UNDATED_SHARE if queue.undated else 1.0) * (1 - 1e-9)
 
 
 @given(QUEUES, MODELS, st.floats(1e-3, 1.0), st.sampled_from([16, 528, 1600]))

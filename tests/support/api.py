@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from flyball_operator.api import names
+from support.reads import api
 
 Object = dict[str, Any]
 
@@ -62,7 +62,7 @@ class InferenceServices:
         self._call("delete_namespaced_custom_object", name)
 
     def _call(self, method: str, *args: Any, **options: Any) -> Object:
-        call = getattr(client.CustomObjectsApi(_api()), method)
+        call = getattr(client.CustomObjectsApi(api()), method)
         try:
             answer: Object = call(
                 names.GROUP, names.VERSION, self.namespace, names.PLURAL, *args, **options, _request_timeout=30.0
@@ -70,10 +70,3 @@ class InferenceServices:
         except ApiException as error:
             raise RefusedError(error) from error
         return answer
-
-
-@cache
-def _api() -> client.ApiClient:
-    configuration = client.Configuration()
-    config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    return client.ApiClient(configuration)

@@ -1,4 +1,4 @@
-"""The local cluster as tests see it: kubectl, waiting for conditions, namespaces of their own.
+"""The local cluster as tests see it: kubectl, looks at objects, namespaces of their own.
 
 `hack/test` exports KUBECONFIG and PATH (`hack/cluster env`); nothing here falls back to another cluster.
 """
@@ -16,12 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from flyball_lab.harness.waiting import eventually
+from support import reads
 
 Object = dict[str, Any]
 
 
 class KubectlError(AssertionError, subprocess.SubprocessError):
-    """kubectl ended with an error; the message is what it said. To wait (`waiting`) it is no answer yet."""
+    """kubectl, or a look, ended with an error; the message is what it said. To wait (`waiting`) it is no answer yet."""
+
+
+def _expect_cluster() -> None:
+    assert "KUBECONFIG" in os.environ, 'no cluster: run hack/cluster up and eval "$(hack/cluster env)", or hack/test'
 
 
 def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
@@ -29,7 +34,7 @@ def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
 
     Raises `KubectlError` with its error output.
     """
-    assert "KUBECONFIG" in os.environ, 'no cluster: run hack/cluster up and eval "$(hack/cluster env)", or hack/test'
+    _expect_cluster()
     done = subprocess.run(["kubectl", *args], input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode:
         raise KubectlError(done.stderr.strip())
@@ -51,16 +56,30 @@ def apply(manifest: Object, *, namespace: str, server_side: bool = False) -> Non
     kubectl("apply", "-n", namespace, *extra, "-f", "-", stdin=json.dumps(manifest))
 
 
-def get(kind: str, name: str, *, namespace: str) -> Object | None:
-    """One object, or None if there is none of that name."""
-    out = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
-    return json.loads(out) if out.strip() else None
+def get(kind: str, name: str, *, namespace: str, managed: bool = False) -> Object | None:
+    """One object, or None if there is none of that name. `managed`: with its managed fields."""
+    found = _read(kind, namespace, name)
+    return found if found is None or managed else _without_managed_fields(found)
 
 
 def items(kind: str, *, namespace: str, selector: str = "") -> list[Object]:
-    """All objects of a kind in a namespace."""
-    extra = ["-l", selector] if selector else []
-    found: list[Object] = json.loads(kubectl("get", kind, "-n", namespace, "-o", "json", *extra))["items"]
+    """All objects of a kind in a namespace, without managed fields."""
+    listed = _read(kind, namespace, selector=selector) or {}
+    # A list says once what each object says of itself elsewhere.
+    known = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
+    return [known | _without_managed_fields(item) for item in listed["items"]]
+
+
+def _read(kind: str, namespace: str, name: str | None = None, *, selector: str = "") -> Object | None:
+    _expect_cluster()
+    try:
+        return reads.read(kind, namespace, name, selector=selector)
+    except reads.ReadError as error:
+        raise KubectlError(str(error)) from error
+
+
+def _without_managed_fields(found: Object) -> Object:
+    found["metadata"].pop("managedFields", None)
     return found
 
 

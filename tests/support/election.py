@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -12,9 +12,17 @@ from typing import Any, TypeVar, cast
 
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.election import Candidate, Elector, LeadershipLostError
-from flyball_operator.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from flyball_operator.kube.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+)
 from flyball_operator.kube.resources import Resource
+from support.memory_api import copied
 
+LEASE = "lease"
 Object = dict[str, Any]
 T = TypeVar("T")
 
@@ -27,36 +35,49 @@ class Way(Enum):
     HANGING = "they never arrive, and time out"
     ANSWERS_LOST = "they arrive, but their answers do not: they time out"
     SLOW = "they arrive after most of a second, and so do the answers"
+    LATE = "they time out, and arrive seconds later"
 
 
 class LeaseServer:
     """The API server's part: versions, conflicts, and what any service's status says of epochs."""
 
     def __init__(self) -> None:
-        self.lease: Object | None = None
+        self.leases: dict[str, Object] = {}
         self.version = 1
         self.highest_epoch = 0
+        self.calls: Counter[str] = Counter()
 
-    def read(self) -> Object:
-        if self.lease is None:
-            raise NotFoundError("no lease")
-        return copy.deepcopy(self.lease)
+    @property
+    def lease(self) -> Object | None:
+        """That of the only shard, or the first."""
+        return self.leases.get(LEASE)
+
+    def read(self, name: str = LEASE) -> Object:
+        if name not in self.leases:
+            raise NotFoundError(f"no lease {name}")
+        found: Object = copied(self.leases[name])
+        return found
 
     def create(self, body: Object) -> Object:
-        if self.lease is not None:
-            raise AlreadyExistsError("lease")
+        if (name := body["metadata"]["name"]) in self.leases:
+            raise AlreadyExistsError(name)
         return self._store(body)
 
     def replace(self, body: Object) -> Object:
-        if body["metadata"].get("resourceVersion") != self.read()["metadata"]["resourceVersion"]:
-            raise ConflictError("lease")
+        name = body["metadata"]["name"]
+        if body["metadata"].get("resourceVersion") != self.read(name)["metadata"]["resourceVersion"]:
+            raise ConflictError(name)
         return self._store(body)
+
+    def delete(self, name: str = LEASE) -> None:
+        self.leases.pop(name, None)
 
     def _store(self, body: Object) -> Object:
         self.version += 1
-        self.lease = copy.deepcopy(body)
-        self.lease["metadata"]["resourceVersion"] = str(self.version)
-        return self.read()
+        name = body["metadata"]["name"]
+        self.leases[name] = copied(body)
+        self.leases[name]["metadata"]["resourceVersion"] = str(self.version)
+        return self.read(name)
 
 
 class LeaseClient:
@@ -67,18 +88,23 @@ class LeaseClient:
         self.way = Way.OPEN
 
     async def get(self, resource: Resource, namespace: str, name: str, *, within: float) -> Object:
-        return await self._call(self.server.read, within)
+        return await self._call("get", lambda: self.server.read(name), within)
 
     async def create(self, resource: Resource, namespace: str, body: Object, *, within: float) -> Object:
-        return await self._call(lambda: self.server.create(body), within)
+        return await self._call("create", lambda: self.server.create(body), within)
 
     async def replace(self, resource: Resource, namespace: str, body: Object, *, within: float) -> Object:
-        return await self._call(lambda: self.server.replace(body), within)
+        return await self._call("replace", lambda: self.server.replace(body), within)
 
     async def epochs(self, reached: int) -> int:
-        return await self._call(lambda: self.server.highest_epoch, 2.0)
+        return await self._call("list", lambda: self.server.highest_epoch, 2.0)
 
-    async def _call(self, act: Callable[[], T], within: float) -> T:
+    async def _call(self, verb: str, act: Callable[[], T], within: float) -> T:
+        self.server.calls[verb] += 1
+        if self.way is Way.LATE:
+            asyncio.get_running_loop().call_later(2.5 * within, _landed, act)
+            await asyncio.sleep(within)
+            raise UnavailableError("timed out")
         if self.way is Way.REFUSED:
             raise UnavailableError("connection refused")
         if self.way is Way.HANGING:
@@ -92,6 +118,11 @@ class LeaseClient:
         return answer
 
 
+def _landed(act: Callable[[], object]) -> None:
+    with suppress(ClusterError):
+        act()
+
+
 class RunningCandidate:
     """One candidate, running."""
 
@@ -102,7 +133,7 @@ class RunningCandidate:
         self.ended_by: BaseException | None = None
         self.elector = Elector(
             cast("KubeApi", self.client),
-            Candidate("ns", "lease", name),
+            Candidate("ns", LEASE, name),
             epoch_floor=self.client.epochs,
             clock=asyncio.get_running_loop().time,
             now=lambda: self.wall,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from flyball_engine.batching.gate import AdmissionReason, Admitted, Arrival, CoreLoad, Gate
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.contract import Setpoint, Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.gate import RequestGate

@@ -18,10 +18,10 @@ class HTTPSClient:
     trusted: SSLContext
     model: str
 
-    def get(self, path: str) -> httpx.Response:
+    def get(self, path: str, **headers: str) -> httpx.Response:
         """An answer to whoever has no key."""
         with self._open() as client:
-            return client.get(path)
+            return client.get(path, headers=headers)
 
     def complete(self, path: str = "/v1/completions", *, key: str | None = None) -> int:
         """The status of an answer to a prompt."""

@@ -56,6 +56,17 @@ def make_ready(namespace: str, pod: str, address: str) -> None:
     _play_status(namespace, pod, played)
 
 
+def play_download(namespace: str, job: str, *, code: int, message: str) -> None:
+    """End the pod of a Job that downloads a model, once it is there, with this exit code and termination message."""
+    selector = f"{names.LABEL_JOB}={job}"
+    (pod,) = eventually(lambda: items("pods", namespace=namespace, selector=selector), expecting=f"a pod of {job}")
+    terminated = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
+    container = {"name": names.CONTAINER_DOWNLOAD, "image": "", "imageID": "", "ready": False, "restartCount": 0}
+    status = [{**container, "state": {"terminated": terminated}}]
+    phase = "Failed" if code else "Succeeded"
+    _play_status(namespace, pod["metadata"]["name"], {"phase": phase, "containerStatuses": status})
+
+
 def _engine_pods(namespace: str, image: str) -> list[Object]:
     return [
         pod

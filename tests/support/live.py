@@ -40,9 +40,11 @@ def audit_log() -> Path:
     return Path(os.environ["FLYBALL_AUDIT_LOG"])
 
 
-def images() -> dict[str, str]:
-    """References of the images by name (`operator`, `plugin`, `engine-cpu`), built and imported if they are not yet."""
-    done = subprocess.run([ROOT / "hack/images", "all"], stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+def images(*names: str, root: Path = ROOT) -> dict[str, str]:
+    """References of these images (`operator`, `plugin`, `engine-cpu`; all), built and imported if they are not yet."""
+    done = subprocess.run(
+        [root / "hack/images", *(names or ("all",))], stdout=subprocess.PIPE, text=True, check=True, timeout=1800
+    )
     return dict(line.split("=", 1) for line in done.stdout.split())
 
 
@@ -55,19 +57,21 @@ def helm(*args: str, stdin: str | None = None) -> str:
 
 @dataclass
 class Flyball:
-    """An installed release: its own namespace, and the one namespace it watches."""
+    """An installed release: its own namespace, the one namespace it watches, and the repository it is made from."""
 
     namespace: str
     watched: str
     refs: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
+    root: Path = ROOT
     audited_from: int = field(default_factory=lambda: audit_log().stat().st_size)
 
     def install(self, **changes: Any) -> None:
         """`helm upgrade --install` with these values on top of the run's, and wait for the operator."""
         self.values |= changes
+        chart = str(self.root / "charts/flyball")
         helm(
-            "upgrade", "--install", RELEASE, str(ROOT / "charts/flyball"), "-n", self.namespace, "--take-ownership",
+            "upgrade", "--install", RELEASE, chart, "-n", self.namespace, "--take-ownership",
             "--force-conflicts", "--wait", "--timeout", "5m", "-f", "-", stdin=json.dumps(self._values()),
         )  # fmt: skip
 
@@ -94,14 +98,31 @@ class Flyball:
     def refused(self) -> list[str]:
         """What the API server refused to the operator's account for want of rights, reads too, by the audit log."""
         account = f"system:serviceaccount:{self.namespace}:"
+        return [
+            f"{line['verb']} {line['requestURI']}"
+            for line in self._audited()
+            if line["user"]["username"].startswith(account) and line.get("responseStatus", {}).get("code") == 403
+        ]
+
+    def writes(self) -> list[tuple[str, str]]:
+        """(pod, resource) of every write but Leases and Events, in the order the API server took them."""
+        account = f"system:serviceaccount:{self.namespace}:"
+        found = []
+        for entry in self._audited():
+            resource = (entry.get("objectRef") or {}).get("resource", "")
+            verb = entry["verb"] in ("create", "update", "patch", "delete")
+            if entry["user"]["username"].startswith(account) and verb and resource not in ("leases", "events", ""):
+                pods = entry["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", ["?"])
+                if not resource.startswith("selfsubject"):
+                    found.append((pods[0], resource))
+        return found
+
+    def _audited(self) -> Iterator[Object]:
+        """What the API server wrote of requests since the run began."""
         with audit_log().open("rb") as log:
             log.seek(self.audited_from)
             lines = log.read().split(b"\n")[:-1]  # the last one may be half written
-        return [
-            f"{line['verb']} {line['requestURI']}"
-            for line in map(json.loads, lines)
-            if line["user"]["username"].startswith(account) and line.get("responseStatus", {}).get("code") == 403
-        ]
+        return map(json.loads, lines)
 
     def logs(self) -> str:
         """Everything the operator's running pods logged."""

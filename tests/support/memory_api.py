@@ -109,6 +109,8 @@ class MemoryApi:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.writes = 0
+        self.reads: Counter[tuple[str, str]] = Counter()
+        """Reads by verb and plural."""
         self._version = itertools.count(100)
         self._made: Counter[tuple[str, str]] = Counter()
         self._past: list[dict[tuple[str, str, str], Object]] = []
@@ -166,16 +168,18 @@ class MemoryApi:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object:
         """A read."""
+        self.reads["get", resource.plural] += 1
         found = self.shown().get(self._key(resource, namespace, name))
         if found is None:
             raise NotFoundError(f"{resource.plural} {name}")
         return found
 
     async def list(
-        self, resource: Resource, namespace: str, *, selector: str = "", fields: str = ""
+        self, resource: Resource, namespace: str, *, selector: str = "", fields: str = "", metadata_only: bool = False
     ) -> tuple[list[Object], str]:
         """A list by labels, and by fields, of which the operator asks for one."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
+        self.reads["list", resource.plural] += 1
         wanted = dict(part.split("=") for part in selector.split(",") if part)
         found = [
             item
@@ -214,12 +218,15 @@ class MemoryApi:
         return self._applied(resource, body, None)[1]
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, patch: Sequence[Object]) -> Object:
-        """A JSON patch of metadata, as a claim makes it."""
+        """A JSON patch of managed fields, as a claim makes it, or of data."""
         self._begin("claim", resource)
         key = self._key(resource, namespace, name)
         values = {step["path"].rsplit("/", 1)[-1]: step["value"] for step in patch}
         found = self._matching(key, values)
-        live = {**found, "metadata": {**found["metadata"], "managedFields": values["managedFields"]}}
+        live = {**found, "metadata": dict(found["metadata"])}
+        for field, holder in (("managedFields", live["metadata"]), ("data", live)):
+            if field in values:
+                holder[field] = copied(values[field])
         return self._end(self._store(key, self._admitted(resource, live)))
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
@@ -308,6 +315,30 @@ class MemoryApi:
     @staticmethod
     def _key(resource: Resource, namespace: str, name: str) -> tuple[str, str, str]:
         return (resource.plural, namespace, name)
+
+
+class CrashError(Exception):
+    """The operator died, at this moment."""
+
+
+class CrashingApi(MemoryApi):
+    """Kills the operator once, at one write: just before it, or when it is done but not yet known."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        super().__init__()
+        self._at = at
+        self._after = after
+
+    def _begin(self, verb: str, resource: Resource) -> None:
+        super()._begin(verb, resource)
+        if self.writes == self._at and not self._after:
+            raise CrashError
+
+    def _end(self, answer: Object) -> Object:
+        if self.writes == self._at and self._after:
+            self._at = -1
+            raise CrashError
+        return super()._end(answer)
 
 
 def _owned_paths(body: Object) -> list[Path]:

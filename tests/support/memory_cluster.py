@@ -11,6 +11,7 @@ from typing import Any, cast
 from flyball_lab.harness.manifests import good
 from flyball_operator.api import names
 from flyball_operator.kube.api import KubeApi
+from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.reader import Key, SnapshotReader
@@ -19,6 +20,7 @@ from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
     EVENTS,
     INFERENCE_SERVICES,
+    JOBS,
     PODS,
     REPLICA_SETS,
     SERVICES,
@@ -27,20 +29,23 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.objects import timestamp
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 from flyball_operator.reconcile.reconciler import Reconciler
-from support.memory_api import MemoryApi, Object
+from flyball_operator.reconcile.steady import SteadyServices
+from support.memory_api import CrashError, MemoryApi, Object
 
 NAMESPACE = "ns"
 READY: Object = {
     "conditions": [{"type": "Ready", "status": "True"}],
     "containerStatuses": [{"name": "engine", "ready": True, "state": {"running": {}}}],
 }
+DOWNLOADED: Object = {
+    "phase": "Succeeded",
+    "containerStatuses": [
+        {"name": "download", "state": {"terminated": {"exitCode": 0, "message": "downloaded org/m: 2 files, 9 bytes"}}}
+    ],
+}
 _NO_SUCH_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 PULL_FAILED: Object = {"containerStatuses": [{"name": "engine", "ready": False, "state": _NO_SUCH_IMAGE}]}
 CONFIG = Config(plugin_image="flyball/plugin:1", public_key="PEM")
-
-
-class CrashError(Exception):
-    """The operator died, at this moment."""
 
 
 class Leading:
@@ -62,18 +67,22 @@ class MemoryCluster:
 
     `held`: status of a pod of each template that is rolled out, which does not become Ready for it; None holds none.
     `ready_beside`: pods of that template that do. `node`: where it is, made when it was put there; empty for nowhere.
+    `download`: status of the pod of a Job and of the Job, which has completed where there is none.
     `one_device`: pods have a device each, and there is one. `no_device`: what the scheduler says of a second.
     """
 
     def __init__(self, api: MemoryApi | None = None, config: Config = CONFIG) -> None:
         self.api = api or MemoryApi()
         self.config = config
+        #: What the operator's watches would have shown, where a test lets them.
+        self.cache = Cache()
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.crashes = 0
         self.held: Object | None = None
         self.ready_beside = 0
         self.node = ""
         self.one_device = False
+        self.download: tuple[Object, Object] | None = None
         self.no_device = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
         self._unscheduled: dict[str, Object] = {}
         self._served: set[str] = set()
@@ -92,6 +101,7 @@ class MemoryCluster:
             events=events,
             metrics=Metrics(),
             now=lambda: self.now,
+            steady=SteadyServices(self.cache),
             **options,
         )
 
@@ -155,12 +165,24 @@ class MemoryCluster:
         return {key: found["metadata"]["resourceVersion"] for key, found in watched.items()}
 
     def controllers(self) -> None:
-        """Deployments get pods, Services get endpoints, and what failed says so."""
+        """Deployments and Jobs get pods, Services get endpoints, and what failed says so."""
+        for job in self.api.find(JOBS):
+            self._run(job)
         for deployment in self.api.find(DEPLOYMENTS):
             if deployment["metadata"].get("labels", {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY:
                 self._deploy(deployment)
         for front in self.api.find(SERVICES):
             self._front(front)
+
+    def _run(self, job: Object) -> None:
+        pod, status = self.download or (DOWNLOADED, {"conditions": [{"type": "Complete", "status": "True"}]})
+        if job.get("status") == status:
+            return
+        self.api.put(JOBS, {**job, "status": status})
+        metadata: Object = {"name": f"{job['metadata']['name']}-1", "namespace": NAMESPACE}
+        labels = {**job["spec"]["template"]["metadata"]["labels"], names.LABEL_JOB: job["metadata"]["name"]}
+        metadata |= {"labels": labels, "annotations": {}, "ownerReferences": [_controller("Job", job)]}
+        self.api.put(PODS, {"metadata": metadata, "spec": {}, "status": pod})
 
     def _deploy(self, deployment: Object) -> None:
         template, wanted = deployment["spec"]["template"], deployment["spec"]["replicas"]
@@ -231,7 +253,9 @@ class MemoryCluster:
         spec_hash = template["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         wanted = {f"{name}-{spec_hash}-{number}": status for number, status in enumerate(statuses)}
         for pod in self.api.find(PODS):
-            mine = pod["metadata"]["labels"].get(names.LABEL_SERVICE) == name and pod["metadata"].get("ownerReferences")
+            labels = pod["metadata"]["labels"]
+            mine = labels.get(names.LABEL_SERVICE) == name and pod["metadata"].get("ownerReferences")
+            mine = mine and names.LABEL_JOB not in labels
             # Surge first: what serves stays until all of the next template is Ready.
             waits = any(status != READY for status in statuses) and not _in_place(deployment)
             stays = waits and (_is_ready(pod) or self.one_device)
@@ -262,7 +286,8 @@ class MemoryCluster:
         metadata: Object = {
             "name": f"{name}-slice",
             "namespace": NAMESPACE,
-            "labels": {"kubernetes.io/service-name": name},
+            # The controller copies the labels of the Service.
+            "labels": {**(front["metadata"].get("labels") or {}), "kubernetes.io/service-name": name},
             "ownerReferences": [{"kind": "Service", "name": name, "uid": front["metadata"]["uid"], "controller": True}],
         }
         body = {"metadata": metadata, "endpoints": ready}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 
 from flyball_lab.repository import ROOT
 from support.cluster import Object
@@ -21,8 +22,13 @@ def container_pid(pod: Object, *, container: str) -> int:
     """Pid of a container's first process, as the node sees it."""
     statuses = {one["name"]: one for one in pod["status"]["containerStatuses"]}
     identifier = statuses[container]["containerID"].rpartition("/")[2]
-    table = on_node("ctr", "-n", "k8s.io", "tasks", "list").splitlines()[1:]
-    return next(int(row.split()[1]) for row in table if row.split()[0] == identifier)
+    return _pids()[identifier]
+
+
+def _pids() -> dict[str, int]:
+    """Pids of first processes by the identifiers of their containers."""
+    rows = (row.split() for row in on_node("ctr", "-n", "k8s.io", "tasks", "list").splitlines()[1:])
+    return {row[0]: int(row[1]) for row in rows}
 
 
 def kill_container(pod: Object, *, container: str, signal: str = "KILL") -> None:
@@ -39,3 +45,30 @@ def kill_process(pod: Object, *, container: str, named: str) -> None:
 def signal_process(pid: int, signal: str) -> None:
     """Signal a process by its pid on the node."""
     on_node("kill", f"-{signal}", str(pid))
+
+
+def sandbox_pid(pod: Object) -> int:
+    """Pid of the process that holds a pod's namespaces, whatever becomes of its containers."""
+    wanted = f'labels."io.kubernetes.pod.uid"=={pod["metadata"]["uid"]},labels."io.cri-containerd.kind"==sandbox'
+    (identifier,) = on_node("ctr", "-n", "k8s.io", "containers", "list", "-q", wanted).split()
+    return _pids()[identifier]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: resident memory in MiB, threads, open files; and its age in seconds."""
+
+    memory: float
+    threads: int
+    files: int
+    age: float
+
+
+#: Memory, threads, open files and age of a process by its pid.
+_HELD = "awk '/^VmRSS|^Threads/ {print $2}' /proc/$0/status; ls /proc/$0/fd | wc -l; ps -o etimes= -p $0"
+
+
+def held(pod: Object, *, container: str) -> Held:
+    """What a container's first process holds now."""
+    memory, threads, files, age = on_node("sh", "-c", _HELD, str(container_pid(pod, container=container))).split()
+    return Held(int(memory) / 1024, int(threads), int(files), float(age))

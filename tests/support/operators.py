@@ -26,13 +26,16 @@ from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan.objects import annotation
-from support.cluster import get, kubectl
+from support.cluster import get
 from support.kubelet import play_kubelet
 
 #: No node has it: pods wait for ever, and tests play the kubelet.
 NOWHERE = {"flyball.test/nowhere": "true"}
 RESOURCE = "inferenceservices.serving.flyball.dev"
 IMAGE = "vllm/vllm-openai:v0.32.0"
+
+
+_SOURCES = ("engine/src", "engine/lab/src", "operator/src", "tests")
 
 
 class WallClock:
@@ -87,13 +90,17 @@ class OperatorProcess:
             "FLYBALL_SIGNING_KEY_FILE": str(key),
             "FLYBALL_PLUGIN_IMAGE": "flyball.test/plugin:1",
             "FLYBALL_METRICS_PORT": str(self.port),
-            "PYTHONPATH": f"{ROOT / 'engine/src'}:{ROOT / 'operator/src'}:{ROOT / 'tests'}",
+            "PYTHONPATH": ":".join(
+                str(ROOT / part) for part in ("engine/src", "engine/lab/src", "operator/src", "tests")
+            ),
             "KUBECONFIG": kubeconfig or os.environ["KUBECONFIG"],
             **(clock.environment() if clock is not None else {}),
             **{f"FLYBALL_{setting.upper()}": value for setting, value in settings.items()},
         }
         if "watch_namespace_selector" in settings:
             del environment["FLYBALL_NAMESPACES"]
+        if "signing_key_secret" in settings:
+            del environment["FLYBALL_SIGNING_KEY_FILE"]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLYBALL_")}
         if "FLYBALL_PROMETHEUS_URL" in os.environ:
             inherited["FLYBALL_PROMETHEUS_URL"] = os.environ["FLYBALL_PROMETHEUS_URL"]
@@ -211,9 +218,8 @@ def made(place: str, image: str = IMAGE) -> Object:
     """Wait until everything is made and claimed; returns the Deployment."""
 
     def settled() -> Object | None:
-        options = ("-n", place, "-o", "json", "--show-managed-fields", "--ignore-not-found")
-        found: Object = json.loads(kubectl("get", "deployment", "chat", *options) or "null") or {}
-        if not found or found["spec"]["template"]["spec"]["containers"][0]["image"] != image:
+        found = get("deployment", "chat", namespace=place, managed=True)
+        if found is None or found["spec"]["template"]["spec"]["containers"][0]["image"] != image:
             return None
         operations = {
             entry["operation"] for entry in found["metadata"]["managedFields"] if "flyball" in entry["manager"]

@@ -6,14 +6,11 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from flyball_lab.harness.vllm_server import cache_beside
 from flyball_lab.repository import ROOT
-
-#: Processes that play scenarios at the same time. Each plays on one core, and takes seconds to load vLLM.
-PROCESSES = 2
 
 
 def play_all(scenarios: Mapping[str, Mapping[str, Any]], *, python: str, model: Path, folder: Path) -> dict[str, Any]:
@@ -33,30 +30,23 @@ def played_by(
     What one writes beside them comes last.
     """
     texts = [json.dumps(scenario) for scenario in scenarios.values()]
-    shares = [texts[first::PROCESSES] for first in range(min(PROCESSES, len(texts)))]
-
-    def play_share(number: int) -> list[dict[str, Any]]:
-        home = folder / str(number)
-        home.mkdir()
-        return _played(["-m", module, str(model), *shares[number]], python=python, home=home)
-
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        played = list(pool.map(play_share, range(len(shares))))
-    results = [played[number % PROCESSES][number // PROCESSES] for number in range(len(texts))]
-    return results + played[0][len(shares[0]) :]
+    return _played(["-m", module, str(model), *texts], python=python, home=folder, cache=cache_beside(model))
 
 
-def _played(arguments: Sequence[str], *, python: str, home: Path) -> list[dict[str, Any]]:
+def _played(arguments: Sequence[str], *, python: str, home: Path, cache: Path) -> list[dict[str, Any]]:
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "engine/src"), str(ROOT / "tests")]),
+        # The other core is for tests beside these.
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CACHE_ROOT": str(cache),
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_PLUGINS": "",
         "FLYBALL_STATE_DIR": str(home),
     }
     ended = subprocess.run(
-        [python, "-P", *arguments], env=environment, cwd="/", capture_output=True, text=True, timeout=500, check=False
+        [python, "-P", *arguments], env=environment, cwd="/", capture_output=True, text=True, timeout=1700, check=False
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
     return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]

@@ -26,7 +26,8 @@ from flyball_lab.harness.model_runner import request_of
 from flyball_lab.harness.scheduler_scenario import Scenario
 from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.requests import Request
-from flyball_lab.simulator.scheduler import Scheduler, StepPlan
+from flyball_lab.simulator.scheduler import Scheduler
+from flyball_lab.simulator.step_plan import StepPlan
 
 MODEL_LEN = 1024
 

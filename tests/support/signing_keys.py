@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -11,39 +12,51 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from flyball_engine.contract import CONTROL_PORT
 from flyball_lab.harness.engine import ControlClient, SetpointSigner, setpoint
 from flyball_lab.harness.waiting import eventually
-from support.cluster import Object, get, patch
+from flyball_operator.keys.state import CURRENT, CURRENT_SINCE, NEXT
+from support.cluster import Object, get, kubectl, patch
 from support.live import RELEASE, Flyball, Service
 
-SECRET, KEY = f"{RELEASE}-signing-key", "signing-key.pem"
+SECRET = f"{RELEASE}-signing-key"
 #: Seconds until the kubelet has brought a change of a Secret or ConfigMap into pods: its sync and its cache.
 BROUGHT = 300
+#: Seconds until engines that are asked whether they accept the next key hold up a rotation no more, and some more.
+ROTATED = 900
 
 
 @dataclass
 class Keys:
-    """The release's Secret and its list of public keys."""
+    """The release's Secret, whose keys the operator makes."""
 
     flyball: Flyball
 
     def present(self) -> SetpointSigner:
-        """The key in the Secret."""
+        """The key that is signed with."""
+        pem = base64.b64decode(self._data()[CURRENT])
+        return SetpointSigner(load_pem_private_key(pem, password=None))  # type: ignore[arg-type]
+
+    def grow_old(self) -> None:
+        """Make the key older than any may be, so that the operator replaces it."""
+        since = base64.b64encode(b"2020-01-01T00:00:00Z").decode()
+        patch("secret", SECRET, {"data": {CURRENT_SINCE: since}}, namespace=self.flyball.namespace)
+
+    def empty(self) -> None:
+        """What to do if the key is stolen."""
+        change = json.dumps([{"op": "remove", "path": "/data"}])
+        kubectl("patch", "secret", SECRET, "-n", self.flyball.namespace, "--type=json", "-p", change)
+
+    def expect_followed(self, first: SetpointSigner) -> None:
+        """Another key is signed with, and no other is about to follow it."""
+
+        def followed() -> bool:
+            data = self._data()
+            return CURRENT in data and NEXT not in data and self.present().public_pem != first.public_pem
+
+        eventually(followed, expecting="the operator signs with another key", within=ROTATED, every=0.5)
+
+    def _data(self) -> dict[str, str]:
         found = get("secret", SECRET, namespace=self.flyball.namespace)
         assert found is not None
-        return SetpointSigner(load_pem_private_key(base64.b64decode(found["data"][KEY]), password=None))  # type: ignore[arg-type]
-
-    def put(self, signer: SetpointSigner) -> None:
-        """Write a key into the Secret."""
-        data = {KEY: base64.b64encode(signer.private_pem).decode()}
-        patch("secret", SECRET, {"data": data}, namespace=self.flyball.namespace)
-
-    def list(self, *signers: SetpointSigner) -> None:
-        """What engines accept, by the chart's value."""
-        self.flyball.install(signingKey={"publicKeys": [signer.public_pem for signer in signers]})
-
-    def expect_read(self) -> None:
-        """The operator has read another key than at its start."""
-        read = "the signing key was replaced"
-        eventually(lambda: read in self.flyball.logs(), expecting="the operator has read it", within=BROUGHT)
+        return dict(found.get("data") or {})
 
     def expect_refused(self, service: Service, signer: SetpointSigner) -> None:
         """No engine of the service takes this key any more."""

@@ -20,7 +20,8 @@ from flyball_engine.contract import (
     StepBudget,
 )
 from flyball_engine.model import StepModel
-from flyball_lab.simulator.core import Core, CoreConfig, Speculation
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.core_config import CoreConfig, Speculation
 from flyball_lab.simulator.plant import CALM, Disturbances, Plant, StepTimes
 from flyball_lab.simulator.requests import Prefix, Request
 

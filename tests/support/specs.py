@@ -26,7 +26,7 @@ _PARTS: tuple[set[str], ...] = (
     {"batching", "tuning"},
     {"podTemplate"},
     {"rollout"},
-    {"replicas"},
+    {"replicas", "scaling"},
     {"podDisruptionBudget"},
 )
 _PARTS += (set().union(*_PARTS),)
@@ -35,19 +35,21 @@ _DURATIONS = st.builds(lambda number, unit: f"{number}{unit}", st.integers(100, 
 
 def specs() -> st.SearchStrategy[Object]:
     """Valid specs. Fields are absent or present independently of each other where the rules leave them free."""
-    return st.builds(_joined, _free(), _devices(), _batch(), _objectives()).map(_with_classes)
+    return st.builds(_joined, _free(), _devices(), _batch(), _objectives()).map(_with_classes).map(_scaled_or_not)
 
 
 @st.composite
-def walks(draw: st.DrawFn, *, most: int) -> list[Object]:
+def walks(draw: st.DrawFn, *, most: int, caches: bool = True) -> list[Object]:
     """At most so many specs that follow one another: some differ in all, most in one part.
 
     Engines of the image `engine:bad` do not start; those of the first and last spec do, and both say how many replicas.
-    None asks for more than three.
+    None asks for more than three. `caches`: some download their model once, where a Job is run.
     """
     serves = {"engine": {"image": "engine:good"}, "replicas": draw(st.integers(0, 3))}
     few = specs().map(lambda spec: spec | {"replicas": spec["replicas"] % 4} if "replicas" in spec else spec)
-    walk = [draw(few) | serves]
+    if not caches:
+        few = few.filter(lambda spec: "cache" not in spec["model"])
+    walk = [_of_so_many(draw(few), serves)]
     for _ in range(draw(st.integers(1, most - 1))):
         other = draw(few)
         part = draw(st.sampled_from(_PARTS))
@@ -56,7 +58,11 @@ def walks(draw: st.DrawFn, *, most: int) -> list[Object]:
         if draw(st.integers(0, 4)) == 0:
             step["engine"] = step["engine"] | {"image": "engine:bad"}
         walk.append(step if _is_valid(step) else other)
-    return [*walk, walk[-1] | serves]
+    return [*walk, _of_so_many(walk[-1], serves)]
+
+
+def _of_so_many(spec: Object, serves: Object) -> Object:
+    return {field: value for field, value in spec.items() if field != "scaling"} | serves
 
 
 def _is_valid(spec: Object) -> bool:
@@ -65,6 +71,13 @@ def _is_valid(spec: Object) -> bool:
     except InvalidSpecError:
         return False
     return True
+
+
+def _scaled_or_not(spec: Object) -> Object:
+    """Replicas are set by the operator only where it knows objectives, and nobody else sets them."""
+    if "replicas" not in spec and spec.get("objectives") and spec["engine"].get("governed", True):
+        return spec
+    return {field: value for field, value in spec.items() if field != "scaling"}
 
 
 def _with_classes(spec: Object) -> Object:
@@ -92,9 +105,18 @@ def _free() -> st.SearchStrategy[Object]:
     env = st.lists(_variable(), max_size=4, unique_by=_name_of)
     args = st.lists(st.sampled_from(["--max-model-len=16384", "--seed", "7", "--dtype=auto"]), max_size=4)
     engine = {"image": st.sampled_from(["vllm/vllm-openai:v0.32.0", "r:5000/e@sha256:" + "a" * 64])}
+    cache = _some(path=st.just("llm/a"), revision=st.sampled_from(["main", "refs/pr/1"]))
+    served = {"servedName": st.just("org/served:1")}
+    model = st.one_of(
+        st.fixed_dictionaries({"uri": uri}, optional=served),
+        st.fixed_dictionaries(
+            {"uri": st.just("hf://org/m"), "cache": cache.map(lambda found: found | {"claimName": "models"})},
+            optional=served,
+        ),
+    )
     return st.fixed_dictionaries(
         {
-            "model": st.fixed_dictionaries({"uri": uri}, optional={"servedName": st.just("org/served:1")}),
+            "model": model,
             "engine": st.fixed_dictionaries(
                 engine,
                 optional={
@@ -107,6 +129,14 @@ def _free() -> st.SearchStrategy[Object]:
         },
         optional={
             "replicas": st.integers(0, 10_000),
+            "scaling": st.fixed_dictionaries(
+                {"maxReplicas": st.integers(3, 10_000)},
+                optional={
+                    "minReplicas": st.integers(1, 3),
+                    "scaleUp": _some(stabilizationWindowSeconds=st.integers(0, 3600)),
+                    "scaleDown": _some(stabilizationWindowSeconds=st.integers(0, 3600)),
+                },
+            ),
             "rollout": _some(
                 startupTimeout=st.just("1.5h"),
                 drainTimeout=st.just("90s"),

@@ -10,7 +10,9 @@ from typing import Any
 from flyball_lab.harness.manifests import DROP, Wrong
 from support.wrong_batching import WRONG_BATCHING
 from support.wrong_classes import WRONG_CLASSES
+from support.wrong_models import WRONG_MODELS
 from support.wrong_pods import GPU, WRONG_PODS
+from support.wrong_scaling import WRONG_SCALING
 from support.wrong_volumes import WRONG_VOLUMES
 
 
@@ -324,8 +326,10 @@ WRONG = (
             ("99.0", "99", _token_and_answer("10s", "99.9", "1s", "99")),
         )
     ),
+    *WRONG_MODELS,
     *WRONG_CLASSES,
     *WRONG_BATCHING,
+    *WRONG_SCALING,
     # Rollout.
     Wrong(
         "no pod may move",

@@ -16,6 +16,10 @@ WRONG_SERVICES: list[tuple[Object, str]] = [
     ({"spec__model__tokenSecretRef": {"name": UNLISTED, "key": "t"}}, "spec.model.tokenSecretRef.name: not allowed"),
     ({"spec__podTemplate__imagePullSecrets": [{"name": UNLISTED}]}, "spec.podTemplate.imagePullSecrets: not allowed"),
     ({"spec__model__uri": "pvc://others/model"}, "spec.model.uri: claim not allowed here; accepted: weights"),
+    (
+        {"spec__model": {"uri": "hf://org/m", "cache": {"claimName": "others"}}},
+        "spec.model.cache.claimName: claim not allowed here; accepted: weights",
+    ),
     ({"spec__podTemplate__priorityClassName": "high"}, "spec.podTemplate.priorityClassName: not allowed here"),
     ({"spec__podTemplate__serviceAccountName": "admin"}, "spec.podTemplate.serviceAccountName: not allowed here"),
     (

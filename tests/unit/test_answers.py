@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from flyball_engine.contract import StepKind
-from flyball_operator.prometheus.answers import BadVectorError, Figure, figures, ran_of, signals_of, step_window
+from flyball_operator.prometheus.answers import (
+    BadVectorError,
+    Figure,
+    figures,
+    ran_of,
+    scrapes_of,
+    signals_of,
+    step_window,
+)
 from flyball_operator.prometheus.queries import CELLS, FIELD, NAMESPACE, UID, targets
 from flyball_operator.tuning.observe.signals import CellKey, Missing, RequestLoad, Signals, StepWindow, Sums, Unobserved
 
@@ -106,10 +114,12 @@ def test_a_service_is_asked_for_by_strings_that_end_nothing() -> None:
 def test_sums_over_several_targets_of_an_engine_are_those_of_one() -> None:
     sums = {"running": 6, "waiting": 2, "ended": 30, "finished": 30, "prompt_tokens": 60, "generated_tokens": 90}
     load = {**sums, "cores": 2, "series": 4, "pods": 2, "age": 1, "kv_tokens": 1000, "uneven": 1.8}
+    gauges = [figure(field, value) for field, value in load.items()]
     found = signals_of(
         steps=[*decodes(), SEEN],
-        load=[figure(field, value) for field, value in load.items()],
+        load=gauges,
         outcomes=[figure("", 8, objective="ttft", outcome="met")],
+        scrapes=scrapes_of(gauges, 2),
         window=15,
         pods=2,
     )

@@ -9,6 +9,8 @@ import pytest
 from flyball_lab.benches.law import order
 from flyball_lab.benches.law.contenders import RunFigures
 from flyball_lab.benches.law.orders import (
+    BY_HAND,
+    DEFAULTS,
     FIRST_COME,
     LATE_LAST,
     QUEUE,
@@ -22,6 +24,7 @@ from flyball_lab.benches.law.orders import (
 )
 from flyball_lab.benches.law.two_classes import TwoClasses
 from flyball_lab.benches.options import Options
+from flyball_lab.simulator.requests import Request
 
 BY_NAME = {crowd.name: crowd for crowd in crowds()}
 #: A minute of chats beyond what the engine carries.
@@ -77,6 +80,7 @@ def an_outcome(goodput: float, *, first: float = 1.0, kept: float = 1.0) -> RunF
 def test_the_worst_of_all_seeds_and_scenarios_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made of outcomes alone: these were never played."""
     goodput = {FIRST_COME: 2.0, QUEUE: 9.5, SHED: 9.8, WRONGLY[0]: 9.0} | {perfect(quick=True)[0]: 10.0}
+    goodput |= dict(zip(BY_HAND, (1.0, 1.9, 1.5), strict=True))
 
     def finish(jobs: list[order._Job], _: object) -> tuple[dict[str, RunFigures], bool]:
         worse = {job.key: 0.9 if job.seed == 2 and job.discipline == SHED else 1.0 for job in jobs}
@@ -88,10 +92,14 @@ def test_the_worst_of_all_seeds_and_scenarios_is_named(monkeypatch: pytest.Monke
     assert worst["queue_over_perfect_worst"] == pytest.approx(0.95)
     assert worst["shed_over_perfect_worst"] == pytest.approx(0.98 * 0.9)
     assert worst["shed_over_fixed_worst"] == pytest.approx(0.9)
-    assert worst["queue_over_fcfs_overload"] == pytest.approx(9.5 / 2.0)
+    assert worst["queue_over_fcfs_overload"] == worst["queue_over_fcfs_overload_mean"] == pytest.approx(9.5 / 2.0)
+    assert worst["queue_over_default_overload"] == pytest.approx(9.5 / 1.0)
+    assert worst["queue_over_by_hand_overload"] == pytest.approx(9.5 / 1.9)
+    assert worst["perfect_over_by_hand_overload"] == pytest.approx(10.0 / 1.9)
+    assert worst["perfect_over_fixed_hard_mean"] == pytest.approx(10.0 / 9.8)
     assert worst["admitted_ok_worst"] == 0.99
     assert worst["model_error_loss_worst"] == pytest.approx(1 - 9.0 / 9.5)
-    assert (worst["interactive_kept"], worst["batch_of_the_rest"]) == (1.0, 9.5)
+    assert (worst["interactive_kept"], worst["batch_of_the_rest"], worst["batch_ended"]) == (1.0, 9.5, 0.99)
 
 
 def test_a_gate_and_a_perfect_scheduler_may_choose_of_the_same_limits() -> None:
@@ -103,11 +111,31 @@ def test_a_gate_and_a_perfect_scheduler_may_choose_of_the_same_limits() -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "code", "long"])
 def test_beyond_what_is_carried_people_are_served_as_without_the_batch_work_that_fills_the_rest(kind: str) -> None:
-    """Some prompts of code and of long chats are late in any case, so that the bounds for these are lower."""
-    came = TwoClasses(kind).play(1)
-    assert came.kept > {"chat": 0.99, "code": 0.975, "long": 0.95}[kind]
+    came = TwoClasses(kind).play(QUEUE, 1)
+    assert came.kept > {"chat": 0.99, "code": 0.99, "long": 0.95}[kind]
     assert came.goodput > 0.9
     assert came.first == 1.0, "batch work loses nothing"
+
+
+def test_the_perfect_scheduler_of_two_classes_has_the_same_people_and_no_batch_work() -> None:
+    both = TwoClasses("long")
+    people = [request for request in both.requests(1) if request.of_class == "interactive"]
+    alone = both.alone.requests(1)
+    assert [(one.arrival, one.prompt) for one in alone] == [(one.arrival, one.prompt) for one in people]
+    assert both.alone.name != both.name
+
+
+def test_who_is_late_on_an_idle_engine_is_held_against_no_order() -> None:
+    both = TwoClasses("code")
+    assert both.feasible(Request(0.0, 2000, 10, of_class="interactive"))
+    assert not both.feasible(Request(0.0, 30_000, 10, of_class="interactive"))
+
+
+def test_vllms_defaults_have_no_time_for_a_step_but_tokens() -> None:
+    told = DEFAULTS.setpoint(a_crowd())
+    assert told.step is None
+    assert told.on_time is None
+    assert (told.limits.max_num_active_seqs, told.limits.max_num_scheduled_tokens) == (256, 8192)
 
 
 def a_crowd() -> Crowd:

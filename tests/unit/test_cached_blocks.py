@@ -17,6 +17,7 @@ from flyball_engine.control.cached_blocks import (
     cached_blocks_of,
 )
 from flyball_engine.model import StepModel
+from flyball_engine.vllm import step_hooks
 from flyball_engine.vllm.cached_blocks import CachedBlocks, cached_blocks
 from flyball_engine.vllm.prefixes import Hashing, Prefixes, open_prefixes
 from flyball_lab.harness.engine import setpoint
@@ -213,11 +214,13 @@ def test_the_core_looks_up_what_waits(core: Core) -> None:
     assert core.followed.cached_tokens(waiting) == 0
 
 
-def test_a_step_has_room_for_what_a_cached_prompt_costs(core: Core, tmp_path: Path) -> None:
+def test_a_step_has_room_for_what_a_cached_prompt_costs(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "governed"
     folder.mkdir()
+    monkeypatch.setattr(step_hooks, "cached_blocks", lambda *_, **__: core.followed)
     governed, chat = GovernedCore(folder), list(range(4000))
-    governed.hooks.cached = core.followed
     core.pool.cache(hashes(chat)[:975])
     governed.add("chat", prompt=4000)
     governed.scheduler.requests["chat"].block_hashes = hashes(chat)

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from flyball_lab.harness.plant import A100, H100
 from flyball_lab.harness.tuning import E2E, GAP, TPOT, TTFT, inputs, signals, tuning, workload
 from flyball_operator.api.v1alpha1 import ConditionType, Overload
-from flyball_operator.tuning.capacity import Balance, Carried, carried, weighed
+from flyball_operator.tuning.capacity import Balance, Carried, carried, idle, weighed
 from flyball_operator.tuning.control_input import ControlInput
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
+from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.replicas import Bounds
 from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import ConditionState, Reason
+from flyball_operator.tuning.report.transitions import event_of
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 from flyball_operator.tuning.tunables import TUNABLES
@@ -265,7 +267,7 @@ def test_what_cannot_be_known_is_said() -> None:
 def test_events_tell_of_turns(
     before: tuple[str, str] | None, now: tuple[str, str], event: tuple[str, str] | None
 ) -> None:
-    assert conditions.event(ConditionType.CAPACITY_SUFFICIENT, before, ConditionState(*now, "")) == event
+    assert event_of(ConditionType.CAPACITY_SUFFICIENT, before, ConditionState(*now, "")) == event
 
 
 # In a tick.
@@ -303,10 +305,21 @@ def test_an_edit_of_the_objectives_starts_anew_and_keeps_the_advice() -> None:
     assert after.balance is not None
     assert before.balance.settled
     assert not after.balance.settled
-    assert after.advised == before.advised
+    assert after.desired is not None
+    assert before.desired is not None
+    assert after.desired.replicas == before.desired.replicas
 
 
 def test_in_the_dark_what_was_known_stays() -> None:
     before = ticks(start(SPEC), 20)
     after, _ = decide(before, Unobserved(Missing.UNREACHABLE, "away"), SPEC, 400.0)
     assert after.balance == before.balance
+
+
+@pytest.mark.parametrize(("unseen", "left"), [(0, 1), (2, 4)])
+def test_where_nothing_arrives_a_minute_must_pass_and_all_pods_be_seen(unseen: int, left: int) -> None:
+    at_once, found, numbers = Bounds(down_seconds=0.0), None, []
+    for at in range(0, 90, 5):
+        found = idle(found, at_once, pods=4 - unseen, unseen=unseen, now=float(at))
+        numbers.append(found.replicas)
+    assert numbers == [*[4] * 12, *[left] * 6]

@@ -203,13 +203,14 @@ def test_an_image_that_is_not_there_or_not_allowed_is_the_templates(words: str) 
 
 
 def test_a_claim_that_nobody_made_is_no_shortage_of_nodes() -> None:
-    message = '0/1 nodes are available: persistentvolumeclaim "cache" not found.'
+    message = '0/1 nodes are available: persistentvolumeclaim "cache" not found. not found'
     status = {
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
     }
     cause = find([{**pod(), "status": status}], None, "h")
     assert cause is not None
     assert (cause.reason, cause.is_shortage) == (CauseReason.CONFIG_MISSING, False)
+    assert cause.message.endswith('persistentvolumeclaim "cache" not found.')
 
 
 def test_a_pod_that_waits_for_its_gates_waits_for_a_node() -> None:

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from flyball_engine.batching.classes import RequestClassifier, Terms, terms
 from flyball_engine.batching.gate import AdmissionReason, Arrival
 from flyball_engine.batching.late import LetIn, SequenceProgress
-from flyball_engine.batching.on_time import OnTimeOrder, PrefillRate
+from flyball_engine.batching.on_time import OnTimeOrder
 from flyball_engine.batching.outcomes import End, RequestLedger
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.contract import Classes, Metric, ObjectiveSpec, OnTime, OrderKnob, RequestClass, Setpoint, Shed
 from flyball_engine.signing import body_of
-from flyball_engine.vllm.refusal import class_of, set_class
+from flyball_engine.vllm.refusal import class_in, set_class, told_of
 from flyball_lab.simulator.requests import Fate
 from support.gates import BUSY, GatedCores, a_policy
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted, two_classes
@@ -169,11 +170,11 @@ def test_where_no_class_is_named_by_a_priority_none_is_looked_at_or_counted() ->
 
 def test_a_class_travels_to_the_core_with_the_sampling_parameters() -> None:
     request = SimpleNamespace(sampling_params=SimpleNamespace(extra_args={"theirs": 1}))
-    assert class_of(request) == ""
+    assert class_in(told_of(request)) == ""
     set_class(request, "chat")
-    assert class_of(request) == "chat"
+    assert class_in(told_of(request)) == "chat"
     assert request.sampling_params.extra_args["theirs"] == 1
-    assert class_of(SimpleNamespace(sampling_params=None)) == "", "pooling"
+    assert class_in(told_of(SimpleNamespace(sampling_params=None))) == "", "pooling"
 
 
 def test_each_class_has_its_terms_and_an_unknown_one_those_of_all() -> None:
@@ -324,6 +325,17 @@ def test_batch_work_waits_for_people_loses_nothing_and_is_never_refused() -> Non
     counts = core.ledger.collect()
     assert counts.objectives[CHAT.id, "met"] == 20
     assert (counts.classes["batch", "finished"], counts.classes["chat", "finished"]) == (4, 20)
+
+
+def test_steps_of_batch_work_alone_leave_people_s_tokens_a_margin() -> None:
+    core = a_core(seqs=32, tokens=256)
+    told = a_setpoint(step=a_budget(BUDGET), on_time=OnTime(late_share=0.0), classes=two_classes(0.5))
+    core.follow(told)
+    core.apply(told)
+    submitted(core, a_request(2000, 4, of_class="batch"))
+    assert core.prompts.queue().undated
+    submitted(core, a_request(40, 2, of_class="chat"))
+    assert not core.prompts.queue().undated
 
 
 def test_the_least_weight_is_given_up_first() -> None:

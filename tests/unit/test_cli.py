@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 import yaml
 
+from flyball_lab.repository import ROOT
 from flyball_operator import __version__
 from flyball_operator.api.crd import custom_resource_definition, schema_hash
 from flyball_operator.cli.main import main
@@ -32,3 +35,14 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"flyball {__version__}\n"
+
+
+def test_kubectl_finds_the_same_program_as_a_plugin() -> None:
+    scripts = tomllib.loads((ROOT / "operator/pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-flyball"] == scripts["flyball"]
+
+
+def test_the_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "130  Ctrl-C" in capsys.readouterr().out

@@ -212,17 +212,25 @@ def test_a_model_that_is_not_trusted_explains_no_limit(explained: Any) -> None:
     status = TUNED | {"tuning": TUNED["tuning"] | {"model": MODEL | {"trusted": False}}}
     said = explained(a_service(status))
     assert "not trusted yet, 12,000 steps seen" in said
+    assert "the time of a step, the order and the deadline follow an overload" in " ".join(said.split())
     assert "a step of" not in said.partition("limits in force")[2].partition("would change")[0]
+
+
+def test_the_one_service_among_several_documents_is_meant(explained: Any) -> None:
+    claim = "kind: PersistentVolumeClaim\n---\n"
+    assert "team/chat: mode Auto" in explained(claim + yaml.safe_dump(a_service(TUNED)) + "---\n")
 
 
 @pytest.mark.parametrize(
     ("document", "code", "expected"),
     [
-        ("{", 1, "neither YAML nor JSON"),
-        ("", 1, "is empty, accepted: InferenceService"),
-        ("[1]", 1, "kind is not there, accepted: InferenceService"),
-        ({"kind": "Deployment"}, 1, "kind is 'Deployment', accepted: InferenceService"),
+        ("{", 2, "neither YAML nor JSON"),
+        ("", 2, "is empty, accepted: InferenceService"),
+        ("[1]", 2, "kind is not there, accepted: InferenceService"),
+        ({"kind": "Deployment"}, 2, "kind is 'Deployment', accepted: InferenceService"),
         ({"kind": "InferenceService"}, 2, "metadata"),
+        ("kind: Deployment\n---\nkind: Service\n", 2, "has 2 documents, none of kind InferenceService, accepted:"),
+        ("kind: InferenceService\n---\nkind: InferenceService\n", 2, "has 2 documents, 2 of kind InferenceService"),
         (a_service(spec__engine__image=3), 2, "spec.engine.image"),
     ],
 )
@@ -231,7 +239,7 @@ def test_what_is_no_service_is_refused_in_words(explained: Any, document: object
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--file", "/nowhere/chat.yaml"]) == 1
+    assert main(["explain", "--file", "/nowhere/chat.yaml"]) == 2
     assert "--file /nowhere/chat.yaml: No such file" in capsys.readouterr().err
 
 

@@ -131,11 +131,12 @@ def test_help_starts_no_operator() -> None:
     assert (refused.returncode, refused.stdout) == (2, b"")
 
 
-@pytest.mark.parametrize("arguments", ["crd", "size --names", "--help"])
-def test_a_full_disk_is_one_sentence(arguments: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["crd", "size --names", "--help", "diff --help"])
+def test_a_full_disk_is_one_sentence(arguments: str, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=full)
-    assert ended.returncode == 1
+        ended = python("-m", "flyball_operator.cli", *arguments.split(), stdout=full, unbuffered=unbuffered)
+    assert ended.returncode == 2, "1 says of diff that something changes, of pause that nothing was changed"
     assert ended.stderr == b"flyball: the output cannot be written: No space left on device\n"
 
 
@@ -161,16 +162,17 @@ def test_ctrl_c_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("distribution", ["operator", "engine/lab"])
 def test_the_declared_commands_are_there(distribution: str) -> None:
     scripts = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]["scripts"]
-    assert list(scripts) == [{"operator": "flyball", "engine/lab": "flyball-bench"}[distribution]]
+    commands = {"operator": ["flyball", "kubectl-flyball"], "engine/lab": ["flyball-bench"]}
+    assert list(scripts) == commands[distribution]
     for target in scripts.values():
         module, _, function = target.partition(":")
         assert callable(getattr(import_module(module), function))
 
 
-def python(*arguments: str, stdout: int | IO[bytes]) -> subprocess.CompletedProcess[bytes]:
+def python(*arguments: str, stdout: int | IO[bytes], unbuffered: str = "") -> subprocess.CompletedProcess[bytes]:
     """Run it with its output buffered, as it is where nobody asks otherwise."""
     sources = os.pathsep.join(str(ROOT / part / "src") for part in ("operator", "engine", "engine/lab"))
-    variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": ""}
+    variables = os.environ | {"PYTHONPATH": sources, "PYTHONUNBUFFERED": unbuffered}
     return subprocess.run(
         [sys.executable, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, check=False
     )

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"flyball-operator": "operator", "flyball-engine": "engine", "flyball-lab": "engine/lab"}
 SOURCES = {name: ROOT / folder / "src" for name, folder in FOLDERS.items()}
 #: What only vLLM's own environment holds. The plugin, and what runs beside it there, import it undeclared.
-INSIDE_VLLM = {"vllm", "fastapi"}
+INSIDE_VLLM = {"vllm", "fastapi", "huggingface_hub"}
 #: Modules that cannot be imported here, and what of the extra `padded` or of vLLM's environment they need at once.
 NOT_HERE = {
     "flyball_lab.harness.model_runner": "vllm",
@@ -92,7 +92,12 @@ PARTS = (
     Part("flyball-lab", rooms=("", "control_port", "openai", "quantiles", "repository", "simulator", "sizing")),
     Part("flyball-lab", extras=("pages",), rooms=("benchmark", "pages")),
     Part("flyball-lab", extras=("padded",), rooms=("padded",)),
-    Part("flyball-lab", extras=("benches", "pages"), rooms=("baselines", "benches", "demo", "harness", "tools")),
+    Part("flyball-lab", extras=("dashboards",), rooms=("dashboards",)),
+    Part(
+        "flyball-lab",
+        extras=("benches", "dashboards", "pages"),
+        rooms=("baselines", "benches", "demo", "harness", "tools"),
+    ),
 )
 
 #: Imports each of the modules, where a module that is refused cannot be found. Prints the first failure.
@@ -215,7 +220,21 @@ def test_what_is_imported_is_declared_where_it_is_imported(part: Part) -> None:
 
 @pytest.mark.parametrize(
     ("part", "without"),
-    list(zip(PARTS, ("pydantic-settings", "cachetools", "flyball-engine", "matplotlib", "torch", "rich"), strict=True)),
+    list(
+        zip(
+            PARTS,
+            (
+                "pydantic-settings",
+                "cachetools",
+                "flyball-engine",
+                "matplotlib",
+                "torch",
+                "grafana-foundation-sdk",
+                "rich",
+            ),
+            strict=True,
+        )
+    ),
     ids=str,
 )
 def test_a_declaration_that_is_missing_is_found(part: Part, without: str) -> None:

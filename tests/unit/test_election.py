@@ -163,7 +163,7 @@ async def test_a_lease_deleted_under_its_leader_makes_no_second_one() -> None:
     async with Election("a", "b") as election:
         first = await election.until_leader()
         for _ in range(5):
-            election.server.lease = None
+            election.server.delete()
             await asyncio.sleep(0.3)
         second = await election.until_leader(other_than=first.name)
         assert isinstance(first.ended_by, LeadershipLostError)
@@ -175,7 +175,7 @@ async def test_a_deleted_lease_and_a_leader_that_hears_nothing_make_no_second_on
     async with Election("a", "b") as election:
         first = await election.until_leader()
         first.client.way = Way.HANGING
-        election.server.lease = None
+        election.server.delete()
         await election.until_leader(other_than=first.name)
 
 
@@ -197,7 +197,8 @@ async def test_a_lease_made_anew_goes_above_leaders_that_no_status_tells_of() ->
         heard = leader.elector.epoch
         await leader.end()
         # The engines heard of each of them; a status was written by the first alone.
-        election.server.lease, election.server.highest_epoch = None, 1
+        election.server.delete()
+        election.server.highest_epoch = 1
         last = await election.until_leader(other_than=leader.name)
         assert last.elector.epoch > heard
 
@@ -244,7 +245,7 @@ def test_whatever_fails_whenever_no_two_may_act(troubles: list[tuple[str, Way, f
                 election.candidates[name].client.way = way
                 await asyncio.sleep(seconds)
                 if deleted and seconds > 15:
-                    election.server.lease = None
+                    election.server.delete()
                 await election.check()
 
     run(story())

@@ -7,4 +7,4 @@ from flyball_operator.engines.errors import EngineError
 
 def test_outcomes_of_pushes_are_named_as_dashboards_know_them() -> None:
     named = {error.outcome for error in EngineError.__subclasses__()}
-    assert named == {"BadAnswer", "NotLeading", "Refused", "Unknown", "Unreachable"}
+    assert named == {"BadAnswer", "NoSigningKey", "NotLeading", "Refused", "Unknown", "Unreachable"}

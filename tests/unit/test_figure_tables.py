@@ -194,7 +194,7 @@ class TestLaw:
     def test_orders_are_beside_the_perfect_scheduler(self) -> None:
         made = order.tables(order.measure(Options(seeds=1)))
         lines = markdown(made).splitlines()
-        assert lines[2] == "|chat, bursts|1|10|1.000|1.000|1.000|1.000|0|0|"
+        assert lines[2] == "|chat, bursts|1|10|1.000|1.000|1.000|1.000|1.000|0|0|"
         assert lines[-1].startswith("|the 9 others, below capacity or as Poisson at it|||1.000-1.000|")
         assert len(lines) == 2 + 17 + 1
         assert len(markdown(made, "classes").splitlines()) == 2 + 3
@@ -296,6 +296,14 @@ class TestKeeping:
         module = SimpleNamespace(tables=lambda _: {"": one, "asked": one})
         assert [name for name, _ in tables("law", "open", module, {})] == ["law.open", "law.open.asked"]
         assert [name for name, _ in tables("tick", "tick", module, {})] == ["tick", "tick.asked"]
+
+    def test_a_tick_of_1000_services_is_held_against_what_is_asked(self) -> None:
+        figures = ticks()
+        assert "|memory, MiB|300|2|" in markdown(tick.tables(figures), "asked")
+        slow = {title: {**values, "operator processor s p50": 1.8} for title, values in figures.items()}
+        assert "|processor seconds of a tick, p50|1|1.8: missed|" in markdown(tick.tables(slow), "asked")
+        few = {title: values for title, values in figures.items() if not title.startswith("1000 ")}
+        assert "asked" not in tick.tables(few)
 
     def test_what_is_written_can_be_read(self, tmp_path: Path) -> None:
         made = table(["load", Column(title="ratio", decimals=2)], [["chat", 1.0]])

@@ -14,9 +14,9 @@ from flyball_operator.api.v1alpha1 import Mode, Overload, TuningStatus
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.tunables import TUNABLES
 
 SHED = tuning(TTFT, TPOT, overload=Overload.SHED)

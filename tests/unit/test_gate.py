@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flyball_engine.batching.gate import PROBE_SECONDS, AdmissionReason, Arrival
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from support.gates import BUSY, FULL, IDLE, GatedCores, a_policy
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.batching.on_time import SHARED_AFTER
+from flyball_engine.batching.shares import SHARED_AFTER
 from flyball_engine.contract import OnTime, OrderKnob
 from flyball_engine.knobs import Batching, NoEvict, SchedulingPolicy, Static
 from flyball_engine.model import StepModel
 from flyball_engine.vllm.plugin import governed_class
 from flyball_engine.vllm.queue import WaitingQueues
 from flyball_lab.harness.engine import setpoint
-from support.plain_scheduler import GovernedCore, PlainConfig, PlainRequest, PlainScheduler
+from support.plain_scheduler import GovernedCore, PlainConfig, PlainQueue, PlainRequest, PlainScheduler
 from support.plain_scheduler import SchedulingPolicy as PlainPolicy
 from support.reflexes import a_budget
 from support.simulated import two_classes
@@ -24,6 +24,8 @@ from support.simulated import two_classes
 #: A step of so long has 100 tokens.
 MODEL = StepModel(t0=0.010, h=0.0, c1=0.001, c2=0.001, beta=0.0, g=0.0, kappa=1)
 STEP_SECONDS = 0.1101
+#: Tokens of a step in which only batch work has prompts: that is left a part of the time.
+OF_BATCH_ALONE = 78
 
 
 def ordered(generation: int = 1, *, seconds: float = 5.0, late_share: float = 0.0, **fields: Any) -> Any:
@@ -152,14 +154,14 @@ def test_a_prompt_that_was_aborted_costs_those_behind_it_no_step(core: GovernedC
         step(core)
     core.scheduler.finish_requests("chat")
     core.hooks.after_finish()
-    assert step(core) == {"batch": 100}
+    assert step(core) == {"batch": OF_BATCH_ALONE}
 
 
 def test_a_request_of_a_class_overtakes_batch_work_that_waits(core: GovernedCore) -> None:
     core.hooks.apply(ordered(2, classes=two_classes(5.0)))
     core.add("batch", prompt=250, of_class="batch")
     core.add("more", prompt=250, of_class="batch")
-    assert step(core) == {"batch": 100}
+    assert step(core) == {"batch": OF_BATCH_ALONE}
     core.add("chat", prompt=60, of_class="chat")
     assert step(core)["chat"] == 60
     order = core.report().state.order
@@ -391,7 +393,7 @@ def test_one_that_waits_for_others_is_not_taken_to_stand_still(core: GovernedCor
     core.add("short", prompt=300, output=5)
     waited = 0
     while core.scheduler.requests["short"].num_output_tokens < 2:
-        served, due = step(core), core.hooks._due()
+        served, due = step(core), core.hooks._stalls.due()
         waited += "long" not in served
         assert ("long" in due) <= ("long" in served)
     assert waited >= 2
@@ -421,6 +423,14 @@ def test_what_does_not_fit_into_the_memory_left_is_passed_over(core: GovernedCor
     core.add("large", prompt=600)
     core.add("small", prompt=90)
     assert next(iter(step(core))) == "small"
+
+
+def test_of_those_that_wait_as_many_are_looked_at_as_the_step_has_time_for(core: GovernedCore) -> None:
+    core.hooks.apply(ordered(2, seconds=50.0))
+    for number in range(40):
+        core.add(f"r{number}", prompt=30, output=1)
+    assert list(step(core)) == ["r0", "r1", "r2", "r3"]
+    assert len(core.hooks._order._next) == 4
 
 
 def test_what_was_passed_over_for_its_share_comes_first_in_the_end(core: GovernedCore) -> None:
@@ -455,7 +465,7 @@ def test_nothing_is_kept_of_those_that_left(core: GovernedCore) -> None:
     step(core)
     step(core)
     order = core.hooks._order
-    assert (len(order._order), order._resuming, order._passed_over, order._starting) == (0, {}, {}, {})
+    assert (len(order._order), len(order._candidates), order._starting) == (0, 0, {})
 
 
 def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:
@@ -470,6 +480,15 @@ def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:
     assert running(core) == ["short", "next", "long"]
 
 
+class Unturned(PlainQueue):
+    """A queue by arrival that nobody can turn."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "rotate":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "reason"),
     [
@@ -477,7 +496,8 @@ def test_decodes_are_first_without_a_setpoint_too(tmp_path: Path) -> None:
         ("ec_connector", object(), "encoder cache connector"),
         ("policy", PlainPolicy.PRIORITY, "--scheduling-policy=priority"),
         ("parallel_config", SimpleNamespace(distributed_executor_backend="external_launcher"), "external launcher"),
-        ("waiting", [], "cannot be put in another order"),
+        ("waiting", [], "FCFSRequestQueue has no extendleft, popleft, rotate"),
+        ("waiting", Unturned(), "FCFSRequestQueue has no rotate"),
     ],
 )
 def test_what_cannot_be_ordered_is_refused_by_name(tmp_path: Path, attribute: str, value: Any, reason: str) -> None:

@@ -15,6 +15,7 @@ from kubernetes.aio import client
 from flyball_operator.app.kopf_glue import Watch
 from flyball_operator.app.main import Operator
 from flyball_operator.app.settings import Settings
+from flyball_operator.app.term import Term
 from flyball_operator.tuning.tuner import Tuner
 
 RESYNC = 300.0
@@ -25,7 +26,7 @@ class Probed:
     """An operator that talks to nobody, on a clock that is set by hand."""
 
     def __init__(self, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, selector: str = "") -> None:
-        self.now = 1000.0
+        self.now, self.stack = 1000.0, stack
         monkeypatch.setattr("flyball_operator.app.main.boot_clock", lambda: self.now)
         where: dict[str, Any] = {"watch_namespace_selector": selector} if selector else {"namespaces": "team"}
         settings = Settings(**where, pod_namespace="home", resync_seconds=RESYNC, tick_seconds=5.0)
@@ -34,6 +35,13 @@ class Probed:
     async def answer(self) -> tuple[int, str | None]:
         answer = await self.operator.health.healthz(cast("web.Request", None))
         return answer.status, answer.text
+
+    async def term(self) -> Term:
+        """A candidacy for the only shard."""
+        (shard,) = self.operator.shards.all
+        term = self.operator.shards._terms[shard] = Term(shard, self.operator.process, self.stack)
+        await term.assemble()
+        return term
 
     def follow(self, **changes: Any) -> None:
         """The namespace is watched, and its resync begins now."""
@@ -87,7 +95,8 @@ async def test_a_silent_watch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_tick_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async with probed(monkeypatch) as scene:
-        scene.operator.tuner = cast("Tuner", SimpleNamespace(idle=lambda: scene.now - 1000.0))
+        term = await scene.term()
+        term.tuner = cast("Tuner", SimpleNamespace(idle=lambda: scene.now - 1000.0))
         scene.now += 120
         assert await scene.answer() == FINE
         scene.now += 1
@@ -96,8 +105,9 @@ async def test_a_tick_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_leader_that_lists_for_ever_and_never_tunes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     async with probed(monkeypatch) as scene:
-        scene.operator.elector.leading.set()
-        leading = asyncio.create_task(scene.operator._lead())
+        term = await scene.term()
+        term.elector.leading.set()
+        leading = asyncio.create_task(term._lead())
         await asyncio.sleep(0)
         scene.now += 400
         scene.follow()

@@ -38,10 +38,11 @@ RESYNC = 300.0
 
 @dataclass
 class Server:
-    """An API server with one service in one namespace; `error`: what it answers instead."""
+    """An API server with one service in one namespace, and more if asked for; `error`: what it answers instead."""
 
     error: ClusterError | None = None
     asked_at: list[float] = field(default_factory=list)
+    more_uids: tuple[str, ...] = ()
 
     async def get(self, *_: Any) -> Object:
         self.asked_at.append(asyncio.get_running_loop().time())
@@ -53,10 +54,11 @@ class Server:
         return {"status": {"allowed": True}}
 
     async def list(self, resource: Resource, namespace: str, **_: Any) -> tuple[list[Object], str]:
-        found = good(metadata__namespace=namespace)
-        found["metadata"] |= {"uid": f"s-{namespace}", "resourceVersion": "1", "generation": 1}
+        found = [good(uid, metadata__namespace=namespace) for uid in (f"s-{namespace}", *self.more_uids)]
+        for one in found:
+            one["metadata"] |= {"uid": one["metadata"]["name"], "resourceVersion": "1", "generation": 1}
         self._fail()
-        return [found] if resource is INFERENCE_SERVICES else [], "1"
+        return found if resource is INFERENCE_SERVICES else [], "1"
 
     def _fail(self) -> None:
         if self.error is not None:
@@ -176,6 +178,36 @@ async def test_a_new_leader_knows_nothing_of_what_cannot_be_listed() -> None:
         scene.server.error = None
         await asyncio.wait_for(refreshing, 10)
         assert scene.known == 1
+
+
+@in_virtual_time
+async def test_a_new_leader_of_a_shard_that_cannot_list_leaves_the_services_of_others() -> None:
+    async with following() as scene:
+        scene.server.more_uids = ("other",)
+        await scene.informer.resyncer.resync()
+        assert (scene.known, scene.all.listed) == (2, True)
+        scene.server.error = UnavailableError("later")
+        refreshing = asyncio.create_task(scene.all.refresh(concerns=lambda uid: uid == "other"))
+        await asyncio.sleep(60)
+        assert [one.meta.uid for one in scene.cache.services] == ["s-team"]
+        assert not scene.all.listed, "whoever counts all services waits"
+        scene.server.error = None
+        await asyncio.wait_for(refreshing, 10)
+        assert (scene.known, scene.all.listed) == (2, True)
+
+
+@in_virtual_time
+async def test_not_all_is_listed_while_a_namespace_cannot_be_asked_and_all_is_where_it_is_refused() -> None:
+    scene = Story()
+    scene.server.error = UnavailableError("later")
+    await asyncio.sleep(1)
+    assert not scene.all.listed
+    scene.server.error = ForbiddenError("no")
+    await asyncio.sleep(2 * LONGEST_RETRY_SECONDS)
+    assert scene.informer.refused
+    assert scene.all.listed, "nobody looks after its services"
+    scene.running.cancel()
+    await asyncio.gather(scene.running, return_exceptions=True)
 
 
 @in_virtual_time

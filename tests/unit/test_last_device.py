@@ -111,7 +111,7 @@ def test_a_template_that_fails_in_its_place_gives_the_device_back() -> None:
     edit(world, BAD)
     world.wait(PATIENCE_SECONDS)
     assert (world.image(), steps(world)) == (BAD, IN_PLACE)
-    world.wait(1860)
+    world.wait(world.api.one(DEPLOYMENTS, "chat")["spec"]["progressDeadlineSeconds"] + 30)
     assert world.image() == GOOD
     assert world.condition("Progressing") == ("False", "RolledBack")
     assert world.condition("Stalled") == ("True", "RolledBack")

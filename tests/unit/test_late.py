@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from flyball_engine.batching.late import LOOKED_AT_IN_A_STEP, TURNS_IN_A_STEP, LetIn, SequenceProgress, but_one_alone
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 
 #: A thousand tokens take a second.
 RATE = PrefillRate(per_token=0.001)

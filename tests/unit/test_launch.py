@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flyball_engine.contract import EXIT_REFUSED, launch_command
 from flyball_engine.launch.state import fresh_folder
+from flyball_engine.launching import EXIT_REFUSED, launch_command
 from flyball_lab.harness.launcher import environment, launch
 from support.wrong_inputs.command_lines import LAUNCHER
 

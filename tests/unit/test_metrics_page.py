@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from flyball_engine.contract import MetricName
 from flyball_lab.tools import metrics
-from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.tuning.report.metrics import TunerMetrics
+from flyball_operator.reconcile.metrics import OUTCOMES, Metrics
+from flyball_operator.tuning.metrics import TunerMetrics
 
+LOOKS = "flyball_operator_reconciles_total"
 ROWS = dict(re.findall(r"^\| `(flyball_\w+)` \| (.+) \|$", metrics.metrics_page(), flags=re.MULTILINE))
 
 
@@ -26,6 +27,14 @@ def exported() -> list[str]:
 @pytest.mark.parametrize("name", [*exported(), "flyball_operator_leader", "flyball_operator_namespace_watched"])
 def test_a_metric_of_the_operator_has_its_row(name: str) -> None:
     assert name in ROWS
+
+
+def test_looks_are_counted_from_zero_so_that_the_first_bug_is_an_increase() -> None:
+    metrics = Metrics()
+    looks = {outcome: metrics.registry.get_sample_value(LOOKS, {"outcome": outcome}) for outcome in OUTCOMES}
+    assert looks == dict.fromkeys(("ok", "error", "fenced", "bug"), 0.0)
+    metrics.reconciled("bug")
+    assert metrics.registry.get_sample_value(LOOKS, {"outcome": "bug"}) == 1.0
 
 
 def test_a_row_has_type_labels_and_meaning() -> None:

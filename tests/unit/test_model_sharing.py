@@ -23,8 +23,8 @@ from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.model_sharing import kind_of, models_of
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.ports import EnginePod
-from flyball_operator.tuning.report.status_codec import model_status, resumed
 from flyball_operator.tuning.spec import tuning_spec
+from flyball_operator.tuning.status_codec import model_status, resumed
 from flyball_operator.tuning.tuner import Tuner
 from support.cluster import Object
 

@@ -6,15 +6,10 @@ import math
 
 import pytest
 
-from flyball_engine.batching.on_time import (
-    QUIET,
-    SHARED_AFTER,
-    OnTimeOrder,
-    PrefillRate,
-    SlotTurnover,
-    StepOrder,
-    step_order,
-)
+from flyball_engine.batching.on_time import QUIET, OnTimeOrder
+from flyball_engine.batching.prefill_rate import PrefillRate, SlotTurnover
+from flyball_engine.batching.shares import SHARED_AFTER
+from flyball_engine.batching.step_order import StepOrder, step_order
 from flyball_engine.batching.step_token_budgeter import prefill_rate
 from flyball_engine.model import StepModel
 

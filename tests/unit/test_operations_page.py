@@ -12,12 +12,16 @@ from flyball_engine.contract import MetricName
 from flyball_lab.repository import ROOT
 from flyball_operator.api.status import RECONCILER_CONDITIONS, TUNER_CONDITIONS, ConditionType
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
+from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import CauseReason
+from flyball_operator.reconcile.plan.model_cache import ModelReason
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import Missing
-from flyball_operator.tuning.report.conditions import Reason
+from flyball_operator.tuning.reasons import Reason
+from flyball_operator.tuning.replicas import Limit
+from flyball_operator.tuning.report.scaling_report import ScalingReason
 
 PAGE = (ROOT / "docs/operations.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
@@ -27,8 +31,12 @@ EXPLAINED: tuple[tuple[type[StrEnum], frozenset[str]], ...] = (
     (AcceptedReason, frozenset({ConditionType.ACCEPTED})),
     (CauseReason, frozenset({CAUSES})),
     (ReconcileReason, RECONCILER_CONDITIONS),
+    (OutdatedReason, frozenset({ConditionType.TEMPLATE_OUTDATED})),
+    (ModelReason, frozenset({ConditionType.MODEL_READY})),
     (Missing, frozenset({ConditionType.METRICS_AVAILABLE})),
     (Reason, TUNER_CONDITIONS),
+    (Limit, frozenset({ConditionType.SCALING_ACTIVE})),
+    (ScalingReason, frozenset({ConditionType.SCALING_ACTIVE})),
 )
 
 
@@ -60,7 +68,7 @@ def test_every_reason_is_explained_where_it_is_given(reason: str, sections: froz
 
 def test_what_is_no_enumeration_is_explained_too() -> None:
     assert NAMESPACE_NOT_WATCHED in rows(ConditionType.ACCEPTED)
-    assert {hold.value for hold in HoldReason} <= set(re.findall(r"`(\w+)`", SECTIONS["Alerts"]))
+    assert {hold.value for hold in HoldReason} <= set(re.findall(r"`(\w+)`", SECTIONS["Operator's metrics"]))
 
 
 def test_the_page_explains_no_reason_that_there_is_not() -> None:

@@ -13,9 +13,9 @@ from flyball_operator.tuning.control_input import margins
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET
-from flyball_operator.tuning.report.status_codec import policy_of, resumed, setpoint_status
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.status_codec import policy_of, resumed, setpoint_status
 
 QUEUE = tuning(TTFT, TPOT)
 SHED = replace(QUEUE, overload=Overload.SHED)

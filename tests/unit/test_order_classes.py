@@ -17,9 +17,9 @@ from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, Unobserved
 from flyball_operator.tuning.policy import asked_deadlines
 from flyball_operator.tuning.report.conditions import shown
-from flyball_operator.tuning.report.status_codec import policy_of, setpoint_status
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec, tuning_spec
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.status_codec import policy_of, setpoint_status
 
 CHAT = LatencyObjective("chat-first", Metric.TIME_TO_FIRST_TOKEN, 0.5, 0.01, of_class="chat")
 WHOLE = LatencyObjective("chat-whole", Metric.END_TO_END_LATENCY, 8.0, 0.01, of_class="chat")

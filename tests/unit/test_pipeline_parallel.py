@@ -14,9 +14,9 @@ from flyball_operator.tuning.control_input import ControlInput, ControlOutput, i
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import CellKey, StepWindow, Sums
 from flyball_operator.tuning.optimise import choose
-from flyball_operator.tuning.report.status_codec import came_of_it
 from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.state import TuningState, start
+from flyball_operator.tuning.status_codec import came_of_it
 from flyball_operator.tuning.tunables import TUNABLES
 
 STAGES = 4

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.api.parse import InvalidSpecError, parse_service
-from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from flyball_operator.api.volumes import OWN_VOLUMES
 from flyball_operator.reconcile.plan import pod
 from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
@@ -57,6 +58,18 @@ def test_pods_pass_the_restricted_level_and_hold_no_token() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"])
+def test_devices_of_any_vendor_are_asked_for_by_their_resource_alone(resource: str) -> None:
+    groups = {"securityContext": {"supplementalGroups": [44, 993]}}
+    asked = {"spec__accelerator": {"resourceName": resource}, "spec__parallelism": {"tensor": 2}}
+    assert engine(**asked)["resources"]["limits"] == {resource: "2"}
+    assert {one["name"] for one in engine(**asked)["env"]} == {one["name"] for one in engine()["env"]}
+    # Device files of AMD and Intel are for groups of the node. Nothing else is opened for them.
+    spec = template(**asked, spec__podTemplate=groups)["spec"]
+    assert spec["securityContext"] == {**template()["spec"]["securityContext"], "supplementalGroups": [44, 993]}
+    assert [one["securityContext"] for one in spec["containers"]] == [engine()["securityContext"]]
+
+
 def test_the_init_container_names_the_control_port_so_that_no_target_of_its_own_is_found() -> None:
     (plugin,) = template()["spec"]["initContainers"]
     # By another protocol: the API server warns of a port that two containers name.
@@ -72,8 +85,20 @@ def test_a_stopping_pod_serves_until_everybody_knows_then_drains_then_has_time_t
 
 
 def test_an_engine_may_take_its_start_up_time() -> None:
-    probe = engine(spec__rollout={"startupTimeout": "10m"})["startupProbe"]
+    probe = engine(
+        spec__rollout={"startupTimeout": "10m"}, spec__engine__governed=False, spec__tuning={"mode": "Disabled"}
+    )["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 600
+    # A governed one may spend the wait for a setpoint besides: without an operator it passes.
+    probe = engine(spec__rollout={"startupTimeout": "10m"})["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 600 + SETPOINT_WAIT_SECONDS
+
+
+def test_warming_up_is_part_of_the_start_and_an_engine_that_cannot_is_started_anew() -> None:
+    container = engine()
+    assert container["startupProbe"]["httpGet"] == container["readinessProbe"]["httpGet"]
+    assert "httpHeaders" in container["startupProbe"]["httpGet"]
+    assert "httpHeaders" not in container["livenessProbe"]["httpGet"], "once started, only silence ends an engine"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +215,15 @@ def test_public_keys_come_from_a_config_map_that_need_not_be_there() -> None:
     assert "subPath" not in mount
 
 
+def test_where_the_operator_publishes_keys_no_template_names_one() -> None:
+    config = Config(plugin_image="flyball/plugin:1", publishes_keys=True)
+    rendered = pod.render(service(), config, "hash")
+    (container,) = rendered["spec"]["containers"]
+    variables = {item["name"] for item in container["env"]}
+    assert "FLYBALL_PUBLIC_KEY" not in variables
+    assert "FLYBALL_PUBLIC_KEYS_FILE" in variables
+
+
 TLS = {"secretName": "chat-tls"}
 
 
@@ -285,6 +319,14 @@ def test_without_replicas_what_runs_is_kept() -> None:
     assert wanted_replicas(service(), None) == 1
     assert wanted_replicas(service(), {"spec": {"replicas": 4}}) == 4
     assert wanted_replicas(service(spec__replicas=2), {"spec": {"replicas": 4}}) == 2
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("True", 7), ("False", 7), ("Unknown", 4)])
+def test_the_number_that_scaling_left_is_followed_while_the_service_is_tuned(told: str, wanted: int) -> None:
+    status = {"scaling": {"replicas": 7}, "conditions": [{"type": "ScalingActive", "status": told, "reason": "A"}]}
+    found = service(spec__scaling={"maxReplicas": 8})
+    scales = found.model_copy(update={"status": InferenceServiceStatus.model_validate(status)})
+    assert wanted_replicas(scales, {"spec": {"replicas": 4}}) == wanted
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from flyball_engine.contract import EXIT_REFUSED
+from flyball_engine.launching import EXIT_REFUSED
 from flyball_operator.api import names
 from flyball_operator.kube.errors import InvalidObjectError
 from flyball_operator.kube.resources import (
@@ -51,6 +51,7 @@ def test_a_service_gets_its_objects_and_serves() -> None:
         "poddisruptionbudgets": 1,
         "networkpolicies": 0,
         "controllerrevisions": 1,
+        "jobs": 0,
     }
 
 
@@ -115,6 +116,27 @@ def test_another_renderer_rolls_nothing_until_adopted() -> None:
     world.change(adopt)
     assert world.template()["spec"]["initContainers"][0]["image"] == "flyball/plugin:2"
     assert world.api.one(INFERENCE_SERVICES, "chat")["status"]["revisionOutdated"] is False
+
+
+def test_with_scaling_the_deployment_has_as_many_pods_as_the_tuner_says_within_the_bounds() -> None:
+    world = MemoryCluster()
+    world.apply(service(spec__replicas=5))
+
+    def scale(found: Object) -> None:
+        del found["spec"]["replicas"]
+        found["spec"]["scaling"] = {"minReplicas": 2, "maxReplicas": 8}
+
+    def running() -> int:
+        return int(world.api.one(DEPLOYMENTS, "chat")["spec"]["replicas"])
+
+    world.change(scale)
+    assert running() == 5, "until the tuner knows better, what runs"
+    for said, wanted in ((3, 3), (1, 2), (9, 8)):
+        world.change(lambda found, said=said: found["status"].update(scaling={"replicas": said}))  # type: ignore[misc]
+        assert running() == wanted
+        assert "replicas" not in world.api.one(INFERENCE_SERVICES, "chat")["spec"], "others scale by that"
+    world.change(lambda found: found["spec"].pop("scaling"))
+    assert running() == 8, "what runs is kept"
 
 
 def test_replicas_left_out_are_kept_as_they_run() -> None:
@@ -373,7 +395,7 @@ def test_a_misspelt_annotation_is_named_with_the_accepted_ones() -> None:
     assert world.condition("Accepted") == ("True", "UnknownAnnotation")
     assert world.message("Accepted") == (
         "annotation serving.flyball.dev/tunning is not known and does nothing; accepted under serving.flyball.dev/: "
-        "serving.flyball.dev/adopt, serving.flyball.dev/tuning"
+        "serving.flyball.dev/adopt, serving.flyball.dev/tuning, serving.flyball.dev/tuning-reason"
     )
     assert world.condition("Ready") == ("True", "Serving")
     warned = [event for event in world.api.find(EVENTS) if event["reason"] == "UnknownAnnotation"]
@@ -383,6 +405,9 @@ def test_a_misspelt_annotation_is_named_with_the_accepted_ones() -> None:
 
 
 def test_governed_engines_need_a_plugin_image_and_a_key() -> None:
+    published = MemoryCluster(config=Config(plugin_image="flyball/plugin:1", publishes_keys=True))
+    published.apply(service())
+    assert published.condition("Accepted") == ("True", "Accepted")
     world = MemoryCluster(config=Config())
     world.apply(service())
     assert world.condition("Accepted") == ("False", "OperatorMisconfigured")

@@ -11,7 +11,7 @@ import pytest
 from flyball_engine.contract import Shed
 from flyball_engine.model import StepModel
 from flyball_engine.vllm import refusal
-from flyball_engine.vllm.refusal import Mark, is_refusal, mark_of, set_mark
+from flyball_engine.vllm.refusal import Mark, is_refusal, mark_in, set_mark, told_of
 from flyball_lab.harness.engine import setpoint
 from support.plain_scheduler import GovernedCore, PlainRefuser
 from support.reflexes import a_budget
@@ -164,13 +164,13 @@ def test_what_lacks_a_name_of_vllm_s_refuses_at_arrival_alone(core: Core) -> Non
 def test_a_mark_stands_beside_what_a_client_put_there() -> None:
     request = SimpleNamespace(sampling_params=SimpleNamespace(extra_args={"theirs": 1}))
     set_mark(request, Mark(7, 3))
-    assert mark_of(request) == Mark(7, 3)
+    assert mark_in(told_of(request)) == Mark(7, 3)
     assert request.sampling_params.extra_args["theirs"] == 1
 
 
 @pytest.mark.parametrize("params", [None, SimpleNamespace(extra_args=None), SimpleNamespace(extra_args={"theirs": 1})])
 def test_what_has_no_mark_may_not_be_refused(params: Any) -> None:
-    assert mark_of(SimpleNamespace(sampling_params=params)) is None
+    assert mark_in(told_of(SimpleNamespace(sampling_params=params))) is None
 
 
 def test_only_our_own_word_is_a_refusal() -> None:

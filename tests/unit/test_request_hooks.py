@@ -11,7 +11,7 @@ import pytest
 from flyball_engine.batching.outcomes import End, RequestLedger
 from flyball_engine.vllm import requests as counting
 from flyball_engine.vllm.gate import RequestGate
-from flyball_engine.vllm.refusal import LATE, class_of, mark_of
+from flyball_engine.vllm.refusal import LATE, class_in, mark_in, told_of
 from support.gates import GatedCores, no_gate
 
 
@@ -89,7 +89,7 @@ def test_a_sequence_that_the_core_refused_turns_its_request_into_a_refusal(
     params = SimpleNamespace(extra_args=None)
     made, waiting = processor(), state()
     made.add_request(SimpleNamespace(request_id="a", state=waiting, sampling_params=params), None)
-    mark = mark_of(SimpleNamespace(sampling_params=params))
+    mark = mark_in(told_of(SimpleNamespace(sampling_params=params)))
     assert mark is not None
     assert (mark.number, mark.sequences, mark.waited) == (ticket.number, 1, 2.0)
     made._update_stats_from_output(waiting, SimpleNamespace(new_token_ids=[], stop_reason=LATE), 1.0, None)
@@ -133,7 +133,7 @@ def test_a_sequence_is_told_the_class_of_its_request_where_the_core_can_hear_it(
     sent = SimpleNamespace(request_id="a", state=state(), sampling_params=SimpleNamespace(extra_args=None))
     processor().add_request(sent, None)
     counting._current.reset(token)
-    assert class_of(sent) == ("chat" if marks else "")
+    assert class_in(told_of(sent)) == ("chat" if marks else "")
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -147,7 +147,7 @@ def test_what_a_client_wrote_in_our_place_reaches_no_core(
     processor().add_request(sent, None)
     counting._current.reset(token)
     assert sent.sampling_params.extra_args == {"theirs": 1}
-    assert (mark_of(sent), class_of(sent)) == (None, "")
+    assert (mark_in(told_of(sent)), class_in(told_of(sent))) == (None, "")
 
 
 @pytest.mark.usefixtures("in_a_request")

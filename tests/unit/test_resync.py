@@ -12,9 +12,9 @@ import pytest
 from flyball_lab.harness import virtual_time
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.election import LeadershipLostError
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import (
     ClusterError,
@@ -48,10 +48,21 @@ class Lister:
         return self.services.get(namespace, []) if resource is INFERENCE_SERVICES else [], "1"
 
 
-def shared(*, epoch: Callable[[], int] = lambda: 0) -> Shared:
+def shared(*, epoch: Callable[[], int] = lambda: 0, told: dict[Shard, str] | None = None) -> Shared:
+    """`told`: is given the shards in which somebody led after us."""
     clock = asyncio.get_running_loop().time
     queue: KeyQueue[Key] = KeyQueue(clock=clock, jitter=lambda: 0.5)
-    return Shared(cache=Cache(), queue=queue, metrics=Metrics(), clock=clock, jitter=lambda: 0.5, epoch=epoch)
+    epochs = lambda: {Shard(): epoch()}  # noqa: E731 - of the only shard
+    led_after = ({} if told is None else told).__setitem__
+    return Shared(
+        cache=Cache(),
+        queue=queue,
+        metrics=Metrics(),
+        clock=clock,
+        jitter=lambda: 0.5,
+        epochs=epochs,
+        led_after=led_after,
+    )
 
 
 def resyncer(api: Lister, what: Shared, namespace: str = "team") -> Resyncer:
@@ -119,26 +130,31 @@ def test_what_one_namespace_lists_or_forgets_leaves_the_others() -> None:
     virtual_time.run(story())
 
 
-def test_a_status_of_a_later_leader_ends_the_leadership() -> None:
+def test_a_status_of_a_later_leader_tells_that_somebody_led_after_us() -> None:
     async def story() -> None:
         server = Lister()
         server.put("team", epoch=8)
-        await resyncer(server, shared(epoch=lambda: 8)).resync()
-        await resyncer(server, shared(epoch=lambda: 0)).resync()
-        with pytest.raises(LeadershipLostError, match="epoch 8, ours is 7"):
-            await resyncer(server, shared(epoch=lambda: 7)).resync()
+        told: dict[Shard, str] = {}
+        await resyncer(server, shared(epoch=lambda: 8, told=told)).resync()
+        await resyncer(server, shared(epoch=lambda: 0, told=told)).resync()
+        assert not told
+        await resyncer(server, what := shared(epoch=lambda: 7, told=told)).resync()
+        assert "epoch 8, ours is 7" in told[Shard()]
+        assert known(what) == {"team"}, "what is watched is known all the same"
 
     virtual_time.run(story())
 
 
 def test_what_another_release_has_counted_to_ends_no_leadership() -> None:
     async def story() -> None:
-        server, what = Lister(), replace(shared(epoch=lambda: 7), foreign=lambda: ("team",))
+        told: dict[Shard, str] = {}
+        server, what = Lister(), replace(shared(epoch=lambda: 7, told=told), foreign=lambda: ("team",))
         server.put("team", epoch=8)
         await resyncer(server, what).resync()
         assert known(what) == {"team"}
-        with pytest.raises(LeadershipLostError):
-            await resyncer(server, replace(what, foreign=lambda: ("another",))).resync()
+        assert not told
+        await resyncer(server, replace(what, foreign=lambda: ("another",))).resync()
+        assert told
 
     virtual_time.run(story())
 
@@ -151,7 +167,9 @@ def test_an_epoch_that_only_a_forged_status_led_to_keeps_nobody_from_leading() -
         server.put("team", epoch=first)
         second = 1 + await highest_epoch(cast("KubeApi", server), ["team"], first)
         assert second == first + 1, "what the leader wrote is believed"
-        await resyncer(server, shared(epoch=lambda: first)).resync()
+        told: dict[Shard, str] = {}
+        await resyncer(server, shared(epoch=lambda: first, told=told)).resync()
+        assert not told
 
     virtual_time.run(story())
 

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from flyball_engine.contract import SETPOINT_WAIT_SECONDS
+from flyball_engine.control.readiness import Readiness
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
+from flyball_operator.reconcile.plan.deployment import ENGINE_STARTS, PROGRESS_MARGIN
 from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
 from support.memory_cluster import NAMESPACE, MemoryCluster, service
 
 GOOD, NEXT = "engine:good", "engine:next"
 #: `spec.rollout.startupTimeout` of these services, and what the Deployment's deadline adds.
-STARTUP, MARGIN = 600, 30
+STARTUP, MARGIN = 600, PROGRESS_MARGIN + ENGINE_STARTS * SETPOINT_WAIT_SECONDS
 DAYS = 3 * 86_400.0
 
 
@@ -45,6 +48,25 @@ SHORTAGES = {
     "RegistryUnavailable": waiting("ErrImagePull", REFUSED_CONNECTION),
     "NodeUnavailable": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
 }
+
+
+@pytest.mark.parametrize("governed", [True, False])
+def test_a_rollout_waits_for_every_start_of_an_engine_to_end_its_wait_for_a_setpoint(governed: bool) -> None:
+    # What an engine spends besides its start-up time where no operator writes, by its own word.
+    clock = [0.0]
+    for _ in range(ENGINE_STARTS if governed else 0):
+        readiness = Readiness(lambda: clock[0])
+        readiness.expect_answer()
+        readiness.expect_setpoint(lambda: False)
+        readiness.answered()
+        while readiness.lacks() is not None:
+            clock[0] += 1
+    mode = {} if governed else {"spec__tuning": {"mode": "Disabled"}}
+    world = serving(spec__engine__governed=governed, **mode)
+    spec = world.api.one(DEPLOYMENTS, "chat")["spec"]
+    assert spec["progressDeadlineSeconds"] == STARTUP + clock[0] + PROGRESS_MARGIN
+    probe = spec["template"]["spec"]["containers"][0]["startupProbe"]
+    assert spec["progressDeadlineSeconds"] >= probe["periodSeconds"] * probe["failureThreshold"] + PROGRESS_MARGIN
 
 
 def serving(**spec: Any) -> MemoryCluster:

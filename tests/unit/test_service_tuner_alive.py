@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_lab.harness.manifests import Object
@@ -17,10 +19,10 @@ from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.dependencies import LATE_SECONDS
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Observation
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.report.decision_age import NOT_DECIDING_SECONDS
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import Tuner
 
 TUNED = ConditionType.TUNED
@@ -110,9 +112,11 @@ class SlowHarness(Harness):
 
 
 @asynccontextmanager
-async def working(harness: Harness, registry: CollectorRegistry) -> AsyncIterator[Tuner]:
-    """A tuner at work in virtual time."""
-    dependencies = replace(harness.dependencies(), metrics=TunerMetrics(registry))
+async def working(
+    harness: Harness, registry: CollectorRegistry, metrics: TunerMetrics | None = None
+) -> AsyncIterator[Tuner]:
+    """A tuner at work in virtual time. `metrics`: by default its own, in the registry."""
+    dependencies = replace(harness.dependencies(), metrics=metrics or TunerMetrics(registry))
     tuner = Tuner(services=harness, reader=ScriptedReader(signals(now())), dependencies=dependencies)
     task = asyncio.create_task(tuner.run())
     try:
@@ -214,4 +218,23 @@ async def test_what_a_tick_still_did_of_a_service_that_is_gone_is_shown_no_more(
         harness.through.set()
         await asyncio.sleep(20)
         assert harness.engines.limits() == (128, 2048), "it came to its end"
+        assert 'service="chat"' not in generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("first_gone", [True, False])
+@in_virtual_time
+async def test_a_service_made_again_in_another_shard_of_the_replica_keeps_its_series(first_gone: bool) -> None:
+    registry = CollectorRegistry()
+    metrics, before, after = TunerMetrics(registry), Harness(), Harness(tuned=False)
+    after.raw["metadata"]["uid"] = "s2"
+    async with working(before, registry, metrics), working(after, registry, metrics):
+        await asyncio.sleep(30)
+        changes = [partial(setattr, before, "tuned", False), partial(setattr, after, "tuned", True)]
+        for change in changes if first_gone else reversed(changes):
+            change()
+            await asyncio.sleep(30)
+        assert age(registry, "tick") < 20
+        assert age(registry, "decision") < 20
+        after.tuned = False
+        await asyncio.sleep(30)
         assert 'service="chat"' not in generate_latest(registry).decode()

@@ -13,9 +13,9 @@ from flyball_lab.harness.tuning import TPOT, TTFT, signals, tuning
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.capacity import Carried, weighed
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.report.capacity_report import STALE_SECONDS
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tunables import TUNABLES
 from flyball_operator.tuning.tuner import Tuner
 

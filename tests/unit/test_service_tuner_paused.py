@@ -13,8 +13,8 @@ from flyball_lab.harness.tuning import signals, step_window
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.tuning.actuate.engine_pods import RENEW_SHARE
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Signals
-from flyball_operator.tuning.report.metrics import TunerMetrics
 
 TUNED = ConditionType.TUNED
 

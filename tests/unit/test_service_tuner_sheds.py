@@ -12,8 +12,8 @@ from flyball_lab.harness.service_tuners import AWAY, WITH_DEADLINE, Engines, Har
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.report.metrics import TunerMetrics
 
 TUNED = ConditionType.TUNED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,12 @@ def test_what_prometheus_is_asked_with_is_read_from_files(monkeypatch: pytest.Mo
     assert set(secrets_of(user.headers())) == {SECRET, pair}, "the name of a tenant is none"
     assert user.client_certificate == (Path("tls.crt"), Path("tls.key"))
     assert not user.insecure_skip_verify
+
+
+def test_a_key_that_the_operator_keeps_is_rotated_every_thirty_days_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings(monkeypatch, signing_key_secret="mine").rotation_period == timedelta(days=30)
+    assert settings(monkeypatch, signing_key_rotation_period="90m").rotation_period == timedelta(minutes=90)
+    assert settings(monkeypatch, signing_key_rotation_period="0s").rotation_period == timedelta(0)
 
 
 def test_a_signing_key_that_is_none_ends_the_process_and_is_named(

@@ -18,9 +18,9 @@ from flyball_operator.tuning.filters.filters import HoldReason, Hysteresis, Prop
 from flyball_operator.tuning.observe.signals import Missing, Observation, Signals, StepWindow, Unobserved
 from flyball_operator.tuning.optimise import choose
 from flyball_operator.tuning.policy import NO_BUDGET, Policy, asked_deadline, difference, model_spec, wanted_policy
-from flyball_operator.tuning.report.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.spec import Envelope, LatencyObjective, Span, TuningSpec
 from flyball_operator.tuning.state import Decision, TuningState, start
+from flyball_operator.tuning.status_codec import resumed, setpoint_status
 from flyball_operator.tuning.tunables import TUNABLES
 
 SHED = tuning(TTFT, TPOT, overload=Overload.SHED)

@@ -8,7 +8,8 @@ from flyball_engine.batching.batch_metrics import batch_counts
 from flyball_engine.batching.setpoint_enforcer import RunningBatch
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Knob, Metric, ObjectiveSpec, SchedulingPolicy, StepBudget
-from flyball_lab.simulator.core import Core, Speculation
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.core_config import Speculation
 from flyball_lab.simulator.requests import Fate, Request
 from support.simulated import a_budget, a_core, a_request, a_setpoint, submitted
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
+from flyball_engine.contract import AnyKnob, Knob
+from flyball_lab.harness.service_tuners import AWAY, Engines, Harness, tuned_for
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
@@ -51,3 +52,36 @@ async def test_an_operator_that_does_not_lead_tells_it_nothing() -> None:
     harness.leading = False
     await ticks(harness, tuner, lambda: signals(now()))
     assert harness.engines.held["pod-2"] is None
+
+
+LACKS: dict[AnyKnob, str] = {Knob.MAX_NUM_SCHEDULED_TOKENS: "this vLLM plans no steps by tokens"}
+
+
+@in_virtual_time
+async def test_the_first_pod_gets_what_it_can_take_where_it_lacks_a_limit() -> None:
+    harness = Harness(Engines("pod-1", unsupported=LACKS))
+    harness.engines.starting = {"pod-1"}
+    await ticks(harness, harness.tuner(), AWAY)
+    assert harness.held().limits.max_num_scheduled_tokens is None
+
+
+@in_virtual_time
+async def test_an_engine_that_lacks_a_limit_is_given_the_same_setpoint_when_it_starts_anew() -> None:
+    harness = Harness(Engines("pod-1", unsupported=LACKS))
+    tuner = await tuned_for(harness, ticks=4)
+    before = harness.held().order()
+    harness.engines.restart("pod-1")
+    await ticks(harness, tuner, AWAY)
+    assert harness.held().order() == before
+
+
+@in_virtual_time
+async def test_a_pod_that_holds_a_newer_setpoint_is_not_given_the_older_one_again_and_again() -> None:
+    harness = Harness(Engines("pod-1", "pod-2"))
+    tuner = await tuned_for(harness)
+    harness.engines.starting = {"pod-2"}
+    newer = harness.held("pod-1").model_copy(update={"generation": 50})
+    harness.engines.held["pod-2"] = newer
+    await ticks(harness, tuner, lambda: signals(now()), 6)
+    assert harness.engines.held["pod-2"] == newer
+    assert harness.engines.refused.total() == 1, "what it refused once is not written again"

@@ -20,11 +20,15 @@ from flyball_operator.api.v1alpha1 import (
     StepModelStatus,
     TuningStatus,
 )
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.observe.signals import Missing, ObjectiveCounts, OrderOutcome, Unobserved
+from flyball_operator.tuning.observe.verdict import metrics_verdict
 from flyball_operator.tuning.policy import Policy, model_spec
-from flyball_operator.tuning.report import conditions, status_codec
-from flyball_operator.tuning.report.conditions import Reason, SetpointProgress
+from flyball_operator.tuning.reasons import Reason
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.conditions import SetpointProgress
+from flyball_operator.tuning.report.transitions import event_of
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState, start
 
@@ -113,21 +117,21 @@ def test_the_tuned_condition(changed: dict[str, object], verdict: tuple[str, Rea
 
 def test_the_metrics_condition() -> None:
     away = Unobserved(Missing.TIMED_OUT, "no answer")
-    assert conditions.metrics_verdict(None, ready_pods=1).status == "True"
-    assert conditions.metrics_verdict(away, ready_pods=1).status == "False"
-    assert conditions.metrics_verdict(away, ready_pods=1, young=True).status == "Unknown"
-    assert conditions.metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
+    assert metrics_verdict(None, ready_pods=1).status == "True"
+    assert metrics_verdict(away, ready_pods=1).status == "False"
+    assert metrics_verdict(away, ready_pods=1, young=True).status == "Unknown"
+    assert metrics_verdict(away, ready_pods=0).reason == Reason.NO_READY_PODS
 
 
 def test_pods_that_are_scraped_twice_are_observed_and_named_in_one_event() -> None:
-    once = conditions.metrics_verdict(None, ready_pods=1)
-    found = conditions.metrics_verdict(None, ready_pods=1, twice="jobs `a`, `b` scrape its pods; only `a` is counted")
+    once = metrics_verdict(None, ready_pods=1)
+    found = metrics_verdict(None, ready_pods=1, twice="jobs `a`, `b` scrape its pods; only `a` is counted")
     assert (found.status, found.reason) == ("True", Reason.SCRAPED_TWICE)
     assert found.message == "Prometheus has fresh samples; jobs `a`, `b` scrape its pods; only `a` is counted"
     observed = ConditionType.METRICS_AVAILABLE
-    assert conditions.event(observed, (once.status, once.reason), found) == ("Warning", "ScrapedTwice")
-    assert conditions.event(observed, (found.status, found.reason), found) is None
-    assert conditions.event(observed, (found.status, found.reason), once) is None
+    assert event_of(observed, (once.status, once.reason), found) == ("Warning", "ScrapedTwice")
+    assert event_of(observed, (found.status, found.reason), found) is None
+    assert event_of(observed, (found.status, found.reason), once) is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from flyball_engine.batching.on_time import QUIET, SHARED_AFTER, OnTimeOrder, PrefillRate, StepOrder, step_order
+from flyball_engine.batching.on_time import QUIET, OnTimeOrder
+from flyball_engine.batching.prefill_rate import PrefillRate
+from flyball_engine.batching.shares import SHARED_AFTER
+from flyball_engine.batching.step_order import StepOrder, step_order
 
 
 def test_nobody_is_parked_for_one_that_has_no_room_in_the_cache() -> None:

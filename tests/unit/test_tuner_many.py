@@ -133,3 +133,19 @@ async def test_generations_are_remembered_of_all_services_and_of_some_that_are_g
     assert dependencies.given == {"uid-0": 7, "uid-4": 7, "uid-5": 7}
     tuner.cancel()
     await asyncio.gather(tuner, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_of_services_that_are_another_replicas_no_series_are_left(ticks: dict[str, list[float]]) -> None:
+    harness = Many(services=numbered(*range(3)))
+    dependencies = harness.dependencies()
+    tuner = Tuner(services=harness, reader=ScriptedReader(AWAY), dependencies=dependencies)
+    running = asyncio.create_task(tuner.run())
+    await asyncio.sleep(10)
+    dependencies.metrics.paused("team", "chat-1", paused=True)
+    assert dependencies.metrics.services._value.get() == 3
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await tuner.close()
+    assert dependencies.metrics.services._value.get() == 0
+    assert ("team", "chat-1") not in dependencies.metrics._paused._metrics

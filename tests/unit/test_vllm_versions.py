@@ -12,7 +12,8 @@ import pytest
 from flyball_engine.contract import Knob
 from flyball_engine.vllm import plugin
 from flyball_engine.vllm.attributes import Unreadable, first_lack, look, names_of
-from flyball_engine.vllm.compat import EVERYTHING, SCHEDULER, Means, Used, Way
+from flyball_engine.vllm.compat import EVERYTHING, SCHEDULER, Used
+from flyball_engine.vllm.means import Means, Way
 from flyball_engine.vllm.scheduler_adapter import UngovernableError
 from flyball_engine.vllm.support import Support, support
 from flyball_lab.tools import versions

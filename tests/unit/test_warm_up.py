@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from flyball_engine.contract import HEALTH_PATH, READY_HEADER
-from flyball_engine.control.readiness import SETPOINT_SECONDS, Readiness
+from flyball_engine.contract import HEALTH_PATH, READY_HEADER, SETPOINT_WAIT_SECONDS
+from flyball_engine.control.readiness import Readiness
 from flyball_engine.vllm.warm_up import GIVE_UP_SECONDS, WarmUp
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 
@@ -138,7 +138,7 @@ async def test_without_an_operator_an_engine_serves_after_a_while() -> None:
     engine = Engine(200)
     engine.readiness.expect_setpoint(lambda: False)
     await (await engine.serve())
-    await asyncio.sleep(SETPOINT_SECONDS - 1)
+    await asyncio.sleep(SETPOINT_WAIT_SECONDS - 1)
     assert "it serves without one in 1s" in await engine.probed()
     await asyncio.sleep(1)
     assert await engine.probed() == ""

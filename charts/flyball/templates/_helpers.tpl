@@ -31,6 +31,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- /* Of the pod of helm test: the operator's selector must not find it. */ -}}
+{{- define "flyball.testLabels" -}}
+app.kubernetes.io/name: {{ include "flyball.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}
+
+{{- /* Of the account and the rights of that pod. */ -}}
+{{- define "flyball.testMetadata" -}}
+labels:
+  {{- include "flyball.testLabels" . | nindent 2 }}
+annotations:
+  helm.sh/hook: test
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
 {{- define "flyball.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "flyball.fullname" .) .Values.serviceAccount.name -}}
@@ -39,8 +55,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- /* The Secret that the operator keeps the key in, where none is given. */ -}}
 {{- define "flyball.signingKeySecret" -}}
-{{- default (printf "%s-signing-key" (include "flyball.fullname" .)) .Values.signingKey.existingSecret -}}
+{{- printf "%s-signing-key" (include "flyball.fullname" .) -}}
 {{- end -}}
 
 {{- /* Reference of an image: dict "image" … "registry" … "root" $ */ -}}
@@ -184,7 +201,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dict "api" (default list (concat .Values.networkPolicy.clients $prometheus)) "control" (prepend $prometheus $operator) | toJson -}}
 {{- end -}}
 
-{{- /* What the operator may do where it watches: what flyball_operator.kube.resources asks for, and its Lease. */ -}}
+{{- /* How services adopt a template by themselves; flyball_operator.reconcile.plan.adoption reads it. */ -}}
+{{- define "flyball.adopt" -}}
+{{- $policy := dict "maxConcurrent" .Values.adopt.maxConcurrent -}}
+{{- with .Values.adopt.window -}}
+{{- if .start -}}
+{{- $window := dict "start" .start "duration" .duration -}}
+{{- if .days }}{{ $window = set $window "days" .days }}{{ end -}}
+{{- $policy = set $policy "window" $window -}}
+{{- end -}}
+{{- end -}}
+{{- $policy | toJson -}}
+{{- end -}}
+
+{{- /* What the operator may do where it watches: what flyball_operator.kube.resources asks for, its Lease, public keys. */ -}}
 {{- define "flyball.watchRules" -}}
 - apiGroups: [serving.flyball.dev]
   resources: [inferenceservices]
@@ -198,6 +228,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
+# Of models that are downloaded once.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [list, watch, create, delete]
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list, watch]
@@ -229,4 +263,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [leases]
   resourceNames: [namespace.serving.flyball.dev]
   verbs: [get, update]
+{{- if not .Values.signingKey.existingSecret }}
+# The public keys that engines accept. admissionPolicies.operator holds what is created to this name.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [flyball-public-keys]
+  verbs: [get, patch]
+{{- end }}
 {{- end -}}

@@ -6,15 +6,13 @@ any Kubernetes code, so that it loads in an engine pod, in the operator and in a
 
 Names of limits are vLLM's own flag names. Every model forbids unknown fields: a setpoint with a knob this version does
 not know is refused by name (HTTP 422), never silently trimmed. `knobs` and `metric_names` are part of it, in files of
-their own.
+their own. How the operator starts an engine is in `launching`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -63,6 +61,12 @@ METRICS_PATH: Final = "/metrics"
 HEALTH_PATH: Final = "/health"
 #: Header of a readiness probe at the engine's `HEALTH_PATH`: its plugin then answers 503 until the engine is warm.
 READY_HEADER: Final = "x-flyball-ready"
+#: Marks a write that only asks whether its key is accepted. Nothing is applied, whatever its body, and nothing counted.
+TRIAL_HEADER: Final = "x-flyball-key-trial"
+#: Seconds that an engine waits for a setpoint before it is Ready without one. A leader writes within some 10 s of the
+#: control port's start; one that takes over a dead leader's Lease needs 20 s more. Without any operator, each start
+#: takes so much longer.
+SETPOINT_WAIT_SECONDS: Final = 30.0
 
 #: The OpenAI API of the engine (vLLM's own default) and the control port beside it.
 API_PORT: Final = 8000
@@ -94,61 +98,6 @@ class Env(StrEnum):
     """Folder of the shared-memory files between engine core and API server; default a fresh one under /dev/shm."""
     TERMINATION_LOG = "FLYBALL_TERMINATION_LOG"
     """Where the launcher writes why it refused to start; default /dev/termination-log."""
-
-
-#: vLLM arguments that Flyball owns, by vLLM's own name (the parser's `dest`), and what sets each instead.
-#: The launcher refuses them among the user's arguments under any spelling.
-OWNED_ARGUMENTS: Final[Mapping[str, str]] = {
-    "model": "spec.model.uri",
-    "model_tag": "spec.model.uri",
-    "served_model_name": "spec.model.servedName",
-    "host": "Flyball (the engine listens on all addresses of its pod)",
-    "port": f"Flyball (the engine listens on port {API_PORT})",
-    "uds": f"Flyball (the engine listens on port {API_PORT})",
-    "tensor_parallel_size": "spec.parallelism.tensor",
-    "pipeline_parallel_size": "spec.parallelism.pipeline",
-    "max_num_seqs": "spec.batching.maxNumSeqs",
-    "max_num_batched_tokens": "spec.batching.maxNumBatchedTokens",
-    "max_num_active_seqs": "spec.tuning.bounds.maxNumActiveSeqs",
-    "max_num_scheduled_tokens": "spec.tuning.bounds.maxNumScheduledTokens",
-    "enable_prefix_caching": "spec.batching.prefixCaching",
-    "shutdown_timeout": "spec.rollout.drainTimeout",
-    "scheduler_cls": "Flyball (the scheduler is its own)",
-    "disable_log_stats": "Flyball (tuning needs the engine's statistics)",
-    "config": "spec.engine.args (a file could set owned arguments unseen)",
-    "ssl_certfile": "spec.engine.tls",
-    "ssl_keyfile": "spec.engine.tls",
-    "enable_ssl_refresh": "spec.engine.tls",
-}
-
-_ONE_POD: Final = "each pod is an engine of its own, and would wait for other nodes for ever"
-#: vLLM arguments with which a pod never becomes Ready, by vLLM's own name, and why. Refused like those that are owned.
-IMPOSSIBLE_ARGUMENTS: Final[Mapping[str, str]] = {
-    "headless": "it starts no API server, so that no probe is answered",
-    "grpc": "it serves gRPC in place of HTTP, so that no probe is answered",
-    "ssl_cert_reqs": "the kubelet's probes have no certificate: ask clients for theirs before the pod, at the gateway",
-    "nnodes": _ONE_POD,
-    "data_parallel_rank": _ONE_POD,
-    "data_parallel_start_rank": _ONE_POD,
-    "data_parallel_size_local": _ONE_POD,
-    "data_parallel_external_lb": _ONE_POD,
-    "data_parallel_hybrid_lb": _ONE_POD,
-    "data_parallel_multi_port_external_lb": _ONE_POD,
-}
-
-#: The launcher's module, and its exit code when it refuses to start; the reason is in the termination log.
-LAUNCH_MODULE: Final = "flyball_engine.launch"
-EXIT_REFUSED: Final = 64
-
-
-def launch_command(*, owned: Sequence[str], user: Sequence[str]) -> list[str]:
-    """Command of a governed engine container: `python3 -m flyball_engine.launch --owned=<JSON list> -- <user>...`.
-
-    `owned` are Flyball's vLLM arguments, one token each (`--port=8000`, `--no-enable-prefix-caching`); `user` those of
-    `spec.engine.args`, verbatim. The launcher puts the user's first and the owned ones last; it drops owned ones that
-    the installed vLLM does not have. Everything after the first `--` is the user's.
-    """
-    return ["python3", "-m", LAUNCH_MODULE, f"--owned={json.dumps(list(owned))}", "--", *user]
 
 
 class Metric(StrEnum):

@@ -46,9 +46,9 @@ class MetricName(StrEnum):
     CACHED_PROMPT_TOKENS = "flyball_cached_prompt_tokens_total"
     """counter: prompt tokens of finished requests that the prefix cache held."""
     RUNNING = "flyball_running"
-    """gauge; engine."""
+    """gauge; engine: requests that run."""
     WAITING = "flyball_waiting"
-    """gauge; engine."""
+    """gauge; engine: requests that wait."""
     KV_CACHE_USAGE = "flyball_kv_cache_usage"
     """gauge; engine: fraction 0…1."""
     KV_CACHE_TOKENS = "flyball_kv_cache_tokens"
@@ -68,7 +68,8 @@ class MetricName(StrEnum):
     """counter; engine, phase (`prefill`, `decode`): tokens that steps processed. This and what follows, in
     docs/batch-metrics.md; computed by `flyball_engine.batching.batch_metrics`."""
     SLOT_SECONDS = "flyball_slot_seconds_total"
-    """counter; engine, state (`used`, `free`, `withheld`): slots, each for the time of the steps."""
+    """counter; engine, state (`used`, `free` under the live limit, `withheld` above it): slots, each for the
+    time of the steps."""
     TOKEN_ROOM = "flyball_token_room_total"
     """counter; engine, state (`used`, `free`): tokens that steps with a prompt might have processed."""
     BATCH_SIZE = "flyball_batch_size"

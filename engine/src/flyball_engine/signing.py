@@ -12,7 +12,13 @@ from typing import Any, Final
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from flyball_engine.contract import (
     TOKEN_ALGORITHM,
@@ -26,7 +32,7 @@ from flyball_engine.contract import (
 
 
 class BadKeyError(Exception):
-    """The signing key file is missing, unreadable or no Ed25519 key."""
+    """The signing key is missing, unreadable or no Ed25519 key."""
 
 
 #: Parts of a setpoint that say nothing as they are.
@@ -46,6 +52,12 @@ def body_of(setpoint: Setpoint) -> bytes:
     return setpoint.model_dump_json(exclude_none=True, exclude=unused).encode()
 
 
+def make_key() -> str:
+    """A new private key, PEM."""
+    key = Ed25519PrivateKey.generate()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
 class Signer:
     """Makes write tokens with one Ed25519 key."""
 
@@ -56,11 +68,20 @@ class Signer:
     def load(cls, path: Path) -> Signer:
         """Read a PEM private key without passphrase. Raises `BadKeyError` naming the file and what is wrong."""
         try:
-            key = load_pem_private_key(path.read_bytes(), password=None)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            pem = path.read_bytes()
+        except OSError as error:
             raise BadKeyError(f"{path}: {error}") from error
+        return cls.parse(pem, str(path))
+
+    @classmethod
+    def parse(cls, pem: bytes, origin: str) -> Signer:
+        """The key in a PEM text. Raises `BadKeyError` naming `origin` and what is wrong."""
+        try:
+            key = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise BadKeyError(f"{origin}: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadKeyError(f"{path}: holds {type(key).__name__}, an Ed25519 private key is needed")
+            raise BadKeyError(f"{origin}: holds {type(key).__name__}, an Ed25519 private key is needed")
         return cls(key)
 
     @property

@@ -37,9 +37,9 @@ base_make() {
   rm -rf "$work"
 }
 
-# image_build NAME REF DOCKERFILE CONTEXT
+# image_build NAME REF DOCKERFILE CONTEXT [OPTION...]: options are of buildah
 image_build() {
-  local arguments=() logfile="$FLYBALL_CACHE/images-$1.log"
+  local arguments=("${@:5}") logfile="$FLYBALL_CACHE/images-$1.log"
   if [[ $(builder) == docker ]]; then
     [[ -z ${FLYBALL_BASE:-} ]] || arguments+=(--build-arg "BASE=$FLYBALL_BASE")
     with_progress "images: $1" "$logfile" docker build "${arguments[@]}" -t "$2" -f "$4/$3" "$4"

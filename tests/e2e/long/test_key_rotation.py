@@ -1,4 +1,4 @@
-"""Another signing key by the steps of `signingKey.publicKeys`, while requests run and limits are moved."""
+"""The operator replaces its signing key while requests run and limits are moved: by its age, and as it was stolen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from flyball_lab.harness.engine import SetpointSigner
 from flyball_lab.harness.streams import StreamLoad
 from flyball_lab.harness.waiting import eventually
 from support.cluster import Object, patch
@@ -18,14 +17,17 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def keys(flyball: Flyball) -> Iterator[Keys]:
-    """Those of the release, whose key is back at the end: pods of the other scenarios name it."""
-    made = Keys(flyball)
-    first = made.present()
-    yield made
-    last = made.present()
-    made.list(last, first)
-    made.put(first)
+def keys(flyball: Flyball) -> Keys:
+    """Those of the release."""
+    return Keys(flyball)
+
+
+@pytest.fixture
+def rotating(flyball: Flyball, keys: Keys) -> Iterator[Keys]:
+    """The same, of which none lives longer than a minute."""
+    flyball.install(signingKey={"rotationPeriod": "1m"})
+    yield keys
+    flyball.install(signingKey={"rotationPeriod": "720h"})
 
 
 def identities(pods: list[Object]) -> list[tuple[str, int]]:
@@ -50,21 +52,34 @@ def expect_moved(chat: Service, seqs: int) -> None:
     eventually(lambda: chat.effective()["max_num_active_seqs"] == seqs, expecting=f"{seqs} at once", within=180)
 
 
-def test_a_key_follows_another_under_load_and_the_first_is_refused(chat: Service, flyball: Flyball, keys: Keys) -> None:
-    first, following = keys.present(), SetpointSigner()
+def test_a_key_follows_another_under_load_and_the_first_is_refused(
+    chat: Service, flyball: Flyball, rotating: Keys
+) -> None:
     load = StreamLoad(url=chat.url(), model=MODEL, concurrency=4)
     try:
         with unrestarted(chat, flyball), load.running() as totals:
             expect_moved(chat, 21)
-            keys.list(first, following)
-            keys.put(following)
+            first = rotating.present()
+            rotating.expect_accepted(chat, first)
+            rotating.expect_followed(first)
             expect_moved(chat, 22)
-            keys.expect_read()
+            rotating.expect_refused(chat, first)
             expect_moved(chat, 23)
-            keys.list(following)
-            keys.expect_refused(chat, first)
-            keys.expect_accepted(chat, following)
-            expect_moved(chat, 24)
         totals.expect_nothing_lost()
+    finally:
+        patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)
+
+
+def test_a_key_that_was_stolen_is_replaced_once_its_secret_is_emptied(
+    chat: Service, flyball: Flyball, keys: Keys
+) -> None:
+    first = keys.present()
+    try:
+        with unrestarted(chat, flyball):
+            keys.empty()
+            keys.expect_followed(first)
+            keys.expect_refused(chat, first)
+            keys.expect_accepted(chat, keys.present())
+            expect_moved(chat, 24)
     finally:
         patch(RESOURCE, chat.name, {"spec": {"tuning": {"bounds": None}}}, namespace=chat.namespace)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flyball_lab.harness.engine import SetpointSigner
 from flyball_lab.harness.streams import StreamLoad, StreamTotals
 from flyball_lab.harness.waiting import eventually
 from support.cluster import KubectlError, Object, apply, delete, kubectl, patch
@@ -123,13 +122,11 @@ def the_leader_is_killed(service: Service, flyball: Flyball) -> None:
 
 
 def the_key_is_rotated(service: Service, flyball: Flyball) -> None:
-    """As values.yaml says at `signingKey.publicKeys`."""
+    """By the operator, as the key's age is over."""
     keys = Keys(flyball)
-    first, following = keys.present(), SetpointSigner()
-    keys.list(first, following)
-    keys.put(following)
-    keys.expect_read()
-    keys.list(following)
+    first = keys.present()
+    keys.grow_old()
+    keys.expect_followed(first)
     keys.expect_refused(service, first)
     edit(service, tuning={"bounds": {"maxNumActiveSeqs": {"min": 21, "max": 21}}})
     eventually(

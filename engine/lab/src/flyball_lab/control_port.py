@@ -19,8 +19,13 @@ class ForeignAnswerError(Exception):
 def signed(setpoint: Setpoint, signer: Signer, *, now: float) -> tuple[bytes, dict[str, str]]:
     """Body and headers of a write, at `now` in Unix seconds."""
     body = body_of(setpoint)
-    token = signer.token(body, service=setpoint.service, now=now)
-    return body, {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    return body, headers_of(body, signer, service=setpoint.service, now=now)
+
+
+def headers_of(body: bytes, signer: Signer, *, service: str, now: float) -> dict[str, str]:
+    """Headers of a write of any body to an engine of `service`, at `now` in Unix seconds."""
+    token = signer.token(body, service=service, now=now)
+    return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
 
 def answer_of(status: int, body: bytes) -> ReadBack | ErrorBody:

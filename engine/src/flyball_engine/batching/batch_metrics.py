@@ -3,7 +3,7 @@
 The engine tells of each step and of each request as it comes, joins and ends; each costs constant time, and what is
 kept is bounded by the requests that are open. The sums live in a flat array, so that they can be part of a
 shared-memory file. Differences of two readings are exact over that window, and readings add up over cores. What each
-number means is said in `BatchCounts`, and in docs/batch-metrics.md with the names it is scraped by.
+number means is said in `BatchCounts`, and in docs/reference/metrics.md with the names it is scraped by.
 
 Pure: the clock is a parameter.
 """
@@ -147,16 +147,18 @@ class BatchMetrics:
 
         `running`: requests that run in that step, these included. `whole`: the engine runs batches to their ends.
         """
-        sums = self.sums
-        admitted, seconds = sums[_ADMITTED], sums[_ADMITTED_SECONDS]
+        sums, take = self.sums, self._waiting.take
+        seconds = sums[_ADMITTED_SECONDS]
+        names, lengths = [], []
         for request, prompt in prompts:
-            arrived = self._waiting.take(request)
-            if arrived is None:
-                continue
-            admitted += 1
-            seconds += now - arrived
-            self._members[request] = self._cohorts.admit(prompt, batch=running, whole=whole)
-        sums[_ADMITTED], sums[_ADMITTED_SECONDS] = admitted, seconds
+            arrived = take(request)
+            if arrived is not None:
+                seconds += now - arrived
+                names.append(request)
+                lengths.append(prompt)
+        sums[_ADMITTED] += len(names)
+        sums[_ADMITTED_SECONDS] = seconds
+        self._members.update(zip(names, self._cohorts.admit(lengths, batch=running, whole=whole), strict=True))
 
     def ended(self, request: Hashable, outputs: int, now: float) -> None:
         """A request is gone, however it ended, after so many output tokens; maybe it never ran."""

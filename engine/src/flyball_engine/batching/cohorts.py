@@ -12,13 +12,13 @@ Pure: imports only the standard library.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
 class Cohort:
-    """Requests that would have been one padded batch. `size`: members at most. `open`: those that have not ended.
+    """Requests that would have been one padded batch. `size`: members at most. `ended`: those that have.
 
     Of prompts and of outputs: tokens in all, and of the longest.
     """
@@ -26,7 +26,7 @@ class Cohort:
     size: float
     whole: bool
     members: int = 0
-    open: int = 0
+    ended: int = 0
     prompts: int = 0
     longest_prompt: int = 0
     outputs: int = 0
@@ -51,32 +51,35 @@ class Cohorts:
         self._running = 0
         self._filling: Cohort | None = None
 
-    def admit(self, prompt: int, *, batch: int, whole: bool) -> Cohort:
-        """A request with so many prompt tokens is admitted; its cohort.
+    def admit(self, prompts: Sequence[int], *, batch: int, whole: bool) -> list[Cohort]:
+        """Requests with so many prompt tokens each are admitted; the cohort of each.
 
-        `batch`: requests that run in the step it joins, all that join with it included. `whole`: the engine runs
-        batches to their ends.
+        `batch`: requests that run in the step they join, all that join in it included. `whole`: the engine runs batches
+        to their ends.
         """
-        cohort = self._filling
-        if cohort is None or cohort.whole != whole:
-            self._close()
-            cohort = self._filling = Cohort(size=math.inf if whole else batch, whole=whole)
-        cohort.members += 1
-        cohort.open += 1
-        self._running += 1
-        cohort.prompts += prompt
-        cohort.longest_prompt = max(cohort.longest_prompt, prompt)
-        if cohort.members >= cohort.size:
-            self._filling = None
-        return cohort
+        cohorts: list[Cohort] = []
+        while left := prompts[len(cohorts) :]:
+            cohort = self._filling
+            if cohort is None or cohort.whole != whole:
+                self._close()
+                cohort = self._filling = Cohort(size=math.inf if whole else batch, whole=whole)
+            taken = left[: max(1, int(min(len(left), cohort.size - cohort.members)))]
+            cohort.members += len(taken)
+            cohort.prompts += sum(taken)
+            cohort.longest_prompt = max(cohort.longest_prompt, *taken)
+            self._running += len(taken)
+            if cohort.members >= cohort.size:
+                self._filling = None
+            cohorts += [cohort] * len(taken)
+        return cohorts
 
     def end(self, cohort: Cohort, output: int) -> None:
         """A member ended after so many output tokens."""
-        cohort.open -= 1
+        cohort.ended += 1
         self._running -= 1
         cohort.outputs += output
         cohort.longest_output = max(cohort.longest_output, output)
-        if not cohort.open and cohort is not self._filling:
+        if cohort.ended == cohort.members and cohort is not self._filling:
             self._complete(cohort)
         if not self._running:
             self._close()
@@ -84,5 +87,5 @@ class Cohorts:
     def _close(self) -> None:
         """Nobody joins the one that fills any more."""
         cohort, self._filling = self._filling, None
-        if cohort is not None and not cohort.open:
+        if cohort is not None and cohort.ended == cohort.members:
             self._complete(cohort)

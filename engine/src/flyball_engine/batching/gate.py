@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from flyball_engine.batching.answers import Answers
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.contract import DEFAULT_CLASS, Metric, Setpoint, Shed
 
 #: Weight of one finished request in the share of prompts that the prefix cache holds.

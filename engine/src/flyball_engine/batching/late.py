@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.contract import DEFAULT_CLASS
 
 #: Requests that have their turn before a step: 64 cost some 30 µs, and of 1,000 each has one within 16 steps.

@@ -266,6 +266,13 @@ class SetpointEnforcer:
         )
         return held if tokens == held.tokens else held._replace(tokens=tokens)
 
+    def reach(self, batch: RunningBatch, *, kv_tokens: float) -> float:
+        """Prompt tokens that the next step can have at most for its time; infinite where none is set."""
+        sizes = self.sizes
+        least = max(sizes.least_chunk, sizes.indivisible)
+        decode_tokens = sizes.tokens_per_decode * batch.decodes
+        return self.budgeter.reach(decodes=batch.decodes, decode_tokens=decode_tokens, least=least, kv_tokens=kv_tokens)
+
     def watch(
         self, *, running: int, waiting: int, tokens: int, names: Callable[[], Iterable[str]], now: float
     ) -> Stall | None:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.batching.step_statistics import Step
 from flyball_engine.contract import StepBudget
 from flyball_engine.model import StepModel
@@ -28,6 +29,10 @@ LOOK_AHEAD: Final = 8
 #: Weight of one step in the local bias once it has settled, and the range it is kept in, found in simulation.
 BIAS_WEIGHT: Final = 0.04
 BIAS_RANGE: Final = (0.5, 3.0)
+#: Share of the budget that a step takes in which only work without a deadline has prompts. Where such work fills every
+#: step, short answers beside it miss their token objective by chance: they last for a few steps. In simulation 0.8
+#: halves these misses, and batch work gets up to 3 % less.
+UNDATED_SHARE: Final = 0.8
 
 
 class Prompt(NamedTuple):
@@ -41,7 +46,8 @@ class Queue(NamedTuple):
     """What a step may serve, in vLLM's order: `decodes`, of `tokens_per_decode` each, and prompts.
 
     `prefilling` have begun, `waiting` may join; there may be `more` of those. `indivisible`: the longest part of a
-    prompt that goes into a step whole, 0 if none. `kv_tokens`: those of the KV cache that the decodes read.
+    prompt that goes into a step whole, 0 if none. `kv_tokens`: those of the KV cache that the decodes read. `undated`:
+    whether none of the prompts has a deadline.
     """
 
     decodes: int
@@ -51,6 +57,7 @@ class Queue(NamedTuple):
     more: bool = False
     indivisible: int = 0
     kv_tokens: float = 0.0
+    undated: bool = False
 
     @property
     def decode_tokens(self) -> int:
@@ -106,6 +113,8 @@ class StepTokenBudgeter:
         """The budget from the next step on; None leaves steps to the limits."""
         self._budget = budget if budget is not None and budget.model.trusted else None
         self._model = None if budget is None else budget.model.step_model()
+        # Attention apart, so that it says of no prompts that they take longer than they do.
+        self._flat = None if self._model is None else replace(self._model, g=0.0)
         self.holds = self._budget is not None
         self.seconds = 0.0 if self._budget is None else self._budget.seconds
         self.reads_kv = self._model is not None and self._model.d > 0
@@ -132,12 +141,26 @@ class StepTokenBudgeter:
         if not (queue.prefilling or queue.waiting or queue.more):
             return most
         chunk = max(least_chunk, self._budget.least_prefill_chunk)
-        fitting = max(chunk, _fit(self._model, self._budget.seconds / self._known_bias, queue))
+        seconds = self._budget.seconds * (UNDATED_SHARE if queue.undated else 1.0)
+        fitting = max(chunk, _fit(self._model, seconds / self._known_bias, queue))
         tokens = queue.decode_tokens + fitting
         # Those that advance by whole parts have sizes of their own.
         if not queue.indivisible and tokens < queue.most_tokens:
             tokens = rounded_down(tokens, graphs=graphs, least=queue.decode_tokens + chunk)
         return min(most, max(tokens, queue.decode_tokens + queue.indivisible))
+
+    def reach(self, *, decodes: int, decode_tokens: int, least: int, kv_tokens: float) -> float:
+        """Prefill tokens of a step that `step_tokens` gives at most, whatever the prompts; infinite without a budget.
+
+        `decode_tokens`: of its `decodes`. `least`: what a prompt needs at least. `kv_tokens`: of the KV cache, that the
+        decodes read.
+        """
+        if self._budget is None or self._flat is None:
+            return math.inf
+        seconds = self._budget.seconds / self._known_bias
+        fits = self._flat.largest_chunk(seconds=seconds, tokens=decode_tokens, decodes=decodes, kv_tokens=kv_tokens)
+        # Rounding may give a prompt a token more.
+        return max(least, self._budget.least_prefill_chunk, (1 + _ROUNDING) * fits + 1)
 
     def prefill_rate(
         self, *, decodes: int, decode_tokens: int, tokens: int, least_chunk: int, kv_tokens: float = 0.0
@@ -221,36 +244,38 @@ def _full_step(
 
 def _fit(model: StepModel, seconds: float, queue: Queue) -> int:
     """Prefill tokens that fit beside the decodes, the prompts being served in order."""
-    tokens, attention = float(queue.decode_tokens), 0.0
     decodes, kv_tokens, surely = queue.decodes, queue.kv_tokens, _SURELY * seconds
-    for remaining, context in _prompts(queue):
-        whole = attention + remaining * (context + remaining / 2)
-        step = model.step_seconds(
-            tokens=tokens + remaining, decodes=decodes, prefills=True, attention=whole, kv_tokens=kv_tokens
-        )
-        if step > surely:
-            chunk = model.largest_chunk(
-                seconds=seconds,
-                tokens=tokens,
-                decodes=decodes,
-                attention=attention,
-                kv_tokens=kv_tokens,
-                context=context,
-            )
-            if chunk < remaining:
-                # What a part that cannot be split leaves would go to the next prompt, after a context of its own.
-                served = math.floor(chunk)
-                tokens += served - served % queue.indivisible if queue.indivisible else served
-                break
+    prompts = [*queue.prefilling, *queue.waiting]
+    tokens, attention = float(queue.decode_tokens), 0.0
+    # What a step has that serves so many of the prompts.
+    served = [(tokens, attention)]
+    for remaining, context in prompts:
         tokens += remaining
-        attention = whole
-    return int(tokens) - queue.decode_tokens
+        attention += remaining * (context + remaining / 2)
+        served.append((tokens, attention))
+
+    def step_seconds(step: tuple[float, float]) -> float:
+        return model.step_seconds(
+            tokens=step[0], decodes=decodes, prefills=True, attention=step[1], kv_tokens=kv_tokens
+        )
+
+    # Each prompt makes the step longer, so most need no look.
+    first = bisect_right(served, surely, lo=1, key=step_seconds) - 1
+    for (tokens, attention), (remaining, context) in zip(served[first:], _from(queue, prompts, first), strict=False):
+        chunk = model.largest_chunk(
+            seconds=seconds, tokens=tokens, decodes=decodes, attention=attention, kv_tokens=kv_tokens, context=context
+        )
+        if chunk < remaining:
+            # What a part that cannot be split leaves would go to the next prompt, after a context of its own.
+            part = math.floor(chunk)
+            part -= part % queue.indivisible if queue.indivisible else 0
+            return int(tokens + part) - queue.decode_tokens
+    return _ENDLESS if queue.more else int(served[-1][0]) - queue.decode_tokens
 
 
-def _prompts(queue: Queue) -> Iterator[Prompt]:
-    """All that may be served, in order; what nobody looked at comes last, as one long prompt."""
-    yield from queue.prefilling
-    yield from queue.waiting
+def _from(queue: Queue, prompts: Sequence[Prompt], first: int) -> Iterator[Prompt]:
+    """The prompts from the `first` on; what nobody looked at comes last, as one long prompt."""
+    yield from prompts[first:]
     if queue.more:
         yield Prompt(remaining=_ENDLESS, context=_mean_context(queue.waiting))
 
@@ -261,8 +286,10 @@ def _mean_context(prompts: Sequence[Prompt]) -> int:
     return sum(prompt.remaining * prompt.context for prompt in prompts) // tokens if tokens else 0
 
 
-#: Share of a step's time up to which a prompt fits whatever is lost by rounding: what it leaves is not solved for.
-_SURELY: Final = 1 - 1e-9
+#: Share of a step's time that may be lost by rounding.
+_ROUNDING: Final = 1e-9
+#: Share of it up to which a prompt fits in any case: what it leaves is not solved for.
+_SURELY: Final = 1 - _ROUNDING
 #: Longer than any prompt.
 _ENDLESS: Final = 2**31
 

@@ -113,9 +113,11 @@ class Watchdog:
         missing, kept = set(running), list[tuple[_Mark, Collection[str]]]()
         while missing and self._kept:
             mark, served = self._kept.pop()
-            if found := missing.intersection(served):
-                missing -= found
-                kept.append((mark, found))
+            # Whoever is missing is looked for, not whoever was served: after the newest step these are few.
+            left = missing.difference(served)
+            if len(left) < len(missing):
+                kept.append((mark, missing - left))
+                missing = left
         kept.reverse()
         if missing:
             kept.append((_Mark(now, self._step), missing))

@@ -7,13 +7,9 @@ has an end, but for the first answer: an engine that hangs over its first reques
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
+from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_engine.figures import format_duration
-
-#: Seconds to wait for a setpoint. An operator that leads writes within some 10 s of the control port's start, and one
-#: that takes over a dead leader's Lease needs 20 s more. Without any operator, each start takes so much longer.
-SETPOINT_SECONDS: Final = 30.0
 
 
 class Readiness:
@@ -45,7 +41,7 @@ class Readiness:
         if self._answered is None:
             return "the engine has yet to answer its first request"
         if self._governed is not None and not self._governed():
-            left = SETPOINT_SECONDS - (self._clock() - self._answered)
+            left = SETPOINT_WAIT_SECONDS - (self._clock() - self._answered)
             if left > 0:
                 wait = format_duration(max(1, round(left)))
                 return f"the engine has no setpoint yet; it serves without one in {wait}"

@@ -31,6 +31,7 @@ from flyball_engine.contract import (
     MAX_BODY_BYTES,
     METRICS_PATH,
     SETPOINT_PATH,
+    TRIAL_HEADER,
     Env,
     ErrorBody,
     Frozen,
@@ -54,13 +55,15 @@ def build_app(
         try:
             return _json(await _put(request))
         except SetpointRefused as refused:
-            return _refused(refused)
+            return _refused(service, refused, on_trial=TRIAL_HEADER in request.headers)
         except asyncio.CancelledError:
             # Only the end of the process cancels a request: answer in the moment that is left.
-            return _refused(SetpointRefused(Refusal.UNKNOWN, "the engine is ending"))
+            return _refused(service, SetpointRefused(Refusal.UNKNOWN, "the engine is ending"))
 
     async def _put(request: Request) -> Frozen:
         parse = service.authorise(request.headers.get("authorization"))
+        if TRIAL_HEADER in request.headers:
+            raise SetpointRefused(Refusal.INVALID, f"the key is accepted; with {TRIAL_HEADER} nothing is applied")
         try:
             # Not wait_for: a task of its own would wait for its turn behind the tokens of every stream.
             async with asyncio.timeout(body_timeout):
@@ -70,14 +73,6 @@ def build_app(
                 Refusal.INVALID, f"the body took longer than {body_timeout:g} s", status=408
             ) from None
         return await service.put(parse(body))
-
-    def _refused(refused: SetpointRefused) -> Response:
-        service.count(refused.refusal)
-        # Anyone can send a bad token: counted, but no way to fill the log.
-        level = logging.DEBUG if refused.refusal is Refusal.BAD_TOKEN else logging.WARNING
-        _log.log(level, "Flyball: setpoint refused (%s): %s", refused.refusal.value, refused.message)
-        body = ErrorBody(error=refused.refusal, message=refused.message, applied=service.applied())
-        return _json(body, status=refused.status)
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -94,6 +89,18 @@ def build_app(
             Route(HEALTH_PATH, health, methods=["GET"]),
         ]
     )
+
+
+def _refused(service: ControlService, refused: SetpointRefused, *, on_trial: bool = False) -> Response:
+    # Until a new key is everywhere, the operator asks every few seconds: that would look like refused writes.
+    if not on_trial:
+        service.count(refused.refusal)
+    # Anyone can send a bad token: counted, but no way to fill the log.
+    quiet = on_trial or refused.refusal is Refusal.BAD_TOKEN
+    level = logging.DEBUG if quiet else logging.WARNING
+    _log.log(level, "Flyball: setpoint refused (%s): %s", refused.refusal.value, refused.message)
+    body = ErrorBody(error=refused.refusal, message=refused.message, applied=service.applied())
+    return _json(body, status=refused.status)
 
 
 async def _bounded_body(request: Request) -> bytes:

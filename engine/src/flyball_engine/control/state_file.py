@@ -27,7 +27,7 @@ from typing import Final, cast
 
 from flyball_engine.batching.batch_metrics import BATCH_SUMS_LENGTH, BatchCounts, batch_counts
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.batching.on_time import PrefillRate
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_engine.batching.setpoint_enforcer import Sizes
 from flyball_engine.batching.step_statistics import SUMS_LENGTH, step_sums
 from flyball_engine.contract import (

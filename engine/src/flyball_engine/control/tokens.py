@@ -2,10 +2,10 @@
 
 The pod holds public keys only; nothing here is worth stealing. Reads need no token.
 
-A signing key is changed without a restart of pods. The pod template names one key for good, because a template that
-changes replaces pods. Beside it lies a file of keys, from a ConfigMap that need not exist and that the kubelet keeps
-current. While there is such a file it alone counts, so that a key which is taken from it is refused. It is read at
-every write: writes are seconds apart, and what is read late would be believed too long.
+A signing key is changed without a restart of pods. A pod template names one key for good, or none, because a template
+that changes replaces pods. Beside it lies a file of keys, from a ConfigMap that need not exist and that the kubelet
+keeps current. While there is such a file it alone counts, so that a key which is taken from it is refused. It is read
+at every write: writes are seconds apart, and what is read late would be believed too long.
 
 An endpoint that takes the next key, signed by the present one, was the other way. An engine that restarts would forget
 it. So the old private key would have to live as long as the pods, and whoever stole it could hand over a key, too.

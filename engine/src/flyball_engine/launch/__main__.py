@@ -19,18 +19,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from flyball_engine.contract import EXIT_REFUSED, Env
+from flyball_engine.contract import Env
 from flyball_engine.launch.environment import OUR_PLUGINS, Changes, Place, changes
 from flyball_engine.launch.probe import ProbeError, ask
 from flyball_engine.launch.report import Question
 from flyball_engine.launch.state import SHARED_MEMORY, fresh_folder
+from flyball_engine.launching import EXIT_REFUSED
+from flyball_engine.termination import TERMINATION_LOG, write_termination_message
 
 #: The server of one process, and of several.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 SERVERS: Final = "flyball_engine.vllm.serve"
-TERMINATION_LOG: Final = "/dev/termination-log"
-#: Kubernetes keeps this much of a termination message.
-TERMINATION_BYTES: Final = 4096
 #: Groups whose plugins vLLM loads unless VLLM_PLUGINS leaves them out.
 _LOADED_GROUPS: Final = ("general_plugins", "platform_plugins", "io_processor_plugins", "stat_logger_plugins")
 
@@ -160,12 +159,8 @@ def _owned(text: str) -> list[str]:
 def _refuse(reason: str, variables: Mapping[str, str]) -> NoReturn:
     """Says why and ends; the termination log is what the operator reads."""
     say(f"refused: {reason}")
-    log = variables.get(Env.TERMINATION_LOG) or TERMINATION_LOG
-    if log != TERMINATION_LOG or Path(log).exists():  # outside a pod, /dev is no place for files of ours
-        try:
-            Path(log).write_bytes(reason.encode()[:TERMINATION_BYTES])
-        except OSError as error:
-            say(f"cannot write {log}: {error}")
+    if (why := write_termination_message(reason, variables)) is not None:
+        say(why)
     sys.exit(EXIT_REFUSED)
 
 

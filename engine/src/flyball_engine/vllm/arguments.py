@@ -21,8 +21,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
-from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 from flyball_engine.launch.report import ProbeAnswer, Question
+from flyball_engine.launching import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 
 #: Where vLLM keeps its server's arguments and its parser class, newest first (0.33; 0.32; 0.26 and later).
 _ARGUMENT_MODULES: Final = (

@@ -103,8 +103,11 @@ class CachedBlocks:
     def cached_tokens(self, request: Any) -> int:
         """Tokens of a waiting request's prompt that it would find cached now, as its blocks' hashes say.
 
-        By bisection: of a prefix the last blocks are given up first. Most prompts have no more than one look.
+        By bisection: of a prefix the last blocks are given up first. Most prompts have no more than one look. None are
+        known to be cached once it is not known what is.
         """
+        if self._held.writer is None:
+            return 0
         try:
             hashes, cached = request.block_hashes, self._pool.cached_block_hash_to_block._cache  # noqa: SLF001 – see _cache
             if not hashes or hashes[0] + _GROUP not in cached or getattr(request, "skip_reading_prefix_cache", False):

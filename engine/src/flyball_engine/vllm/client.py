@@ -23,7 +23,7 @@ from flyball_engine.contract import (
 )
 from flyball_engine.control.service import Reports, UnansweredError
 from flyball_engine.control.state_file import StateFileError, StateReader, find_state_files
-from flyball_engine.vllm.compat import Lack, Way, way
+from flyball_engine.vllm.means import Lack, Way, way
 from flyball_engine.vllm.prefixes import Prefixes, open_prefixes
 from flyball_engine.vllm.queue_limiter import QueueLimiter
 

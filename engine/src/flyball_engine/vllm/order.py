@@ -9,35 +9,30 @@ what vLLM preempts first: a prompt that is late.
 
 from __future__ import annotations
 
+import functools
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from flyball_engine.batching.classes import Terms, prefill_shares, terms
-from flyball_engine.batching.on_time import (
-    OnTimeOrder,
-    Pending,
-    PrefillRate,
-    SlotTurnover,
-    StepOrder,
-    holds_back,
-    step_order,
-)
-from flyball_engine.batching.setpoint_enforcer import RunningBatch
+from flyball_engine.batching.on_time import OnTimeOrder
+from flyball_engine.batching.pending import Pending
+from flyball_engine.batching.prefill_rate import PrefillRate, SlotTurnover, holds_back
+from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch
+from flyball_engine.batching.step_order import StepOrder, step_order
 from flyball_engine.batching.step_token_budgeter import Prompt, Queue
 from flyball_engine.contract import DEFAULT_CLASS, AnyKnob, Classes, Knob, OnTime, OrderKnob, SchedulingPolicy
 from flyball_engine.control.state_file import Slot
+from flyball_engine.vllm.candidates import LOOKED_AT, Candidates
+from flyball_engine.vllm.compat import ORDERING, lacking
 from flyball_engine.vllm.queue import WaitingQueues
-from flyball_engine.vllm.refusal import class_of
-from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
+from flyball_engine.vllm.refusal import class_in, told_of
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
 
-#: Waiting requests that are looked at before a step: more short prompts than that join in one step too seldom to pay.
-_LOOKED_AT: Final = 64
 #: Waiting requests whose cached blocks are looked up anew before a step: some 5 µs each.
 _LOOKED_UP: Final = 2
-#: Steps for which one that could not join is passed over: adapters, encoders and grammars take some.
-_PASSED_OVER: Final = 16
 #: Seconds that the API server may have had a request before the core; more is another clock than ours.
 _LONGEST_AGE: Final = 3_600.0
 #: No cap on the tokens of one prompt can be set.
@@ -57,18 +52,17 @@ class PromptOrder:
         adapter: SchedulerAdapter,
         queues: WaitingQueues,
         *,
-        cached: Callable[[], CachedTokens | None],
+        cached: CachedTokens | None,
         refusable: Callable[[Any], bool] = lambda _: False,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`cached`: what knows the prefix cache, None as long as nobody does. `wall`: the clock of arrivals.
+        """`cached`: what knows the prefix cache, None if nobody does. `wall`: the clock of arrivals.
 
         `refusable`: whether a request may be refused yet.
         """
         self._scheduler = scheduler
         self._adapter = adapter
         self._queues = queues
-        self._cached = cached
         self._refusable = refusable
         self._wall = wall
         reason = adapter.ungoverned or _unsupported(scheduler, queues)
@@ -79,21 +73,16 @@ class PromptOrder:
         self._classes: Classes | None = None
         self._terms: dict[str, Terms] = {}
         self._order: OnTimeOrder[Any] = OnTimeOrder(late_share=0.0)
+        self._candidates = Candidates(scheduler, adapter, queues, self._order, cached=cached)
         self._turnover = SlotTurnover()
         # Those in the order and those that resume, by the names by which they end.
         self._named: dict[str, Any] = {}
-        # Preempted after their first token, in vLLM's order: who was preempted last stands first.
-        self._resuming: dict[Any, None] = {}
-        self._passed_over: dict[Any, int] = {}
         self._starting: dict[int, list[Pending[Any]]] = {}
         self._round: Iterator[Any] = iter(())
-        self._step = 0
         self._looked = float("-inf")
         self._slots = 0
         # The rate of prompts, where it keeps some of those behind from joining.
         self._rate: PrefillRate | None = None
-        self._full = False
-        self._resumed = 0
         self._begun: list[Pending[Any]] = []
         self._next: list[Pending[Any]] = []
         self._joining: tuple[Any, ...] = ()
@@ -116,8 +105,9 @@ class PromptOrder:
             self.parks = False
             self._queues.restore()
             self._order.clear()
-            for each in (self._named, self._resuming, self._passed_over, self._starting):
-                each.clear()
+            self._candidates.clear()
+            self._named.clear()
+            self._starting.clear()
             return
         names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
         self._terms = {name: terms(on_time, classes, name) for name in names}
@@ -127,10 +117,13 @@ class PromptOrder:
             return
         self._looked = now
         for request in (*self._adapter.prefilling(len(self._adapter.running)), *self._scheduler.waiting):
-            self.received(request, now)
+            self.received(request, now, told_of(request))
 
-    def received(self, request: Any, now: float) -> None:
-        """A request came in. What continues a session, or was preempted after its first token, is no prompt of ours."""
+    def received(self, request: Any, now: float, told: Mapping[str, Any] | None) -> None:
+        """A request came in, of which we were `told` this by its API server.
+
+        What continues a session, or was preempted after its first token, is no prompt of ours.
+        """
         if self._on_time is None or self._scheduler.requests.get(request.request_id) is not request:
             return
         if request.num_output_tokens:
@@ -138,9 +131,9 @@ class PromptOrder:
         # Core and API server are of one pod, so of one clock. An age it cannot have is of a clock that was set.
         age = self._wall() - request.arrival_time
         arrived = now - age if 0 <= age <= _LONGEST_AGE else now
-        tokens, attention = self._left(request, self._cached())
-        of_class = class_of(request)
-        promised = self._promised(of_class)
+        tokens, attention = self._candidates.left(request)
+        of_class = class_in(told)
+        promised = self._terms.get(of_class) or self._terms[DEFAULT_CLASS]
         self._order.add(
             request,
             arrived=arrived,
@@ -149,7 +142,7 @@ class PromptOrder:
             attention=attention,
             weight=promised.weight,
             of_class=of_class,
-            refusable=self._refusable(request),
+            refusable=bool(told) and self._refusable(request),
         )
         self._named[request.request_id] = request
 
@@ -162,8 +155,7 @@ class PromptOrder:
         if (request := self._named.pop(name, None)) is None:
             return
         self._order.discard(request)
-        self._resuming.pop(request, None)
-        self._passed_over.pop(request, None)
+        self._candidates.gone(request)
 
     def decodes_first(self, prefilling: Sequence[Any]) -> None:
         """Put the prompts that have begun behind the decodes: vLLM gives the first of `running` all it can take."""
@@ -176,43 +168,51 @@ class PromptOrder:
         batch: RunningBatch,
         prefilling: Sequence[Any],
         *,
-        active: int,
-        tokens: int,
+        limits: RequestedLimits,
         rate: PrefillRate | None,
+        reach: float,
         kv_tokens: float,
         refuses: bool,
         now: float,
     ) -> Queue:
         """Who may have prompt tokens in the next step, in order.
 
-        `active`, `tokens`: its limits. `rate`: of prompts beside the decodes, which read `kv_tokens` of the KV cache.
-        `refuses`: whether requests are refused that may be.
+        `limits`: those that hold. `rate`: of prompts beside the decodes, which read `kv_tokens` of the KV cache.
+        `reach`: prompt tokens that fit into its time at most. `refuses`: whether requests are refused that may be.
         """
         order, sizes = self._order, self._adapter.sizes
         order.refuses = refuses
-        self._slots = active - len(self._adapter.running) - self._queues.holding_slots
-        cached = self._cached()
-        self._note_preempted(cached)
+        self._slots = limits.active - len(self._adapter.running) - self._queues.holding_slots
+        for request in self._candidates.note_preempted():
+            self._named[request.request_id] = request
         resumed, begun = [], []
         for request in prefilling:
             pending = order.get(request)
             if pending is None:
-                resumed.append(self._as_pending(request, cached))
+                resumed.append(self._candidates.as_pending(request))
                 continue
-            pending.tokens, pending.attention = self._left(request, cached)
+            pending.tokens, pending.attention = self._candidates.left(request)
             pending.begun = True
             begun.append(pending)
         decode_tokens = batch.decodes * sizes.tokens_per_decode
         if rate is not None:
-            slots = 0 if self._full else max(0, self._slots)
+            slots = 0 if self._candidates.full else max(0, self._slots)
             order.judge(rate._replace(free_slots=slots, per_slot=self._turnover.per_slot), now)
         # Without a decode nothing but those behind may be there to be served.
         self._rate = rate if rate is not None and batch.decodes and holds_back(rate) else None
-        self._look_up_some(cached)
+        self._look_up_some()
         owed = order.owed
         begun.sort(key=lambda one: (one is not owed, *one.rank()))
-        self._resumed, self._begun = len(resumed), [*resumed, *begun]
-        self._next = list(self._candidates(tokens - decode_tokens, decode_tokens, cached))
+        self._begun = [*resumed, *begun]
+        self._next = self._candidates.find(
+            resumed,
+            begun,
+            slots=self._slots,
+            tokens=limits.tokens - decode_tokens,
+            reach=reach,
+            decode_tokens=decode_tokens,
+            rate=self._rate,
+        )
         return Queue(
             decodes=batch.decodes,
             tokens_per_decode=sizes.tokens_per_decode,
@@ -221,6 +221,7 @@ class PromptOrder:
             more=self._adapter.waiting() > 0,
             indivisible=sizes.indivisible,
             kv_tokens=kv_tokens,
+            undated=bool(self._next) and all(math.isinf(one.deadline) for one in self._next),
         )
 
     def arrange(self, *, tokens: int, decodes: int) -> tuple[int, int]:
@@ -236,7 +237,7 @@ class PromptOrder:
             [one.request for one in self._begun],
             tokens=tokens,
             slots=self._slots,
-            most=_LOOKED_AT,
+            most=LOOKED_AT,
             least_cap=sizes.least_chunk if caps else _NO_CAP,
         )
         if plan.parked and not self._may_park(plan, decodes=decodes):
@@ -246,7 +247,7 @@ class PromptOrder:
             running[-prompts:] = plan.running
         self.first = next(iter(plan.running), None)
         self._joining, self._parked, self.parks = plan.joining, plan.parked, bool(plan.parked)
-        resuming = [request for request in self._resuming if request not in plan.joining]
+        resuming = [request for request in self._candidates.resuming if request not in plan.joining]
         self._queues.put_first([*plan.joining, *resuming] or self._kept_waiting())
         withheld = len(plan.parked)
         if self._rate is not None and not self._queues.holding_cache():
@@ -261,51 +262,48 @@ class PromptOrder:
             self._parked = ()
 
     def planned(
-        self, output: Any, prompts: Sequence[Any], joined: Sequence[Any], *, room: int, lost: int, now: float
+        self, output: Any, served: Sequence[tuple[Any, int]], joined: Sequence[Any], *, room: int, lost: int, now: float
     ) -> None:
-        """A step was planned in which these `prompts` may go on and these `joined`.
+        """A step was planned that serves prompts so many tokens each, and which these requests `joined`.
 
         It had `room` for so many tokens; so many `lost` their places for it.
         """
-        self._note_served(output, (*prompts, *joined), room=room, now=now)
-        if self._full:
+        self._note_served(output, served, room=room, now=now)
+        if self._candidates.full:
             self._turnover.observe(now - self._looked, len(output.finished_req_ids))
         self._looked = now
-        self._step += 1
         # In a step that preempts vLLM admits nobody.
-        if output.total_num_scheduled_tokens < room and lost <= 0:
-            self._pass_over(joined)
+        had_room = output.total_num_scheduled_tokens < room and lost <= 0
+        self._candidates.planned(self._joining, joined, had_room=had_room)
 
-    def _note_served(self, output: Any, prompts: Sequence[Any], *, room: int, now: float) -> None:
-        """What a step has of these prompts, and whose first token comes with it."""
-        order, scheduled = self._order, output.num_scheduled_tokens
+    def _note_served(self, output: Any, served: Sequence[tuple[Any, int]], *, room: int, now: float) -> None:
+        """What a step has of prompts, and whose first token comes with it."""
+        order, resuming, starting = self._order, self._candidates.resuming, []
         tokens, behind = 0, dict[str, int]()
-        starting = []
-        for request in prompts:
-            served = scheduled.get(request.request_id, 0)
-            if not served:
-                continue
-            if request in self._resuming:
-                del self._resuming[request], self._named[request.request_id]
+        for request, processed in served:
+            if resuming and request in resuming:
+                del resuming[request], self._named[request.request_id]
             pending = order.get(request)
             if pending is None:
                 continue
-            tokens += served
+            tokens += processed
             if not pending.on_time:
-                behind[pending.of_class] = behind.get(pending.of_class, 0) + served
+                behind[pending.of_class] = behind.get(pending.of_class, 0) + processed
             if not request.is_prefill_chunk:
                 starting.append(pending)
         order.served(tokens=tokens, behind=behind, most=room, now=now)
         if starting:
             self._starting[id(output)] = starting
+            order.processed(starting)
             for pending in starting:
-                order.discard(pending.request)
                 self._named.pop(pending.request.request_id, None)
+                self._candidates.gone(pending.request)
 
     def ended(self, output: Any, now: float) -> None:
         """A step ended: the first tokens of the prompts that it completed are there."""
         for pending in self._starting.pop(id(output), ()):
-            self._order.first_token(pending, now)
+            if pending.moved_behind:
+                self._order.first_token(pending, now)
 
     def tell(self, numbers: Any, now: float) -> None:
         """Write down what came of it."""
@@ -315,111 +313,24 @@ class PromptOrder:
         numbers[Slot.BEHIND] = order.behind()
         numbers[Slot.LONGEST_WAIT_BEHIND_SECONDS] = max(0.0, order.longest_wait(now))
 
-    def _promised(self, of_class: str) -> Terms:
-        """The terms of a class: the default one's where there is none of the name."""
-        return self._terms.get(of_class) or self._terms[DEFAULT_CLASS]
-
     def _due(self, pending: Pending[Any]) -> tuple[float, float]:
-        promised = self._promised(pending.of_class)
+        promised = self._terms.get(pending.of_class) or self._terms[DEFAULT_CLASS]
         return pending.arrived + promised.seconds, promised.weight
 
-    def _left(self, request: Any, cached: CachedTokens | None) -> tuple[float, float]:
-        """Tokens and attention that its prompt still takes, without what the prefix cache holds."""
-        computed = computed_tokens(request, cached)
-        # Of what was found whole, vLLM computes the last token.
-        tokens = max(1, request.num_tokens - computed)
-        return tokens, tokens * (computed + tokens / 2)
-
-    def _note_preempted(self, cached: CachedTokens | None) -> None:
-        """Find who was preempted since: vLLM puts them before all that wait."""
-        found: dict[Any, None] = {}
-        for request in self._scheduler.waiting:
-            if request.status.name != "PREEMPTED":
-                break
-            pending = self._order.get(request)
-            if pending is None and request not in self._resuming:
-                found[request] = None
-                self._named[request.request_id] = request
-            elif pending is not None and pending.begun:
-                pending.begun = False
-                pending.tokens, pending.attention = self._left(request, cached)
-        if found:
-            self._resuming = found | self._resuming
-
-    def _look_up_some(self, cached: CachedTokens | None) -> None:
+    def _look_up_some(self) -> None:
         looked = 0
         for request in islice(self._round, _LOOKED_UP):
             looked += 1
             pending = self._order.get(request)
             if pending is not None and not pending.begun:
-                pending.tokens, pending.attention = self._left(request, cached)
+                pending.tokens, pending.attention = self._candidates.left(request)
         if looked < _LOOKED_UP:
             self._round = iter(tuple(self._order))
-
-    def _candidates(self, tokens: int, decode_tokens: int, cached: CachedTokens | None) -> Iterator[Pending[Any]]:
-        """Those that have begun and those that may join, in order, until the prompt `tokens` are spoken for."""
-        adapter, order, queues, looked = self._adapter, self._order, self._queues, 0
-        known, passed_over, block = self._scheduler.requests, self._passed_over, adapter.block_tokens
-        begun = {one.request: one for one in self._begun[self._resumed :]}
-        free = (1.0 - adapter.kv_cache_usage) * adapter.kv_cache_tokens - decode_tokens
-        resuming, free, slots = self._that_resume(free, cached)
-        for one in (*self._begun[: self._resumed], *resuming):
-            tokens -= int(one.tokens)
-            yield one
-        for one in order.in_order() if self._rate is None else order.candidates(self._rate, _LOOKED_AT):
-            if tokens <= 0 or slots <= 0 or looked >= _LOOKED_AT:
-                break
-            if one.begun:
-                # It was aborted since the last step.
-                if begun.pop(one.request, None) is None:
-                    continue
-            else:
-                looked += 1
-                request = one.request
-                # Most can: what is asked of each is asked in place.
-                if request.request_id not in known or (passed_over and self._is_passed_over(request)):
-                    continue
-                if not queues.could_join(request):
-                    continue
-                one.tokens, one.attention = self._left(request, cached)
-                free -= (need := one.tokens + block)
-                if free < 0:
-                    free, self._full = free + need, True
-                    # Where it was passed over often enough, what comes free is its.
-                    slots = 0 if one is order.owed and order.owes_all else slots
-                    continue
-                slots -= 1
-            tokens -= int(one.tokens)
-            yield one
-        yield from begun.values()
-
-    def _that_resume(self, free: float, cached: CachedTokens | None) -> tuple[list[Pending[Any]], float, int]:
-        """Those that go on after a preemption, of so many `free` tokens of KV; and the tokens and slots they leave.
-
-        Who lost the memory it had comes before whoever had none: where it cannot go on yet, no slot is left.
-        """
-        slots, found = self._slots, []
-        self._full = slots <= 0
-        for request in self._resuming:
-            if request.request_id not in self._scheduler.requests or not self._queues.could_join(request):
-                continue
-            one = self._as_pending(request, cached)
-            free -= one.tokens + self._adapter.block_tokens
-            if free < 0 or slots <= 0 or self._is_passed_over(request):
-                self._full, slots = True, 0
-                break
-            slots -= 1
-            found.append(one)
-        return found, free, slots
 
     def _kept_waiting(self) -> list[Any]:
         """Whom to put first where nobody is to join: the one that the others wait for."""
         owed = self._order.owed
         return [owed.request] if owed is not None and self._order.owes_all and not owed.begun else []
-
-    def _as_pending(self, request: Any, cached: CachedTokens | None) -> Pending[Any]:
-        tokens, attention = self._left(request, cached)
-        return Pending(request, number=0, arrived=0.0, deadline=0.0, tokens=tokens, attention=attention, weight=1.0)
 
     def _may_park(self, plan: StepOrder[Any], *, decodes: int) -> bool:
         """Whether prompts that have begun may wait: not where the step could come to nothing for it."""
@@ -428,24 +339,6 @@ class PromptOrder:
         if adapter.defers_prefills or adapter.paused or adapter.sizes.indivisible:
             return False
         return bool(decodes or plan.running) or _is_simple(plan.joining[0])
-
-    def _is_passed_over(self, request: Any) -> bool:
-        until = self._passed_over.get(request)
-        if until is None:
-            return False
-        if self._step < until:
-            return True
-        del self._passed_over[request]
-        return False
-
-    def _pass_over(self, joined: Sequence[Any]) -> None:
-        """The step had tokens left: the first that was to join and did not, could not."""
-        there = set(joined)
-        missing = next((request for request in self._joining if request not in there), None)
-        # A pause and ranks that wait for each other keep back whoever it is.
-        kept = self._adapter.paused or self._adapter.defers_prefills
-        if missing is not None and not kept and missing.request_id in self._scheduler.requests:
-            self._passed_over[missing] = self._step + _PASSED_OVER
 
 
 def _prompt(one: Pending[Any]) -> Prompt:
@@ -468,4 +361,4 @@ def _unsupported(scheduler: Any, queues: WaitingQueues) -> str | None:
             return reason
     if queues.start_policy is SchedulingPolicy.PRIORITY:
         return "the engine was started with --scheduling-policy=priority, which orders them"
-    return None if hasattr(scheduler.waiting, "extendleft") else "this vLLM's queue cannot be put in another order"
+    return lacking(ORDERING, functools.partial(hasattr, scheduler.waiting))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from flyball_engine.contract import Setpoint
@@ -121,29 +120,37 @@ def governed_class(base: type[Any]) -> type[Any]:
         "flyball": None,
         "__init__": __init__,
         "schedule": schedule,
-        "add_request": _followed(base.add_request, lambda hooks, request, _: hooks.received(request)),
-        "update_from_output": _followed(base.update_from_output, _updated),
-        "finish_requests": _followed(base.finish_requests, lambda hooks, *_: hooks.after_finish()),
+        **_followed(base),
     }
     return type(f"Governed{base.__name__}", (base,), methods)
 
 
-def _updated(hooks: StepHooks, output: Any, outputs: Any) -> None:
-    hooks.after_update(output)
-    hooks.refuse_late(outputs)
+def _followed(base: Any) -> dict[str, Any]:
+    """The methods after which our hooks have something to do."""
 
-
-def _followed(method: Any, after: Callable[[StepHooks, Any, Any], None]) -> Any:
-    """The scheduler's method, and then what our hooks do with its first argument and its result."""
-
-    @functools.wraps(method)
-    def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(self, *args, **kwargs)
+    @functools.wraps(base.add_request)
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = base.add_request(self, request, *args, **kwargs)
         if self.flyball is not None:
-            after(self.flyball, args[0] if args else next(iter(kwargs.values())), result)
+            self.flyball.received(request)
         return result
 
-    return followed
+    @functools.wraps(base.update_from_output)
+    def update_from_output(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = base.update_from_output(self, scheduler_output, *args, **kwargs)
+        if self.flyball is not None:
+            self.flyball.after_update(scheduler_output)
+            self.flyball.refuse_late(outputs)
+        return outputs
+
+    @functools.wraps(base.finish_requests)
+    def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = base.finish_requests(self, *args, **kwargs)
+        if self.flyball is not None:
+            self.flyball.after_finish()
+        return result
+
+    return {"add_request": add_request, "update_from_output": update_from_output, "finish_requests": finish_requests}
 
 
 def _attach(scheduler: Any) -> StepHooks | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 
-from flyball_engine.contract import OWNED_ARGUMENTS
+from flyball_engine.launching import OWNED_ARGUMENTS
 from flyball_engine.vllm.arguments import Arguments, build_parser
 from flyball_engine.vllm.attributes import look
 from flyball_engine.vllm.compat import EVERYTHING

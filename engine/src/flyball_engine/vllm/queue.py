@@ -8,6 +8,7 @@ operations move them: an engine core sleeps for ever over work that it does not 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import compress, count, islice
 from operator import is_
@@ -44,6 +45,8 @@ class WaitingQueues:
         )
         self._policy = self.start_policy
         self._rearranged = False
+        # How many stood before those that were put first last.
+        self._before = 0
 
     @property
     def policy(self) -> SchedulingPolicy:
@@ -83,6 +86,11 @@ class WaitingQueues:
         # vLLM looks at a deferred one only when it stands at the front, where it may never get. This is that look.
         return bool(scheduler._handle_blocked_waiting_request(request))  # noqa: SLF001 – see above
 
+    @property
+    def defers(self) -> bool:
+        """Whether some of those that wait lack something else than room."""
+        return bool(getattr(self._scheduler, "deferred_waiting", ()))
+
     def could_join(self, request: Any) -> bool:
         """Whether it waits for room alone, and no step in flight may still deliver its token."""
         deferred = getattr(self._scheduler, "deferred_waiting", ())
@@ -103,21 +111,31 @@ class WaitingQueues:
     def put_first(self, requests: Sequence[Any]) -> None:
         """Put these at the front of a queue in order of arrival; those that are not in it are left where they are.
 
-        One pass finds them all, and turns the queue to each in turn: a search for each would look at all before it.
+        One pass finds them all, and turns the queue to each in turn: a search for each would look at all before it. It
+        begins where the last ones stood: those before them, who are served behind, are seldom asked for.
         """
         waiting = self._scheduler.waiting
         if all(map(is_, waiting, requests)):
             return
-        wanted = set(requests)
+        wanted, length = set(requests), len(waiting)
+        before = self._before if self._before < length else 0
+        waiting.rotate(-before)
         places = list(islice(compress(count(), map(wanted.__contains__, waiting)), len(wanted)))
-        found, passed = set(), 0
+        found, passed = [], 0
         for taken, place in enumerate(places):
-            waiting.rotate(passed + taken - place)
-            passed = place - taken
-            found.add(waiting.popleft())
+            if turn := passed + taken - place:
+                waiting.rotate(turn)
+                passed -= turn
+            found.append(waiting.popleft())
+        if places:
+            before -= len(places) - bisect_left(places, length - before)
+            self._before = (before + places[0]) % max(1, len(waiting))
         self._rearranged = True
-        waiting.rotate(passed)
-        waiting.extendleft(request for request in reversed(requests) if request in found)
+        waiting.rotate(passed + before)
+        if len(found) < len(requests):
+            there = set(found)
+            requests = [request for request in requests if request in there]
+        waiting.extendleft(reversed(requests))
 
     def restore(self) -> None:
         """Undo what was brought forward."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from flyball_engine.contract import LARGEST_LIMIT, AnyKnob, QueueKnob, QueueLimits, Setpoint
-from flyball_engine.vllm.compat import queue_lacks
+from flyball_engine.vllm.means import queue_lacks
 from flyball_engine.vllm.wrapping import original, wrap
 
 _CHECK: Final = "check_admission"

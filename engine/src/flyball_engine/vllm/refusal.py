@@ -9,7 +9,7 @@ refused. A core that does not know the mark passes it over.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from flyball_engine.contract import DEFAULT_CLASS
@@ -42,10 +42,20 @@ def set_mark(request: Any, mark: Mark) -> None:
     _set_extra_arg(request, _KEY, list(mark))
 
 
-def mark_of(request: Any) -> Mark | None:
-    """The mark of a sequence in the core; None if it may not be refused."""
-    found = _extra_arg(request, _KEY)
+def told_of(request: Any) -> Mapping[str, Any] | None:
+    """What the API server told of a sequence in the core, and whatever else stands there; None if nothing does."""
+    return getattr(getattr(request, "sampling_params", None), "extra_args", None)
+
+
+def mark_in(told: Mapping[str, Any] | None) -> Mark | None:
+    """The mark of a sequence; None if it may not be refused."""
+    found = told.get(_KEY) if told else None
     return None if found is None else Mark(*found)
+
+
+def class_in(told: Mapping[str, Any] | None) -> str:
+    """The class of a sequence; the default one if nobody said."""
+    return str(told.get(_CLASS_KEY) or DEFAULT_CLASS) if told else DEFAULT_CLASS
 
 
 def unmark(request: Any) -> None:
@@ -61,19 +71,9 @@ def set_class(request: Any, of_class: str) -> None:
     _set_extra_arg(request, _CLASS_KEY, of_class)
 
 
-def class_of(request: Any) -> str:
-    """The class of a sequence in the core; the default one if nobody said."""
-    return str(_extra_arg(request, _CLASS_KEY) or DEFAULT_CLASS)
-
-
 def _set_extra_arg(request: Any, key: str, value: Any) -> None:
     params = request.sampling_params
     params.extra_args = {**(params.extra_args or {}), key: value}
-
-
-def _extra_arg(request: Any, key: str) -> Any:
-    given = getattr(getattr(request, "sampling_params", None), "extra_args", None)
-    return given.get(key) if given else None
 
 
 def is_refusal(output: Any) -> bool:

@@ -17,17 +17,8 @@ from flyball_engine.batching.setpoint_enforcer import LEAST_CHUNK, RequestedLimi
 from flyball_engine.batching.step_token_budgeter import Prompt
 from flyball_engine.batching.watchdog import PATIENCE_SECONDS, PATIENCE_WITH_CONNECTOR_SECONDS
 from flyball_engine.contract import AnyKnob, Knob
-from flyball_engine.vllm.compat import (
-    CACHE_CONFIG,
-    CACHE_MANAGER,
-    SCHEDULER,
-    SCHEDULER_CONFIG,
-    Lack,
-    Means,
-    Used,
-    lacking,
-    means,
-)
+from flyball_engine.vllm.compat import CACHE_CONFIG, CACHE_MANAGER, SCHEDULER, SCHEDULER_CONFIG, Used, lacking
+from flyball_engine.vllm.means import Lack, Means, means
 
 #: Tokens of a waiting request's prompt that the prefix cache holds.
 CachedTokens = Callable[[Any], int]

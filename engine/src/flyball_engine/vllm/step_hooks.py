@@ -6,49 +6,32 @@ engine: a fault of ours restores the start values, stops governing, and is repor
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any
 
 from flyball_engine.batching.batch_metrics import BatchMetrics
 from flyball_engine.batching.gate import CoreLoad
-from flyball_engine.batching.late import LetIn, SequenceProgress, but_one_alone
-from flyball_engine.batching.on_time import PrefillRate
-from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, RunningBatch, SetpointEnforcer
-from flyball_engine.batching.step_statistics import Occupancy, Step, StepStatistics
+from flyball_engine.batching.prefill_rate import PrefillRate
+from flyball_engine.batching.setpoint_enforcer import EffectiveLimits, RequestedLimits, RunningBatch, SetpointEnforcer
+from flyball_engine.batching.step_statistics import Occupancy, StepStatistics
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
-from flyball_engine.batching.watchdog import Watchdog
+from flyball_engine.batching.watchdog import Stall, Watchdog
 from flyball_engine.contract import Batching, Generation, Setpoint, ShedKnob, StrategyType
 from flyball_engine.control.state_file import Slot, StateWriter
 from flyball_engine.vllm.admission import Admission
 from flyball_engine.vllm.cached_blocks import cached_blocks
+from flyball_engine.vllm.containment import contained
+from flyball_engine.vllm.let_in import RefusableRequests
 from flyball_engine.vllm.order import PromptOrder
-from flyball_engine.vllm.refusal import Refuser, class_of, mark_of
-from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter, computed_tokens
+from flyball_engine.vllm.refusal import Refuser, told_of
+from flyball_engine.vllm.scheduler_adapter import CachedTokens, SchedulerAdapter
+from flyball_engine.vllm.stall_watch import StallWatch
+from flyball_engine.vllm.step_composition import composition, served_prompts
 
 _log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_STARTED: Final = SequenceProgress(started=True)
-_GONE: Final = SequenceProgress(gone=True)
-
-
-def _contained(method: Callable[Concatenate[StepHooks, _P], None]) -> Callable[Concatenate[StepHooks, _P], None]:
-    """Let no fault of ours reach vLLM's step: give up governing instead."""
-
-    def contained(self: StepHooks, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if not self.governing:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception:  # noqa: BLE001 – see above
-            _log.exception("Flyball: a fault in %s; governing ends, start values hold", method.__name__)
-            self.give_up()
-
-    functools.update_wrapper(contained, method)
-    return contained
 
 
 class StepHooks:
@@ -78,28 +61,27 @@ class StepHooks:
             watchdog=watchdog or Watchdog(seconds=adapter.patience_seconds),
         )
         self._clock = clock
-        self._wall_clock = wall_clock
         self.engine = adapter.engine
         self.governing = True
         self._shown: Generation | None = None
         self._held: EffectiveLimits | None = None
         self._had_prompts = False
         self._admission_limit: int | None = None
-        self._let_in: LetIn[Any] = LetIn()
-        self._refuser = Refuser(scheduler)
-        self._deaf_since = 0.0
         self.cached = cached_blocks(scheduler, folder=folder, engine=adapter.engine)
-        self._began = 0.0
-        self._planned_seconds = 0.0
+        self._cached_tokens: CachedTokens | None = None if self.cached is None else self.cached.cached_tokens
+        self._refusable = RefusableRequests(adapter, cached=self._cached_tokens, wall_clock=wall_clock)
+        self._refuser = Refuser(scheduler)
+        self._began = self._planned_seconds = 0.0
         self._planned_rate: PrefillRate | None = None
         self._joining = 0
         self._joined: list[Any] = []
         self._active, self._step_tokens = adapter.start.active, adapter.start.tokens
         self._order = PromptOrder(
-            scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._may_refuse
+            scheduler, adapter, self._admission.queues, cached=self._cached_tokens, refusable=self._refusable.has
         )
         self._prefilling: list[Any] = []
         self._left = 0
+        self._stalls = StallWatch(adapter, self._enforcer, self._admission, self._order)
         unsupported = {**adapter.unsupported, **self._admission.unsupported, **self._order.unsupported}
         if self._refuser.lack is not None:
             unsupported[ShedKnob.WAITING] = self._refuser.lack
@@ -131,48 +113,54 @@ class StepHooks:
         self._follow_setpoint()
         self.touch()
 
-    @_contained
+    @contained
     def touch(self) -> None:
         """Check the expiry, hold the limits for the batch as it is, and publish."""
         self._expire_if_due(self._clock())
         self._hold_limits()
         self._publish()
 
-    @_contained
+    @contained
     def before_schedule(self) -> None:
         """Hold the limits for the batch that is about to be scheduled, and put its prompts in order."""
-        self._began = self._deaf_since = self._clock()
-        self._expire_if_due(self._began)
+        self._began = now = self._clock()
+        self._refusable.step_begins(now)
+        self._expire_if_due(now)
         if self.cached is not None:
             self.cached.follow()
         self._hold_limits(planning=True)
         self._joining = len(self._adapter.running)
 
-    @_contained
+    @contained
     def abandoned(self) -> None:
         """The step could not be planned: whoever was taken out of it is put back."""
         self._order.restore()
 
-    @_contained
+    @contained
     def after_schedule(self, output: Any) -> None:
         """Note what the step processes, watch for a stall, publish."""
-        running = self._adapter.running
+        adapter, order, began = self._adapter, self._order, self._began
+        running = adapter.running
         self._joined, lost = running[self._joining :], self._joining - len(running)
-        self._order.restore()
-        if self._order.holds:
-            self._order.planned(
-                output, self._prefilling, self._joined, room=self._step_tokens, lost=lost, now=self._began
-            )
-        step = self._composition(output)
+        order.restore()
+        scheduled = output.num_scheduled_tokens
+        served = served_prompts(scheduled, (*self._prefilling, *self._joined))
+        if order.holds:
+            order.planned(output, served, self._joined, room=self._step_tokens, lost=lost, now=began)
+        kv_tokens = self._state.numbers[Slot.RUNNING_KV_TOKENS] = adapter.context(output)
+        occupancy = Occupancy(len(scheduled), len(adapter.running), self._active, self._step_tokens)
+        step = composition(output, served, kv_tokens=kv_tokens, occupancy=occupancy)
         self._planned_seconds = self._enforcer.budgeter.expected(step)
-        self._statistics.scheduled(id(output), step, now=self._began)
-        self._left = self._most_left()
+        self._statistics.scheduled(id(output), step, now=began)
+        self._left = left = self._most_left()
         self._admission.joined(self._joined)
         self._count_requests(output, lost=lost)
-        self._watch(output)
+        stall = self._stalls.stepped(output, left=left, now=began)
+        if stall is not None:
+            self._stood_still(stall)
         self._publish(self._planned_rate)
 
-    @_contained
+    @contained
     def after_update(self, output: Any) -> None:
         """Count the step that ended, publish."""
         now = self._clock()
@@ -189,36 +177,35 @@ class StepHooks:
         if not self._adapter.running:
             self._publish()
 
-    @_contained
+    @contained
     def refuse_late(self, outputs: dict[int, Any]) -> None:
         """Refuse what was let in and cannot be in time any more; the `outputs` of the step that ended say so."""
-        if not self._let_in:
+        if not self._refusable:
             return
-        adapter, now, shed = self._adapter, self._clock(), self._enforcer.shed
-        late = self._let_in.late(
-            self._progress,
+        refused, kept = self._refusable.late(
             deadlines=self._enforcer.refusal_deadlines,
-            rate=None if shed is None else self._rate_of_now(),
-            now=now,
+            rate=None if self._enforcer.shed is None else self._rate_of_now(),
+            now=self._clock(),
         )
-        refused, kept = but_one_alone(late, present=len(adapter.running) + adapter.waiting())
         for request in kept:
             self._order.stays(request)
         if refused:
             self._refuser.refuse([request for requests in refused for request in requests], outputs)
 
-    @_contained
+    @contained
     def received(self, request: Any) -> None:
         """A request came in; published with the next step."""
-        now, name = self._clock(), request.request_id
-        self._note_let_in(request, now)
-        self._order.received(request, now)
+        now, name, told = self._clock(), request.request_id, told_of(request)
+        if self._refuser.lack is None:
+            self._refusable.received(request, now, told)
+        if self._order.holds:
+            self._order.received(request, now, told)
         # A session's next input comes as a request of the same name.
         if name not in self._open:
             self._open[name] = (now, request.output_token_ids)
             self._batches.arrived(name, now)
 
-    @_contained
+    @contained
     def after_finish(self) -> None:
         """Publish that requests left."""
         self._admission.ended(self._adapter.finished())
@@ -241,38 +228,6 @@ class StepHooks:
         except Exception:  # noqa: BLE001 – what failed may be what restores; the step must go on
             _log.exception("Flyball: the start values could not be restored")
         self._state.publish()
-
-    def _note_let_in(self, request: Any, now: float) -> None:
-        """Remember a request that may be refused, with its arrival by our clock.
-
-        It waited in its API server, and at our door for the end of a step: there for no longer than that step, whatever
-        the clock of another machine says.
-        """
-        running = len(self._adapter.running)
-        if running <= 1 and running + self._adapter.waiting() <= 1:
-            # The core was idle, and hears at once.
-            self._deaf_since = now
-        if self._refuser.lack is not None or (mark := mark_of(request)) is None:
-            return
-        waited = mark.waited + max(0.0, min(self._wall_clock() - mark.sent_at, now - self._deaf_since))
-        key = (request.client_index, mark.number)
-        tokens, of_class = request.num_prompt_tokens, class_of(request)
-        self._let_in.add(request, key=key, size=mark.sequences, arrived=now - waited, tokens=tokens, of_class=of_class)
-
-    def _may_refuse(self, request: Any) -> bool:
-        """Whether a request may be refused yet, by itself: of several sequences others may have begun."""
-        mark = mark_of(request) if self._let_in else None
-        return mark is not None and mark.sequences == 1 and self._let_in.has((request.client_index, mark.number))
-
-    def _progress(self, request: Any) -> SequenceProgress:
-        """How far a request is that may be refused."""
-        if request.num_output_tokens:
-            return _STARTED
-        if not self._adapter.has(request):
-            return _GONE
-        computed = computed_tokens(request, self._cached_tokens())
-        left = max(0, request.num_prompt_tokens - computed)
-        return SequenceProgress(tokens=left, attention=left * (computed + left / 2))
 
     def _prefill_rate(self, decodes: int, *, kv_tokens: float, tokens: int) -> PrefillRate | None:
         """How fast prompts are processed beside so many decodes that read `kv_tokens`, in steps of at most `tokens`."""
@@ -329,9 +284,9 @@ class StepHooks:
             queue = self._order.look(
                 batch,
                 self._prefilling,
-                active=active,
-                tokens=limits.tokens,
+                limits=limits if active == limits.active else limits._replace(active=active),
                 rate=rate,
+                reach=self._enforcer.reach(batch, kv_tokens=kv_tokens),
                 kv_tokens=kv_tokens,
                 refuses=self._enforcer.shed is not None,
                 now=self._began,
@@ -341,7 +296,8 @@ class StepHooks:
             active -= withheld
             threshold = min(step.threshold or cap, cap or step.threshold)
         self._step_tokens = step.tokens
-        self._adapter.write(limits._replace(active=active, tokens=step.tokens), step_threshold=threshold)
+        safe = RequestedLimits(active, step.tokens, limits.threshold, limits.depth)
+        self._adapter.write(safe, step_threshold=threshold)
 
     def _begun(self) -> list[Any]:
         """The running requests whose prompt is not yet processed. Only a step leaves such, so most need no look."""
@@ -363,36 +319,11 @@ class StepHooks:
             decodes=batch.decodes,
             tokens_per_decode=adapter.sizes.tokens_per_decode,
             prefilling=adapter.prompts(self._prefilling),
-            waiting=adapter.prompts(head, self._cached_tokens()),
+            waiting=adapter.prompts(head, self._cached_tokens),
             more=len(head) == LOOK_AHEAD,
             indivisible=adapter.sizes.indivisible,
             kv_tokens=self._kv_tokens(self._prefilling, batch.decodes),
         )
-
-    def _composition(self, output: Any) -> Step:
-        """What the step processes. Who joins in a step does so with its prompt."""
-        scheduled = output.num_scheduled_tokens
-        decodes, kv_tokens = len(scheduled), self._adapter.context(output)
-        self._state.numbers[Slot.RUNNING_KV_TOKENS] = kv_tokens
-        prefill_tokens, attention = 0, 0.0
-        for request in (*self._prefilling, *self._joined):
-            processed = scheduled.get(request.request_id, 0)
-            if processed:
-                prefill_tokens += processed
-                attention += processed * (request.num_computed_tokens - processed / 2)
-                decodes -= 1
-                kv_tokens -= request.num_computed_tokens
-        return Step(
-            tokens=output.total_num_scheduled_tokens,
-            prefill_tokens=prefill_tokens,
-            decodes=decodes,
-            kv_tokens=kv_tokens,
-            prefill_attention=attention,
-            occupancy=self._occupancy(scheduled),
-        )
-
-    def _occupancy(self, scheduled: Any) -> Occupancy:
-        return Occupancy(len(scheduled), len(self._adapter.running), self._active, self._step_tokens)
 
     def _count_requests(self, output: Any, *, lost: int) -> None:
         """Whose end this step is the first to know of, who joins it, and how many lost their places for it."""
@@ -410,39 +341,13 @@ class StepHooks:
             # vLLM admits nobody in a step that preempts.
             batches.preempted(lost)
 
-    def _due(self) -> list[str]:
-        """The running requests that must get tokens now. Prompts have turns: those behind the first wait for it.
-
-        Where data-parallel ranks prefill in the same step, the first waits for that step too, for as many as there are
-        in between: longer than the watchdog's patience, if the interval is.
-        """
-        prefilling = self._begun()
-        first = self._order.first if self._order.holds else next(iter(prefilling), None)
-        waiting = {id(one) for one in prefilling if one is not first or self._adapter.defers_prefills}
-        return [request.request_id for request in self._adapter.running if id(request) not in waiting]
-
-    def _watch(self, output: Any) -> None:
-        if self._adapter.paused:
-            self._enforcer.paused()
-            return
-        stall = self._enforcer.watch(
-            running=len(self._adapter.running),
-            waiting=0 if output.total_num_scheduled_tokens else self._kept_waiting(),
-            tokens=output.total_num_scheduled_tokens,
-            names=self._due,
-            now=self._began,
-        )
-        if stall is None:
-            return
+    def _stood_still(self, stall: Stall) -> None:
+        """The start values hold again."""
         what = "the queue" if stall.request is None else f"request {stall.request}"
         _log.error("Flyball: %s stood still for %.0f s; start values hold until a newer setpoint", what, stall.seconds)
         self._follow_setpoint()
         # Now, not before the next step: whoever reads of the trip shall read of the start values, too.
         self._hold_limits()
-
-    def _kept_waiting(self) -> int:
-        """Requests that should join. A batch that gathers stands still by intent."""
-        return 0 if self._admission.gathers(self._began) else self._adapter.waiting_for_capacity()
 
     def _expire_if_due(self, now: float) -> None:
         if self._enforcer.expire_if_due(now):
@@ -492,7 +397,3 @@ class StepHooks:
         """When a request came that has not ended."""
         known = self._open.get(name)
         return None if known is None else known[0]
-
-    def _cached_tokens(self) -> CachedTokens | None:
-        """What knows the prefix cache; None if nobody does."""
-        return self.cached.cached_tokens if self.cached is not None and self.cached.knows else None

@@ -17,19 +17,13 @@ from flyball_engine.vllm.compat import (
     MARKING,
     PREFIXES,
     QUEUE,
-    QUEUE_MEANS,
     REFUSING,
     SCHEDULER,
     SCHEDULER_CONFIG,
-    Lack,
-    Means,
     Used,
-    Way,
     lacking,
-    means,
-    queue_lacks,
-    way,
 )
+from flyball_engine.vllm.means import QUEUE_MEANS, Lack, Means, Way, means, queue_lacks, way
 
 #: The names that instances of a class have; None: it could not be looked at, which is not "none".
 Names = Collection[str] | None

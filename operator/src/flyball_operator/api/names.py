@@ -28,6 +28,9 @@ LABEL_SERVICE: Final = f"{GROUP}/service"
 #: In every selector, so that pods orphaned by an earlier service of the same name are never served or tuned.
 LABEL_SERVICE_UID: Final = f"{GROUP}/service-uid"
 
+#: Which pods are a Job's, by its name; Kubernetes sets it.
+LABEL_JOB: Final = "batch.kubernetes.io/job-name"
+
 ANNOTATION_SCRAPE: Final = "prometheus.io/scrape"
 #: Of the same jobs: which port and scheme they use, for each of a pod's ports alike.
 ANNOTATION_SCRAPE_PORT: Final = "prometheus.io/port"
@@ -36,6 +39,8 @@ ANNOTATION_SCRAPE_SCHEME: Final = "prometheus.io/scheme"
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 #: On the pod template and the ControllerRevision: hash of the spec fields whose change must roll pods.
 ANNOTATION_SPEC_HASH: Final = f"{GROUP}/spec-hash"
+#: Version of the operator that rendered a revision's template.
+ANNOTATION_RENDERED_BY: Final = f"{GROUP}/rendered-by"
 #: On the pod template: hash of the renderer's output, to see that a newer operator would render otherwise.
 ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 #: On the InferenceService, any new value: re-render the pod template with this operator's renderer (rolls pods).
@@ -44,8 +49,10 @@ ANNOTATION_ADOPT: Final = f"{GROUP}/adopt"
 #: it, whoever owns the spec, and no pipeline that applies the spec takes it back.
 ANNOTATION_TUNING: Final = f"{GROUP}/tuning"
 TUNING_PAUSED: Final = "Paused"
+#: Beside it, why, in a person's words. It pauses nothing by itself.
+ANNOTATION_TUNING_REASON: Final = f"{GROUP}/tuning-reason"
 #: What users may annotate an InferenceService with, of the keys under our group.
-USER_ANNOTATIONS: Final = (ANNOTATION_ADOPT, ANNOTATION_TUNING)
+USER_ANNOTATIONS: Final = (ANNOTATION_ADOPT, ANNOTATION_TUNING, ANNOTATION_TUNING_REASON)
 #: On owned objects: hash of the intent last applied, to skip calls that would change nothing.
 ANNOTATION_INTENT: Final = f"{GROUP}/intent"
 #: On the Deployment: what became of pod templates (see `reconcile.plan.history`).
@@ -53,13 +60,23 @@ ANNOTATION_ASKED: Final = f"{GROUP}/asked"
 ANNOTATION_GOOD: Final = f"{GROUP}/good"
 ANNOTATION_FAILED: Final = f"{GROUP}/failed"
 ANNOTATION_SHORTAGE: Final = f"{GROUP}/shortage"
+ANNOTATION_ADOPTED: Final = f"{GROUP}/adopted"
+ANNOTATION_REFUSED: Final = f"{GROUP}/refused"
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+#: On Leases of the election: how many shards are in force, and since which epoch (see `kube.shares`). Not on one of a
+#: release that never had more than one.
+ANNOTATION_SHARDS: Final = f"{GROUP}/shards"
+#: On that of the first shard: the highest epoch of any shard.
+ANNOTATION_HIGHEST_EPOCH: Final = f"{GROUP}/highest-epoch"
+#: Who asks for the shard. An annotation: without a feature gate, the API server drops the field `preferredHolder`.
+ANNOTATION_PREFERRED_HOLDER: Final = f"{GROUP}/preferred-holder"
 #: On the CRD: hash of the schema, compared by the start check.
 ANNOTATION_SCHEMA_HASH: Final = f"{GROUP}/schema-hash"
 
 #: Field managers, one per writer; also the suffix of the user agent, so the audit log tells them apart.
 MANAGER_RECONCILER: Final = "flyball-reconciler"
 MANAGER_TUNER: Final = "flyball-tuner"
+MANAGER_KEYS: Final = "flyball-keys"
 
 #: The ConfigMap of public keys that engines accept, in each namespace of services, and its key. It need not exist.
 PUBLIC_KEYS: Final = "flyball-public-keys"
@@ -71,5 +88,6 @@ NAMESPACE_LEASE: Final = f"namespace.{GROUP}"
 
 CONTAINER_ENGINE: Final = "engine"
 CONTAINER_PLUGIN: Final = "flyball-plugin"
+CONTAINER_DOWNLOAD: Final = "download"
 PORT_HTTP: Final = "http"
 PORT_CONTROL: Final = "control"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flyball_engine.contract import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
+from flyball_engine.launching import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 from flyball_operator.api.rules import Constraint, Rule, matches
 
 #: Letters after which an abbreviation can only mean this flag (vLLM 0.32's parser; shorter ones it refuses itself).

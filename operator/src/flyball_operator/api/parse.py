@@ -8,6 +8,7 @@ cannot be read of it counts as not written. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -47,18 +48,24 @@ class InvalidSpecError(ParseError):
         self.status = status
 
 
-def parse_service(raw: Mapping[str, Any]) -> InferenceService:
-    """The service in a JSON object.
+def parse_service(raw: Mapping[str, Any], known: InferenceService | None = None) -> InferenceService:
+    """The service in a JSON object. `known`: as it was earlier; with its generation it has its spec, the same object.
 
     Raises `NoObjectError` where there is no metadata to speak of, `InvalidSpecError` with one sentence per wrong field.
     """
     metadata = parse_metadata(raw)
     status = parse_status(raw.get("status"))
     try:
-        spec = InferenceServiceSpec.model_validate(raw.get("spec"))
+        spec = known.spec if known is not None and _has_same_spec(known.metadata, metadata) else None
+        spec = spec or InferenceServiceSpec.model_validate(raw.get("spec"))
         return InferenceService(metadata=metadata, spec=spec, status=status)
     except ValidationError as error:
         raise InvalidSpecError(_sentences(error), metadata=metadata, status=status) from error
+
+
+def _has_same_spec(known: ObjectMeta, metadata: ObjectMeta) -> bool:
+    # The API server counts each change of a spec. A generation of 0 comes from nobody who counts.
+    return known.uid == metadata.uid and known.generation == metadata.generation > 0
 
 
 def parse_metadata(raw: Mapping[str, Any]) -> ObjectMeta:
@@ -73,6 +80,8 @@ def parse_status(raw: object) -> InferenceServiceStatus:
     """The status as far as it can be read: each part on its own, and conditions of a later operator left out."""
     if not isinstance(raw, Mapping):
         return InferenceServiceStatus()
+    with suppress(ValidationError):
+        return InferenceServiceStatus.model_validate(raw)
     parts: dict[str, Any] = {}
     for key, value in raw.items():
         readable = _readable(key, value)

@@ -215,7 +215,8 @@ class PodSecurityContext(Model):
     fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
     """When the group of files is set. OnRootMismatch: if that of the volume's root differs. Default: Always."""
     supplemental_groups: Annotated[tuple[GroupId, ...], Field(max_length=16)] = ()
-    """Further groups, such as `render` and `video` of the nodes for AMD's /dev/kfd and /dev/dri. Default: none."""
+    """Further groups, such as those of the nodes' /dev/kfd and /dev/dri (`render`, `video`), which AMD and Intel need.
+    Default: none."""
 
 
 def _all_keys(field: str, condition: str) -> str:

@@ -1,6 +1,7 @@
-"""What a user states about model, engine, objectives, batching, tuning and rollout; the pods are in `pod.py`.
+"""What a user states about engine, objectives, batching and tuning.
 
-Every check stands in the CRD and here, in the same words. Pure.
+The model is in `model_source.py`, rollouts in `rollout.py`, pods in `pod.py`. Every check stands in the CRD and here,
+in the same words. Pure.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from flyball_engine.contract import (
     Metric,
 )
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
-from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy, SecretKeyRef
+from flyball_operator.api.containers import EngineEnvVar, Image, ImagePullPolicy
 from flyball_operator.api.owned import NotOwned
-from flyball_operator.api.quantities import DurationBetween, IntOrString, PercentageBelow100, parse_duration
+from flyball_operator.api.quantities import DurationBetween, PercentageBelow100, parse_duration
 from flyball_operator.api.rules import (
     LABEL,
     QUALIFIED,
-    SEGMENT,
     SUBDOMAIN,
     MapKeyed,
     Matches,
@@ -41,50 +41,6 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS: Final = 8192
 #: Smallest limits the law may set where `spec.tuning.bounds` names none.
 DEFAULT_MIN_NUM_ACTIVE_SEQS: Final = 4
 DEFAULT_MIN_NUM_SCHEDULED_TOKENS: Final = 128
-
-
-class ModelSource(Model):
-    """What is served."""
-
-    checks: ClassVar[tuple[Check, ...]] = (
-        Check(
-            Rule(
-                "!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
-                "is only used to download from Hugging Face: needs a uri that begins with hf://",
-                ".tokenSecretRef",
-            ),
-            lambda model: model.token_secret_ref is None or model.uri.startswith("hf://"),
-        ),
-    )
-
-    uri: Annotated[
-        str,
-        Field(min_length=1, max_length=512),
-        Matches(
-            # What the rules below refuse with better words passes here.
-            rf"hf://({SEGMENT}/)?{SEGMENT}(@.*)?|pvc://{SUBDOMAIN}(/{SEGMENT})*/?|file://(/{SEGMENT})+/?",
-            "must be hf://<organisation>/<model>, pvc://<claim>/<path> or file:///<path in the engine image>",
-        ),
-        Refuses(
-            r"hf://[^@]*@.*",
-            "may not hold a revision: write --revision=<branch, tag or commit> into spec.engine.args",
-        ),
-        Refuses(r"pvc://[^/]{254,}(/.*)?", "must name a claim of at most 253 characters"),
-    ]
-    """Where the weights are: `hf://org/name` (downloaded at start), `pvc://claim/path`, `file:///path` in the image."""
-    served_name: (
-        Annotated[
-            str,
-            Field(min_length=1, max_length=128),
-            Matches(
-                r"[A-Za-z0-9][A-Za-z0-9._:/-]*", "must begin with a letter or digit; then also '.', '_', ':', '/', '-'"
-            ),
-        ]
-        | None
-    ) = None
-    """Name that clients ask for in the OpenAI API. Default: the name of this object."""
-    token_secret_ref: SecretKeyRef | None = None
-    """Secret that holds the token for a gated model of Hugging Face. Default: no token."""
 
 
 class TLS(Model):
@@ -367,48 +323,3 @@ class Tuning(Model):
     Extension uses."""
     bounds: Bounds = Bounds()
     """What tuning may use. Default: from the law's smallest values to the ceilings."""
-
-
-class Rollout(Model):
-    """How pods are replaced."""
-
-    checks: ClassVar[tuple[Check, ...]] = (
-        Check(
-            Rule(
-                "!has(self.maxSurge) || !has(self.maxUnavailable) || self.maxSurge > 0 || self.maxUnavailable > 0",
-                "must not be 0 where maxUnavailable is 0: no pod could ever be replaced",
-                ".maxSurge",
-            ),
-            lambda rollout: rollout.max_surge != 0 or rollout.max_unavailable != 0,
-        ),
-    )
-
-    startup_timeout: Annotated[str, Field(max_length=20), DurationBetween("10s", "24h")] = "30m"
-    """Time an engine may take to serve after its start, 10s to 24h. Default: 30m, enough to download a large model."""
-    drain_timeout: Annotated[str, Field(max_length=20), DurationBetween("1s", "1h")] = "60s"
-    """Time that running requests get to finish when a pod is stopped, 1s to 1h. Default: 60s."""
-    max_surge: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Pods that may be added during a rollout. Default: 1, or 0 for accelerators with two or more replicas, or
-    where no device is free for one pod more."""
-    max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Pods that may be missing during a rollout. Default: 0, or 1 for accelerators with two or more replicas, or
-    where no device is free for one pod more."""
-
-
-class DisruptionBudget(Model):
-    """How many pods a drain of nodes may take at once. Changing it rolls no pod."""
-
-    enabled: bool = True
-    """Whether there is a PodDisruptionBudget. false: drains are not held back, or you make a budget of your own; a pod
-    of two budgets cannot be evicted. Default: true."""
-    max_unavailable: Annotated[
-        int | str,
-        IntOrString(
-            least=0,
-            most=10_000,
-            pattern=r"(100|[1-9]?[0-9])%",
-            longest=4,
-            hint="must be a number of pods such as 1, or a percentage such as 25%",
-        ),
-    ] = 1
-    """Pods that may be missing, as a number or a percentage such as 25%. 0 blocks drains. Default: 1."""

@@ -22,17 +22,20 @@ Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ConditionType(StrEnum):
-    """Conditions, in the order a reader wants them. The first five are the reconciler's, the others the tuner's."""
+    """Conditions, in the order a reader wants them. The first seven are the reconciler's, the others the tuner's."""
 
     ACCEPTED = "Accepted"
     PROGRESSING = "Progressing"
     AVAILABLE = "Available"
     READY = "Ready"
     STALLED = "Stalled"
+    TEMPLATE_OUTDATED = "TemplateOutdated"
+    MODEL_READY = "ModelReady"
     METRICS_AVAILABLE = "MetricsAvailable"
     TUNED = "Tuned"
     OBJECTIVES_MET = "ObjectivesMet"
     CAPACITY_SUFFICIENT = "CapacitySufficient"
+    SCALING_ACTIVE = "ScalingActive"
 
 
 RECONCILER_CONDITIONS: Final = frozenset(
@@ -42,11 +45,13 @@ RECONCILER_CONDITIONS: Final = frozenset(
         ConditionType.AVAILABLE,
         ConditionType.READY,
         ConditionType.STALLED,
+        ConditionType.TEMPLATE_OUTDATED,
+        ConditionType.MODEL_READY,
     }
 )
 TUNER_CONDITIONS: Final = frozenset(ConditionType) - RECONCILER_CONDITIONS
 #: What of the status is the tuner's, as the API server spells it; of the conditions, `TUNER_CONDITIONS` are.
-TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas"})
+TUNER_FIELDS: Final = frozenset({"tuning", "objectives", "objectivesMet", "desiredReplicas", "scaling"})
 
 #: Open in the CRD, so that a later operator's condition does not break an earlier one's schema.
 OpenConditionType = Annotated[ConditionType, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 316})]
@@ -57,8 +62,8 @@ class Condition(Model):
     """A Kubernetes condition (meta/v1)."""
 
     type: OpenConditionType
-    """What is claimed: Accepted, Progressing, Available, Ready, Stalled, MetricsAvailable, Tuned, ObjectivesMet or
-    CapacitySufficient."""
+    """What is claimed: Accepted, Progressing, Available, Ready, Stalled, TemplateOutdated, ModelReady,
+    MetricsAvailable, Tuned, ObjectivesMet or CapacitySufficient."""
     status: ConditionStatus
     """"True", "False" or "Unknown"."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -236,8 +241,30 @@ class TuningStatus(Model):
     """The last five decisions, newest first."""
 
 
+class RecommendedReplicas(Model):
+    """What the load needed, and until when it did."""
+
+    replicas: Number
+    """Pods."""
+    until: Time | None = None
+    """When the load needed so many last. Absent: it does now."""
+
+
+class ScalingStatus(Model):
+    """What the operator scales by; all a new leader needs to go on."""
+
+    replicas: Number
+    """Pods that the operator sets."""
+    last_scale_time: Time | None = None
+    """When that number changed last. Absent: it has not yet."""
+    scale_up: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=8)] = ()
+    """What was recommended within the window of scaleUp, oldest first, as far as it holds pods back."""
+    scale_down: Annotated[tuple[RecommendedReplicas, ...], Field(max_length=8)] = ()
+    """What was recommended within the window of scaleDown, oldest first, as far as it keeps pods."""
+
+
 class InferenceServiceStatus(Model):
-    """The tuner owns `objectives`, `tuning`, `desiredReplicas` and their conditions, the reconciler the rest."""
+    """The tuner owns `objectives`, `tuning`, what is about scaling, and their conditions, the reconciler the rest."""
 
     observed_generation: Number = 0
     """Generation of the spec that the reconciler last acted on."""
@@ -258,8 +285,20 @@ class InferenceServiceStatus(Model):
     objectives: Annotated[tuple[ObjectiveStatus, ...], Field(max_length=8), MapKeyed("name")] = ()
     """How each objective is met."""
     desired_replicas: Number | None = None
-    """Replicas that the load needs at the objectives. Advice: nothing scales by it, an autoscaler may."""
+    """Replicas that the load needs at the objectives. Without `spec.scaling` it is advice, which an autoscaler may
+    follow."""
+    scaling: ScalingStatus | None = None
+    """What the operator scales by. Absent without `spec.scaling`."""
     objectives_met: Figure = ""
     """Objectives met, of all: 2/2."""
     tuning: TuningStatus = TuningStatus()
     """What the tuner knows and did."""
+
+    @property
+    def present_scaling(self) -> ScalingStatus | None:
+        """What the operator scales by, None where nobody tunes the service any more: `scaling` is of an earlier time.
+
+        Of ScalingActive nothing else is unknown.
+        """
+        left = any(one.type == ConditionType.SCALING_ACTIVE and one.status == "Unknown" for one in self.conditions)
+        return None if left else self.scaling

@@ -16,9 +16,12 @@ from flyball_engine.contract import Metric
 from flyball_operator.api import names
 from flyball_operator.api.base import Check, Mode, Model, Order, Overload
 from flyball_operator.api.containers import Resources, SecretKeyRef
+from flyball_operator.api.model_source import ModelCache, ModelSource
 from flyball_operator.api.pod import PodTemplate
 from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
+from flyball_operator.api.rollout import DisruptionBudget, Rollout
 from flyball_operator.api.rules import MapKeyed, Rule, matches
+from flyball_operator.api.scaling import Scaling
 from flyball_operator.api.spec import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
@@ -27,14 +30,11 @@ from flyball_operator.api.spec import (
     Accelerator,
     Batching,
     Bounds,
-    DisruptionBudget,
     Engine,
-    ModelSource,
     Objective,
     Parallelism,
     Range,
     RequestClass,
-    Rollout,
     Tuning,
 )
 from flyball_operator.api.status import (
@@ -48,6 +48,8 @@ from flyball_operator.api.status import (
     InferenceServiceStatus,
     ObjectiveStatus,
     OrderStatus,
+    RecommendedReplicas,
+    ScalingStatus,
     SetpointStatus,
     SlowPodStatus,
     StepModelCoefficients,
@@ -79,6 +81,7 @@ __all__ = [
     "Metric",
     "Mode",
     "Model",
+    "ModelCache",
     "ModelSource",
     "ObjectMeta",
     "Objective",
@@ -89,9 +92,12 @@ __all__ = [
     "Parallelism",
     "PodTemplate",
     "Range",
+    "RecommendedReplicas",
     "RequestClass",
     "Resources",
     "Rollout",
+    "Scaling",
+    "ScalingStatus",
     "SecretKeyRef",
     "SetpointStatus",
     "SlowPodStatus",
@@ -185,6 +191,17 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
+                "!has(self.model.cache) || !has(self.engine.args)"
+                " || !self.engine.args.exists(a, a == '--revision' || a.startsWith('--revision='))",
+                "may not hold --revision where spec.model.cache is: write it into spec.model.cache.revision",
+                ".engine.args",
+            ),
+            lambda spec: (
+                spec.model.cache is None or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
+            ),
+        ),
+        Check(
+            Rule(
                 # `has`, not `orValue`: the estimated cost of a rule goes by what the schema bounds.
                 "self.tuning.overload != 'Shed' || (has(self.objectives) && self.objectives.exists(o,"
                 f" {' || '.join(f'o.metric == {metric.value!r}' for metric in DEADLINES)}))",
@@ -259,6 +276,31 @@ class InferenceServiceSpec(Model):
             ),
             _accelerator_stands_once,
         ),
+        Check(
+            Rule(
+                "!has(self.scaling) || !has(self.replicas)",
+                "may not stand beside spec.scaling, by which the operator sets the number of pods; accepted: one of the"
+                " two. Remove spec.replicas, or remove spec.scaling to scale by hand or by another autoscaler",
+                ".replicas",
+            ),
+            lambda spec: spec.scaling is None or spec.replicas is None,
+        ),
+        Check(
+            Rule(
+                "!has(self.scaling) || self.engine.governed",
+                "needs spec.engine.governed true: without the plugin nothing is known of what a pod carries",
+                ".scaling",
+            ),
+            lambda spec: spec.scaling is None or spec.engine.governed,
+        ),
+        Check(
+            Rule(
+                "!has(self.scaling) || (has(self.objectives) && self.objectives.size() > 0)",
+                "needs an objective in spec.objectives: pods are counted by what one carries at the objectives",
+                ".scaling",
+            ),
+            lambda spec: spec.scaling is None or bool(spec.objectives),
+        ),
     )
 
     model: ModelSource
@@ -270,7 +312,12 @@ class InferenceServiceSpec(Model):
     parallelism: Parallelism = Parallelism()
     """Devices one replica spans. Without `spec.accelerator` it is one: the CPU."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
-    """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource)."""
+    """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource), and
+    where `spec.scaling` stands."""
+    scaling: Scaling | None = None
+    """Lets the operator set the number of pods, by what one carries at the objectives. Limits are tuned first; pods are
+    added for what no limits carry. Needs objectives, and tuning mode Auto. Default: none, the operator does not
+    scale."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Latency objectives that tuning keeps; a change rolls no pod. Default: none, throughput alone is sought."""
     batching: Batching = Batching()

@@ -7,6 +7,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.cache import Cache, KnownPod
 from flyball_operator.tuning.ports import EnginePod
@@ -16,14 +17,15 @@ _REMEMBERED: Final = 10_000
 
 
 class CachedServices:
-    """Services and pods as last seen. `held`: whether this release may act in a namespace.
+    """Services of one shard and their pods as last seen. `held`: whether this release may act in a namespace.
 
     They are asked for every second: what did not change is the same object as before, and is not looked at again.
     """
 
-    def __init__(self, cache: Cache, held: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(self, cache: Cache, held: Callable[[str], bool] = lambda _: True, shard: Shard | None = None) -> None:
         self._cache = cache
         self._held = held
+        self._shard = shard or Shard()
         self._pods: LRUCache[str, tuple[list[KnownPod], Sequence[EnginePod]]] = LRUCache(_REMEMBERED)
 
     def all(self) -> Sequence[InferenceService]:
@@ -31,7 +33,9 @@ class CachedServices:
         return [
             service
             for desire in self._cache.services
-            if self._held(desire.meta.namespace) and (service := desire.to_tune) is not None
+            if self._shard.has(desire.meta.uid)
+            and self._held(desire.meta.namespace)
+            and (service := desire.to_tune) is not None
         ]
 
     def pods(self, service_uid: str) -> Sequence[EnginePod]:

@@ -96,8 +96,12 @@ class Informer:
                 delay = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** min(waits - 1, 10))
                 await asyncio.sleep(delay * (0.9 + 0.2 * self._shared.jitter()))
 
-    async def refresh(self) -> bool:
-        """List it anew, as a new leader does. True unless it could not be listed; what was known is then forgotten."""
+    async def refresh(self, concerns: Callable[[str], bool] = lambda _: True) -> bool:
+        """List it anew, as a new leader does. True unless it could not be listed.
+
+        `concerns`: whether to have the service of a UID looked at. Where it could not be listed, these services are
+        forgotten. Those of other shards stay: their leader, which may be this process, tunes them meanwhile.
+        """
         await self._tried.wait()
         if self.why_unwatched is not None:
             if self.refused:
@@ -106,13 +110,18 @@ class Informer:
             return True
         try:
             async with self._gate:
-                await self.resyncer.resync()
+                await self.resyncer.resync(concerns)
         except ClusterError as error:
             log.warning("%s could not be listed: %s", titled(self.namespace), error)
-            self.resyncer.forget()
+            self.resyncer.forget_services(concerns)
             self.resyncer.hurry()
             return refuses(error)
         return True
+
+    @property
+    def listed(self) -> bool:
+        """Whether all services that are looked after are known: none are where the API server refuses it."""
+        return self.refused or (self.why_unwatched is None and self.resyncer.listed)
 
     def give_up(self) -> None:
         """Forget what is known of it: it is to be watched no more."""
@@ -155,7 +164,8 @@ class Informer:
         except ClusterError:
             return
         for found in services:
-            self._shared.queue.add(Key(found["metadata"]["namespace"], found["metadata"]["name"]))
+            metadata = found["metadata"]
+            self._shared.queue.add(Key(metadata["namespace"], metadata["name"], metadata["uid"]))
 
     async def _follow(self, resync_seconds: float) -> ClusterError:
         """Watch and resync until an answer of the API server ends one of them. Raises what else does."""
@@ -287,6 +297,11 @@ class Informers:
         reasons = [why for informer in self if (why := self.why_left(informer)) is not None]
         return tuple(reasons) if len(reasons) == len(self._all) else ()
 
+    @property
+    def listed(self) -> bool:
+        """Whether all services that are looked after are known, in all namespaces."""
+        return self._known.is_set() and all(informer.listed for informer in self)
+
     def age(self) -> float:
         """Seconds since the namespace that was listed longest ago was listed, of those that are watched."""
         return max((informer.resyncer.age() for informer in self if informer.why_unwatched is None), default=0.0)
@@ -306,11 +321,16 @@ class Informers:
         """Seconds that a round of `refresh` takes at most: it waits for the first look at each, and then lists each."""
         return 2 * self._look_seconds
 
-    async def refresh(self, begins: Callable[[], None] = lambda: None) -> None:
-        """List all that can be listed anew; again and again while the API server lists none. Each round `begins`."""
+    async def refresh(
+        self, begins: Callable[[], None] = lambda: None, concerns: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """List all that can be listed anew; again and again while the API server lists none. Each round `begins`.
+
+        `concerns`: whether to have the service of a UID looked at.
+        """
         await self._known.wait()
         while True:
             begins()
-            if not self._all or any(await asyncio.gather(*(informer.refresh() for informer in self))):
+            if not self._all or any(await asyncio.gather(*(informer.refresh(concerns) for informer in self))):
                 return
             await asyncio.sleep(RETRY_SECONDS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
@@ -20,24 +21,20 @@ import kopf
 from kubernetes.aio import client
 
 from flyball_operator.api import names
-from flyball_operator.kube.cache import Cache, read_service
+from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.errors import UnauthorizedError, UnavailableError, of_status
 from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
-    DISRUPTION_BUDGETS,
-    ENDPOINT_SLICES,
     INFERENCE_SERVICES,
-    NETWORK_POLICIES,
     OURS,
     PODS,
     REPLICA_SETS,
-    REVISIONS,
-    SERVICES,
     Resource,
+    labelled,
 )
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.queue import Keys
 from flyball_operator.supervision import EndedError, ended, first
 
 #: Seconds that kopf's tasks get to end. Its workers take two at most.
@@ -71,7 +68,7 @@ class Watch:
         self._instance = instance
         self._clock = clock
         self._listen = listen
-        self._labelled = (*_LABELLED, NETWORK_POLICIES) if network_policies else _LABELLED
+        self._labelled = labelled(network_policies=network_policies)
         self._heard: dict[str, float] = {}
         self._streams: set[asyncio.Task[Any]] = set()
 
@@ -166,12 +163,12 @@ def _cause(done: Collection[asyncio.Task[Any]]) -> Exception:
     return EndedError(f"kopf {ended(done)}")
 
 
-_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
+_LABELLED: Final = labelled(network_policies=False)
 
 
-def _kinds(labelled: Collection[Resource]) -> tuple[str, ...]:
+def _kinds(resources: Collection[Resource]) -> tuple[str, ...]:
     """As the API server's paths name them."""
-    return (INFERENCE_SERVICES.plural, *(resource.plural for resource in labelled))
+    return (INFERENCE_SERVICES.plural, *(resource.plural for resource in resources))
 
 
 WATCHED_KINDS: Final = _kinds(_LABELLED)
@@ -180,7 +177,7 @@ WATCHED_KINDS: Final = _kinds(_LABELLED)
 class WatchHandlers:
     """What watch events do."""
 
-    def __init__(self, cache: Cache, queue: KeyQueue[Key]) -> None:
+    def __init__(self, cache: Cache, queue: Keys[Key]) -> None:
         self._cache = cache
         self._queue = queue
         self._ended = False
@@ -196,28 +193,35 @@ class WatchHandlers:
         found: Object = event["object"]
         metadata = found["metadata"]
         known = self._cache.services.get(metadata["uid"])
-        self._cache.observe_service(found, deleted=event["type"] == "DELETED")
-        key = Key(metadata["namespace"], metadata["name"])
-        if known is None or known.meta.generation != metadata.get("generation", 0) or read_service(found) is None:
+        seen = self._cache.observe_service(found, deleted=event["type"] == "DELETED")
+        key = Key(metadata["namespace"], metadata["name"], metadata["uid"])
+        if known is None or seen is None or known.meta.generation != seen.meta.generation:
             self._queue.urge(key)
         else:
             self._queue.add(key)
 
-    def owned(self, event: Mapping[str, Any]) -> None:
+    def owned(self, resource: Resource, event: Mapping[str, Any]) -> None:
         """Something of a service changed."""
         if self._ended:
             return
+        self._cache.versions.observe(resource, event["object"], deleted=event["type"] == "DELETED")
+        self._look_at_owner(event)
+
+    def _look_at_owner(self, event: Mapping[str, Any]) -> None:
         metadata = event["object"]["metadata"]
-        name = (metadata.get("labels") or {}).get(names.LABEL_SERVICE)
-        if name:
-            self._queue.add(Key(metadata["namespace"], name))
+        labels = metadata.get("labels") or {}
+        if name := labels.get(names.LABEL_SERVICE):
+            # Of an earlier service of the name, it may be what the present one waits for.
+            uid = labels.get(names.LABEL_SERVICE_UID, "")
+            known = self._cache.services.get(uid) is not None
+            self._queue.add(Key(metadata["namespace"], name, uid if known else ""))
 
     def deployment(self, event: Mapping[str, Any]) -> None:
         """A Deployment of a service changed."""
         if self._ended:
             return
         self._cache.observe_deployment(event["object"], deleted=event["type"] == "DELETED")
-        self.owned(event)
+        self._look_at_owner(event)
 
     def replica_set(self, event: Mapping[str, Any]) -> None:
         """What lies between a Deployment and its pods changed. What the reconciler looks at changes with its pods."""
@@ -230,7 +234,7 @@ class WatchHandlers:
         if self._ended:
             return
         self._cache.observe_pod(event["object"], deleted=event["type"] == "DELETED")
-        self.owned(event)
+        self._look_at_owner(event)
 
 
 def registry(
@@ -246,7 +250,7 @@ def registry(
     _handle(made, INFERENCE_SERVICES, watcher.service)
     known = {DEPLOYMENTS: watcher.deployment, REPLICA_SETS: watcher.replica_set, PODS: watcher.pod}
     for resource in labelled:
-        _handle(made, resource, known.get(resource, watcher.owned))
+        _handle(made, resource, known.get(resource) or partial(watcher.owned, resource))
     return made
 
 

@@ -1,4 +1,4 @@
-"""Composes the operator and runs it: one task group with the informers, the workers, the tuner and the elector in it.
+"""Composes the operator and runs it: one task group with the informers and all shards in it, the tuners among them.
 
 If one of them ends, however it ends, all end, and the pod starts anew with everything read afresh. On SIGTERM the order
 matters: first nothing is written any more, then the lease is given back, then the watches end. Given back any earlier,
@@ -14,52 +14,48 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from enum import IntEnum
-from functools import partial
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, NoReturn
 
 from kubernetes.aio import client
 from pydantic import ValidationError
 
-from flyball_engine.signing import BadKeyError
+from flyball_engine.signing import BadKeyError, make_key
 from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
+from flyball_operator.app.exported import export, export_services, led_services, tuner_metrics
 from flyball_operator.app.informer import PARALLEL, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch
 from flyball_operator.app.namespace_selection import NamespaceSelection
-from flyball_operator.app.settings import ALL_NAMESPACES, Settings, problems
+from flyball_operator.app.settings import Settings, problems
+from flyball_operator.app.shards import Refresher, Shards, SharedFloor
 from flyball_operator.app.telemetry import Health, TelemetryServer, configure_logging
+from flyball_operator.app.term import Process
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.engines.errors import EnginesError
 from flyball_operator.engines.signing_keys import SigningKeys
+from flyball_operator.keys.public_keys import PublicKeys
+from flyball_operator.keys.rotation import KeyRotation, KeySettings
 from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.election import REQUEST_SECONDS, Candidate, Elector, LeadershipLostError
+from flyball_operator.kube.election import REQUEST_SECONDS
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.namespace_leases import NamespaceLeases
-from flyball_operator.kube.reader import Key, SnapshotReader
-from flyball_operator.kube.resources import NAMESPACES, watched
-from flyball_operator.kube.status import TunerStatus
-from flyball_operator.prometheus.client import PrometheusClient
-from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
+from flyball_operator.kube.resources import NAMESPACES, labelled, watched
+from flyball_operator.kube.shares import Shares
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.snapshot import Config
-from flyball_operator.reconcile.queue import KeyQueue
-from flyball_operator.reconcile.reconciler import Reconciler
+from flyball_operator.reconcile.plan.snapshot import Desire
 from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError, ended, first
-from flyball_operator.tuning.dependencies import LATE_SECONDS, Dependencies
-from flyball_operator.tuning.report.metrics import TunerMetrics
-from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
-
-#: Seconds that writes under way get to end before the lease is given back.
-DRAIN_SECONDS: Final = 2.0
+from flyball_operator.tuning.tuner import collect_garbage_seldom
 
 MANAGER_ELECTION: Final = "flyball-election"
 MANAGER_LEASES: Final = "flyball-namespaces"
@@ -77,12 +73,6 @@ class ExitCode(IntEnum):
     """Something died; the log says what."""
     MISCONFIGURED = 2
     """A setting is wrong; nothing was touched."""
-    LOST = 3
-    """The lease was lost: another replica leads."""
-
-
-class _AskedToEndError(Exception):
-    """Raised inside the acting group, to end it."""
 
 
 def boot_clock() -> float:
@@ -106,44 +96,22 @@ class Operator:
         self.metrics = Metrics()
         self.health = Health(self._standing_still)
         self.cache = Cache()
-        self.queue: KeyQueue[Key] = KeyQueue(clock=boot_clock, jitter=random.random)
-        self.tuner: Tuner | None = None
+        self.shards = Shards(settings.shards)
         self.selection: NamespaceSelection | None = None
-        #: When a leader that does not tune yet began to list the namespaces.
-        self._led_from: float | None = None
         self._resources = watched(network_policies=settings.network_policy is not None)
         self.signing_keys = SigningKeys(settings.signing_key_file) if settings.signing_key_file else None
+        #: Where the operator keeps the signing key itself.
+        self.rotation: KeyRotation | None = None
 
     async def assemble(self) -> None:
-        """Connect a client per writer, so that the audit log tells them apart, and make the rest around them."""
+        """Connect, and make what all shards share."""
         settings = self._settings
-        election = await self._connect(MANAGER_ELECTION, Unfenced())
-        self.reads = await self._connect(MANAGER_READER, NeverLeading())
-        candidate = Candidate(
-            namespace=settings.own_namespace,
-            lease=settings.lease_name,
-            identity=f"{settings.instance}_{uuid.uuid4().hex[:8]}",
-        )
-        self.elector = Elector(
-            election,
-            candidate,
-            epoch_floor=lambda reached: self._highest_epoch(election, reached),
-            clock=boot_clock,
-            now=utc_now,
-        )
-        reconciler_api = await self._connect(names.MANAGER_RECONCILER, self.elector)
-        tuner_api = await self._connect(names.MANAGER_TUNER, self.elector)
-        self.writers = (reconciler_api, tuner_api)
-        config = Config(
-            plugin_image=settings.plugin_image,
-            public_key=self.signing_keys.public_pem if self.signing_keys is not None else "",
-            resync_seconds=settings.resync_seconds,
-            ingress_peers=settings.network_policy,
-        )
+        election = await self._connect(self._stack, MANAGER_ELECTION, Unfenced())
+        self.reads = await self._connect(self._stack, MANAGER_READER, NeverLeading())
         self.leases = NamespaceLeases(
-            await self._connect(MANAGER_LEASES, self.elector),
+            await self._connect(self._stack, MANAGER_LEASES, self.shards),
             f"{settings.own_namespace}/{settings.lease_name}",
-            used=lambda: {desire.meta.namespace for desire in self.cache.services},
+            used=self._used,
             enter=self._take_over,
             clock=boot_clock,
             now=utc_now,
@@ -154,20 +122,76 @@ class Operator:
             self.selection = NamespaceSelection(
                 self.reads, settings.watch_namespace_selector, cover=self.informers.cover, clock=boot_clock
             )
-        self.reconciler = Reconciler(
-            api=reconciler_api,
-            reader=SnapshotReader(reconciler_api, config),
-            leadership=self.elector,
-            events=self._events(reconciler_api),
+        if settings.signing_key_secret:
+            self.rotation = await self._keep_key()
+        shares = Shares(settings.instance, clock=boot_clock, shards=settings.shards, replicas=settings.replicas)
+        self.process = Process(
+            settings=settings,
+            connect=self._connect,
+            events=self._events,
+            election=election,
+            epoch_floor=SharedFloor(partial(self._highest_epoch, election), boot_clock).read,
+            shares=shares,
+            cache=self.cache,
+            leases=self.leases,
+            informers=self.informers,
+            refresh=Refresher(self.informers).refresh,
             metrics=self.metrics,
+            tuner_metrics=lru_cache(lambda: tuner_metrics(self.metrics, self._led)),
+            signing_keys=self.signing_keys,
+            led=asyncio.Event(),
+            clock=boot_clock,
             now=utc_now,
-            why_unwatched=self.informers.why_unwatched,
-            hold=self.leases.hold,
+            rotation=self.rotation,
+            hold=self._hold,
         )
-        self.services = CachedServices(self.cache, self.leases.held)
-        self.tuner_events = self._events(tuner_api)
-        self.tuner_status = TunerStatus(tuner_api, clock=boot_clock, now=utc_now)
-        self._export()
+        export(self.metrics, shards=self.shards, informers=self.informers, leases=self.leases)
+        export_services(self.metrics, self._led)
+
+    async def _keep_key(self) -> KeyRotation:
+        settings, first_shard = self._settings, self.shards.all[0]
+        api = await self._connect(self._stack, names.MANAGER_KEYS, self.shards)
+        rotation = KeyRotation(
+            api,
+            PublicKeys(
+                api,
+                services=lambda: [meta for meta in self._ours() if self.leases.held(meta.namespace)],
+                events=self._events(api),
+                clock=boot_clock,
+            ),
+            where=KeySettings(settings.own_namespace, settings.signing_key_secret, settings.rotation_period),
+            services=CachedServices(self.cache, lambda namespace: namespace not in self.leases.foreign()),
+            rotates=lambda: first_shard in self.shards.held(),
+            now=utc_now,
+            clock=boot_clock,
+            make=make_key,
+        )
+        rotation.export(self.metrics)
+        return rotation
+
+    def _events(self, api: KubeApi) -> EventPoster:
+        instance = self._settings.instance
+        return EventPoster(api, instance=instance, clock=boot_clock, now=utc_now, new_id=lambda: uuid.uuid4().hex[:12])
+
+    async def _hold(self, namespace: str) -> bool:
+        """Whether this release may act in a namespace. Public keys are there before pods, which get them at start."""
+        held = await self.leases.hold(namespace)
+        if held and self.rotation is not None:
+            await self.rotation.enter(namespace)
+        return held
+
+    def _ours(self) -> Iterator[ObjectMeta]:
+        """Services in the shards that we hold."""
+        held = self.shards.held()
+        return (one.meta for one in self.cache.services if any(shard.has(one.meta.uid) for shard in held))
+
+    def _led(self) -> Collection[Desire]:
+        """Services that this replica leads."""
+        return led_services(self.cache, self.shards, self.leases)
+
+    def _used(self) -> Collection[str]:
+        """Namespaces with services of ours."""
+        return {meta.namespace for meta in self._ours()}
 
     async def _highest_epoch(self, api: KubeApi, reached: int) -> int:
         namespaces: Sequence[str | None] = self._settings.watched
@@ -183,12 +207,14 @@ class Operator:
     def _inform(self) -> Informers:
         shared = Shared(
             cache=self.cache,
-            queue=self.queue,
+            queue=self.shards,
             metrics=self.metrics,
             clock=boot_clock,
             jitter=random.random,
-            epoch=lambda: self.elector.epoch,
+            epochs=self.shards.epochs,
+            led_after=self.shards.led_after,
             foreign=self.leases.foreign,
+            labelled=labelled(network_policies=self._settings.network_policy is not None),
         )
         gate = asyncio.Semaphore(PARALLEL)
 
@@ -206,45 +232,16 @@ class Operator:
         namespaces = None if self._settings.watch_namespace_selector else self._settings.watched
         return Informers(made, namespaces, why_not_held=self.leases.why_not_held)
 
-    async def _connect(self, manager: str, fence: Fence) -> KubeApi:
+    async def _connect(self, stack: AsyncExitStack, manager: str, fence: Fence) -> KubeApi:
+        """A client of its own for a writer, so that the audit log tells them apart."""
         made = connected(self._configuration, manager, fence, instance=self._settings.instance)
-        return await self._stack.enter_async_context(made)
-
-    def _events(self, api: KubeApi) -> EventPoster:
-        instance = self._settings.instance
-        return EventPoster(api, instance=instance, clock=boot_clock, now=utc_now, new_id=lambda: uuid.uuid4().hex[:12])
-
-    def _export(self) -> None:
-        watch = self.metrics.watch
-        watch("flyball_operator_queue_depth", "Services waiting to be looked at.", lambda: len(self.queue))
-        watch("flyball_operator_leader", "1 while this process may write.", self.elector.may_act)
-        watch("flyball_operator_epoch", "Epoch of this leadership; 0 while not leading.", lambda: self.elector.epoch)
-        watch(
-            "flyball_operator_resync_age_seconds",
-            "Seconds since the watched namespace that was listed longest ago was listed.",
-            self.informers.age,
-        )
-        self.metrics.watch_each(
-            "flyball_operator_namespace_watched",
-            "1 while the namespace is watched, 0 while it is missing, not granted or another release's; * is all"
-            " namespaces.",
-            "namespace",
-            self._watched,
-        )
-
-    def _watched(self) -> dict[str, float]:
-        found = {one.namespace or ALL_NAMESPACES: float(self.informers.why_left(one) is None) for one in self.informers}
-        return found | (dict.fromkeys(self.leases.foreign(), 0.0) if ALL_NAMESPACES in found else {})
+        return await stack.enter_async_context(made)
 
     def _standing_still(self) -> tuple[str, ...]:
         found = self.informers.standing_still(self._settings.resync_seconds)
         if self.selection is not None:
             found += self.selection.standing_still()
-        if self.tuner is not None:
-            if (idle := self.tuner.idle()) > 12 * self._settings.tick_seconds + 60:
-                found += (f"the tuner's loop has not turned for {idle:.0f} s",)
-        elif self._led_from is not None and (idle := boot_clock() - self._led_from) > self.informers.refresh_seconds:
-            found += (f"this leader has not begun to tune: it lists the namespaces for {idle:.0f} s",)
+        found += self.shards.standing_still()
         return found
 
     # Running
@@ -286,9 +283,10 @@ class Operator:
             self.reads,
             settings.watched,
             settings.own_namespace,
-            settings.lease_name,
+            [shard.lease(settings.lease_name) for shard in self.shards.all],
             self._resources,
             selected=self.selection is not None,
+            secret=settings.signing_key_secret,
         ):
             self.health.missing = partial(tuple, missing)
             if missing != reported:
@@ -310,86 +308,35 @@ class Operator:
                 task.cancel()
 
     async def _act(self) -> None:
-        """Elect, work, tune; when that ends, however it ends, give the lease back after the last write."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                work = [self.reconciler.work(self.queue) for _ in range(self._settings.workers)]
-                parts = [
-                    group.create_task(self._end_when_asked(), name="end"),
-                    group.create_task(self.elector.run(), name="elector"),
-                    group.create_task(self._lead(), name="lead"),
-                    group.create_task(self._keep_namespaces(), name="namespace leases"),
-                    *(group.create_task(one, name=f"worker-{number}") for number, one in enumerate(work)),
-                ]
-                await first(parts)
-                raise EndedError(ended(parts))
-        except* _AskedToEndError:
-            pass
-        finally:
-            if any(api.cut_off for api in self.writers):
-                # It may still arrive: nobody else may write before our lease has run out.
-                log.warning("a write was cut off on its way: the lease is kept until it runs out")
-            else:
-                await self.elector.release()
+        """Stand for all shards, and keep the namespaces of those that are held."""
+        async with asyncio.TaskGroup() as group:
+            acting = group.create_task(self.shards.run(self.process), name="shards")
+            beside: list[asyncio.Task[None]] = [
+                group.create_task(self._keep_namespaces(), name="namespace leases"),
+                group.create_task(self._rotate(), name="signing key"),
+            ]
+            asked = group.create_task(self._stop.wait(), name="end")
+            over = await first([acting, *beside, asked])
+            if over is asked:
+                self.shards.stop()
+                over = await first([acting, *beside])
+            if over is not acting or acting.cancelled():
+                raise EndedError(ended([acting, *beside]))
+            for task in (*beside, asked):
+                task.cancel()
 
-    async def _end_when_asked(self) -> None:
-        await self._stop.wait()
-        self.elector.stop_acting()
-        try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await self.queue.idle()
-                for api in self.writers:
-                    await api.settled()
-        except TimeoutError:
-            log.warning("still writing after %g s", DRAIN_SECONDS)
-        raise _AskedToEndError
-
-    async def _lead(self) -> None:
-        """What begins with leadership: look at everything, and tune.
-
-        Everything is listed anew: what the last leader wrote must be known before anything is done under a newer epoch,
-        and a watch can be silent for a minute.
-        """
-        await self.elector.leading.wait()
-        await self.informers.refresh(self._begin_to_lead)
-        if self.signing_keys is None:
-            # Without a key no governed service is accepted, so there is nothing to tune.
-            self._led_from = None
-            await asyncio.Event().wait()
-        else:
-            await self._tune(self.signing_keys)
-
-    async def _keep_namespaces(self) -> None:
-        await self.elector.leading.wait()
+    async def _keep_namespaces(self) -> NoReturn:
+        await self.process.led.wait()
         await self.leases.run()
 
-    def _begin_to_lead(self) -> None:
-        # Anew with each round: an API server that cannot answer is no standing still.
-        self._led_from = boot_clock()
-
-    async def _tune(self, signing_keys: SigningKeys) -> None:
-        url, access = str(self._settings.prometheus_url), self._settings.prometheus_access
-        reader = PrometheusReader(PrometheusClient(url, timeout=TIMEOUT, access=access))
-        ticks = self._settings.tick_seconds
-        try:
-            async with engine_session() as session:
-                dependencies = Dependencies(
-                    client=EngineClient(
-                        session, signing_keys, may_act=self.elector.may_act, wall=time.time, clock=boot_clock
-                    ),
-                    leadership=self.elector,
-                    writer=self.tuner_status,
-                    events=self.tuner_events,
-                    metrics=TunerMetrics(self.metrics.registry),
-                    wall=time.time,
-                    clock=boot_clock,
-                    late_seconds=max(LATE_SECONDS, 6 * ticks),
-                )
-                self.tuner = Tuner(services=self.services, reader=reader, dependencies=dependencies, tick_seconds=ticks)
-                await self.tuner.run()
-        finally:
-            self.tuner = None
-            reader.close()
+    async def _rotate(self) -> NoReturn:
+        await self.process.led.wait()
+        while (rotation := self.rotation) is None:
+            await asyncio.Event().wait()
+        async with engine_session() as session:
+            may_act = self.shards.may_act
+            engines = EngineClient(session, rotation.signers, may_act=may_act, wall=time.time, clock=boot_clock)
+            await rotation.run(engines)
 
 
 async def run(settings: Settings) -> None:
@@ -420,9 +367,6 @@ def _outcome(running: Callable[[], None]) -> ExitCode:
     outcome = ExitCode.OK
     try:
         running()
-    except* LeadershipLostError as lost:
-        log.error("ending: %s", _deepest(lost))
-        outcome = ExitCode.LOST
     except* (EnginesError, BadKeyError, ClusterError) as wrong:
         log.error("ending: %s", _deepest(wrong))
         outcome = ExitCode.MISCONFIGURED

@@ -10,6 +10,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,8 +18,11 @@ from typing import Annotated, Final
 from pydantic import Field, HttpUrl, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from flyball_operator.api.quantities import parse_duration
+from flyball_operator.api.shards import MOST_SHARDS
 from flyball_operator.app.label_selector import check_selector
 from flyball_operator.prometheus import access
+from flyball_operator.reconcile.plan.adoption import AdoptionPolicy
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
 #: Begins the name of each setting's environment variable.
@@ -26,6 +30,8 @@ ENV_PREFIX: Final = "FLYBALL_"
 #: Stands for every namespace of the cluster.
 ALL_NAMESPACES: Final = "*"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_PERIOD: Final = re.compile(r"0s|[1-9][0-9]{0,5}[mh]")
 _USERNAME: Final = re.compile(r"[^:\x00-\x1f\x7f]*")
 _OWN_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -186,15 +192,29 @@ class Settings(PrometheusSettings):
     pod_name: str = ""
     """Name of this process in Lease, events and logs. Default: the host's name."""
     signing_key_file: Path | None = None
-    """PEM file of the Ed25519 key that setpoints are signed with, read anew when it changes. Default: none; governed
-    services are not accepted."""
+    """PEM file of the Ed25519 key that setpoints are signed with, read anew when it changes. Default: none; without
+    `FLYBALL_SIGNING_KEY_SECRET` governed services are not accepted."""
+    signing_key_secret: str = ""
+    """Secret in the operator's own namespace in which it makes and rotates that key itself. It then writes the public
+    keys to a ConfigMap in each namespace of services. Not with `FLYBALL_SIGNING_KEY_FILE`."""
+    signing_key_rotation_period: str = "720h"
+    """Age at which a key in `FLYBALL_SIGNING_KEY_SECRET` is replaced: whole minutes or hours, or 0s for never."""
     plugin_image: str = ""
     """Image of the init container that brings the engine plugin. Default: none; governed services are not accepted."""
     network_policy: Annotated[IngressPeers | None, NoDecode] = None
     """JSON of who may connect to engine pods: `{"api": [...], "control": [...]}`, each a list of peers as in a
     NetworkPolicy. Default: none; no NetworkPolicy is made."""
+    adopt: Annotated[AdoptionPolicy | None, NoDecode] = None
+    """JSON of how services adopt a new pod template by themselves: `{"maxConcurrent": 1, "window": {"start": "22:00",
+    "duration": "4h", "days": ["Sat", "Sun"]}}`, in UTC; without `days` each day, without `window` always. Default: not
+    at all."""
     lease_name: str = "flyball-operator"
     """Name of the Lease that replicas elect their leader by."""
+    shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] = 1
+    """Shares that all services are divided into, each of which one replica looks after, up to 64. The second has the
+    Lease `FLYBALL_LEASE_NAME`-shard-1, and so on. The same for all replicas."""
+    replicas: Annotated[int, Field(ge=1)] = 1
+    """Replicas that there should be: each holds its share of the shards."""
     metrics_port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz, on all addresses."""
     tick_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5.0
@@ -203,7 +223,7 @@ class Settings(PrometheusSettings):
     """Seconds between two lists of everything, after which every service is looked at again, and what others
     changed is applied again."""
     workers: Annotated[int, Field(ge=1, le=64)] = 8
-    """Services that are worked on at the same time."""
+    """Services of a shard that are worked on at the same time."""
     log_level: LogLevel = LogLevel.INFO
     """Least level that is logged: DEBUG, INFO, WARNING or ERROR."""
     log_format: LogFormat = LogFormat.JSON
@@ -216,9 +236,9 @@ class Settings(PrometheusSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
-    @field_validator("network_policy", mode="before")
+    @field_validator("network_policy", "adopt", mode="before")
     @classmethod
-    def _read_peers(cls, value: object) -> object:
+    def _read_json(cls, value: object) -> object:
         return json.loads(value) if isinstance(value, str) else value
 
     @field_validator("namespaces")
@@ -238,6 +258,27 @@ class Settings(PrometheusSettings):
             raise ValueError(f"goes not with {_variable('namespaces')}; accepted: one of them")
         check_selector(value)
         return value
+
+    @field_validator("signing_key_secret")
+    @classmethod
+    def _check_secret(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("signing_key_file") is not None:
+            raise ValueError(f"goes not with {_variable('signing_key_file')}; accepted: one of them")
+        if value and not _SECRET.fullmatch(value):
+            raise ValueError("is no name of a Secret; accepted: lower case letters, digits, - and .")
+        return value
+
+    @field_validator("signing_key_rotation_period")
+    @classmethod
+    def _check_period(cls, value: str) -> str:
+        if not _PERIOD.fullmatch(value):
+            raise ValueError("accepted: whole minutes or hours such as 720h, or 0s for never")
+        return value
+
+    @property
+    def rotation_period(self) -> timedelta:
+        """Age at which a key that the operator made is replaced; zero is never."""
+        return timedelta(seconds=float(parse_duration(self.signing_key_rotation_period)))
 
     @property
     def own_namespace(self) -> str:

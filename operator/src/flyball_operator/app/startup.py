@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.crd import schema_hash
+from flyball_operator.api.served_schema import lacked
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
-from flyball_operator.kube.resources import ACCESS_REVIEWS, CRDS, LEASES, NAMESPACES, WATCHED, Resource
-from flyball_operator.reconcile.plan.objects import annotation
+from flyball_operator.kube.resources import ACCESS_REVIEWS, CRDS, LEASES, NAMESPACES, SECRETS, WATCHED, Resource
 
 RETRY_SECONDS: Final = 5.0
 _PARALLEL: Final = 8
@@ -42,14 +41,15 @@ class Right:
 def needed(
     watched: Sequence[str | None],
     own_namespace: str,
-    lease: str,
+    leases: Sequence[str],
     resources: Sequence[Resource] = WATCHED,
     *,
     selected: bool = False,
+    secret: str = "",
 ) -> Iterator[Right]:
-    """Every right this operator must have: on `resources` where it watches, and on the Lease of its name.
+    """Every right this operator must have: on `resources` where it watches, and on the Leases of its election.
 
-    `selected`: namespaces are selected by their labels.
+    `selected`: namespaces are selected by their labels. `secret`: in which it keeps the signing key; empty if in none.
     """
     if selected:
         for verb in NAMESPACES.verbs:
@@ -58,7 +58,10 @@ def needed(
         yield from _needed_in(namespace, resources)
     for verb in LEASES.verbs:
         # What is created has no name yet as far as rights go.
-        yield Right(verb, LEASES, own_namespace, "" if verb == "create" else lease)
+        for lease in ("",) if verb == "create" else leases:
+            yield Right(verb, LEASES, own_namespace, lease)
+    for verb in SECRETS.verbs if secret else ():
+        yield Right(verb, SECRETS, own_namespace, secret)
 
 
 def _needed_in(namespace: str | None, resources: Sequence[Resource]) -> Iterator[Right]:
@@ -71,17 +74,18 @@ async def missing(
     api: KubeApi,
     watched: Sequence[str | None],
     own_namespace: str,
-    lease: str,
+    leases: Sequence[str],
     resources: Sequence[Resource] = WATCHED,
     *,
     selected: bool = False,
+    secret: str = "",
 ) -> tuple[str, ...]:
     """What keeps this operator from its work, in words; empty if nothing does.
 
     One namespace that can be watched is enough: the others are watched as soon as they can be.
     """
     try:
-        rights = needed((), own_namespace, lease, selected=selected)
+        rights = needed((), own_namespace, leases, selected=selected, secret=secret)
         problems = [*await _check_crd(api), *await _check_rights(api, rights)]
         problems += await _in_all(api, watched, resources)
     except ClusterError as error:
@@ -127,12 +131,11 @@ async def _check_crd(api: KubeApi) -> list[str]:
         crd = await api.get(CRDS, None, names.CRD_NAME)
     except ForbiddenError:
         return [f"get customresourcedefinitions {names.CRD_NAME} is not granted: its schema cannot be checked"]
-    found = annotation(crd, names.ANNOTATION_SCHEMA_HASH) or "none"
-    if found != schema_hash():
-        return [
-            f"{names.CRD_NAME} has schema {found}, this operator has {schema_hash()}: upgrade CRD and operator together"
-        ]
-    return []
+    lacks = lacked(crd, most=_MOST_NAMED + 1)
+    if not lacks:
+        return []
+    fields = ", ".join(lacks[:_MOST_NAMED]) + (" and others" if len(lacks) > _MOST_NAMED else "")
+    return [f"{names.CRD_NAME} does not have, or has otherwise: {fields}; upgrade the CRD to this operator's version"]
 
 
 async def _exists(api: KubeApi, namespace: str) -> bool:
@@ -162,8 +165,19 @@ async def _check_rights(api: KubeApi, rights: Iterable[Right]) -> list[str]:
 
 
 async def _allowed(api: KubeApi, right: Right) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes(right)},
+    }
+    answer = await api.ask(ACCESS_REVIEWS, review)
+    return bool(answer["status"].get("allowed"))
+
+
+def attributes(right: Right) -> dict[str, str]:
+    """The right as a review of access names it."""
     resource, _, subresource = right.resource.plural.partition("/")
-    attributes = {
+    named = {
         "verb": right.verb,
         "group": right.resource.group,
         "version": right.resource.version,
@@ -172,10 +186,4 @@ async def _allowed(api: KubeApi, right: Right) -> bool:
         "namespace": right.namespace or "",
         "name": right.name,
     }
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
-    }
-    answer = await api.ask(ACCESS_REVIEWS, review)
-    return bool(answer["status"].get("allowed"))
+    return {key: value for key, value in named.items() if value}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from flyball_operator.cli.cluster import NotHadError
 from flyball_operator.cli.explanation import explanation
 from flyball_operator.cli.output import NOT_HAD, WRONG_INPUT
 from flyball_operator.cli.services import (
-    NotHadError,
     WrongServiceError,
     add_options,
     contradiction,

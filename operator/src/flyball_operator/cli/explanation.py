@@ -26,9 +26,10 @@ from flyball_operator.api.v1alpha1 import (
     SetpointStatus,
     StepModelStatus,
 )
+from flyball_operator.cli.limits import OVERLOAD_EXCEPTION
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.report.conditions import LEAST_BUDGET
-from flyball_operator.tuning.report.status_codec import step_model_of
+from flyball_operator.tuning.status_codec import step_model_of
 
 _WIDTH: Final = 110
 #: Tokens that a decode has behind it where a limit is told as a time: status does not say how many they have.
@@ -160,7 +161,7 @@ def model_lines(status: StepModelStatus) -> Iterator[str]:
     model = step_model_of(status)
     if model is None:
         known = f"{status.steps:,} steps seen" if status.steps else "no steps seen"
-        yield f"  not trusted yet, {known}: limits stay where they are until it is"
+        yield from wrapped(f"not trusted yet, {known}: limits stay where they are until it is; {OVERLOAD_EXCEPTION}")
         return
     error = percent(float(status.error)) if status.error else "unknown"
     yield f"  {status.id or '-'}: median error {error}, learnt from {status.steps:,} steps"

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from typing import Any, Final
 
 import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import crd
-from flyball_operator.cli import explain, replay, size
-from flyball_operator.cli.output import written
+from flyball_operator.cli import completion, diff, explain, pause, replay, size, top, watch, why
+from flyball_operator.cli.bundle import command as support_bundle
+from flyball_operator.cli.doctor import command as doctor
+from flyball_operator.cli.output import EXIT_CODES, written
+
+
+class _Parser(argparse.ArgumentParser):
+    """It tells where it cannot write."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Write the help. The method of argparse drops errors, so that a help that nobody got ended with 0."""
+        (file or sys.stdout).write(self.format_help())
+
+
+#: Of the program and, so, of its commands.
+_CLASS: Final[type[argparse.ArgumentParser]] = _Parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,18 +45,29 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser; each command has its function in `run`."""
-    top = argparse.ArgumentParser(
-        prog="flyball", description="Flyball: InferenceServices that keep their batching tuned."
+    program = _CLASS(
+        prog="flyball",
+        description="Flyball: InferenceServices that keep their batching tuned.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = top.add_subparsers(required=True, metavar="command")
+    program.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = program.add_subparsers(required=True, metavar="command")
     show = commands.add_parser("crd", help="print the CustomResourceDefinition that this version serves")
     show.add_argument("--hash", action="store_true", help="print the hash of its schema instead")
     show.set_defaults(run=_crd, parser=show)
+    completion.add_to(commands, parser)
+    diff.add_to(commands)
+    doctor.add_to(commands)
     explain.add_to(commands)
+    pause.add_to(commands)
     replay.add_to(commands)
     size.add_to(commands)
-    return top
+    support_bundle.add_to(commands)
+    top.add_to(commands)
+    watch.add_to(commands)
+    why.add_to(commands)
+    return program
 
 
 def _crd(options: argparse.Namespace) -> int:

@@ -15,8 +15,18 @@ WRONG_INPUT: Final = 2
 READER_GONE: Final = 141
 #: Exit code after Ctrl-C, as shells have it.
 INTERRUPTED: Final = 130
-#: Exit code where the output could not be written.
-NOT_WRITTEN: Final = 1
+#: Exit code where the output could not be written. Not 1: `diff` says by it that something changes, `pause` that
+#: nothing was changed.
+NOT_WRITTEN: Final = 2
+#: The same for people.
+EXIT_CODES: Final = """\
+exit codes of flyball:
+  0    done
+  1    not had, such as no cluster; doctor: a check failed; diff: changes
+  2    an option or the input is wrong, or the output cannot be written; diff: any error
+  130  Ctrl-C
+  141  the reader of the output went away
+"""
 
 
 def written(command: Callable[[], int]) -> int:

@@ -25,6 +25,10 @@ class PastError(Exception):
     """The past cannot be had, or no more of it; the message says why."""
 
 
+class WrongRecordingError(PastError):
+    """The file is no recording, one of another service, or one that was cut off."""
+
+
 class Past:
     """What was observed of one service. `step`: seconds between its times; `count`: how many there are, if known."""
 
@@ -57,7 +61,7 @@ class Past:
         except PrometheusError as error:
             raise PastError(f"{error}, asked for {rfc3339(at or 0.0)}") from error
         except RecordError as error:
-            raise PastError(f"--recorded {error}") from error
+            raise WrongRecordingError(f"--recorded {error}") from error
         except OSError as error:
             raise PastError(f"the recording cannot be written: {error.strerror or error}") from error
 
@@ -88,13 +92,13 @@ def recorded(path: Path, raw: Mapping[str, Any] | None) -> Past:
     try:
         source = RecordedSource(path)
     except RecordError as error:
-        raise PastError(f"--recorded {error}") from error
+        raise WrongRecordingError(f"--recorded {error}") from error
     with ExitStack() as stack:
         stack.callback(source.close)
         own = parsed(source.header.service)
         service = own if raw is None else parsed(raw)
         if identity(service) != identity(own):
-            raise PastError(f"--recorded {path}: is of {_named(own)}, and the manifest of {_named(service)}")
+            raise WrongRecordingError(f"--recorded {path}: is of {_named(own)}, and the manifest of {_named(service)}")
         stack.pop_all()
     return Past(service, source, source.times(identity(own), MOST_TICKS), step=source.header.step)
 

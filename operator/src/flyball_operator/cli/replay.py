@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from flyball_operator.cli.cluster import NotHadError
 from flyball_operator.cli.output import INTERRUPTED, NOT_HAD, WRONG_INPUT
 from flyball_operator.cli.replay_report import as_json, as_text, number
 from flyball_operator.cli.replayed import Replay
 from flyball_operator.cli.services import (
-    NotHadError,
     WrongServiceError,
     add_options,
     contradiction,
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """Print what would have been done; returns the exit code."""
     _refuse_contradictions(options)
     # It imports the client of Prometheus, which takes a second that other commands do not want to pay.
-    from flyball_operator.cli.past import PastError  # noqa: PLC0415 – see above
+    from flyball_operator.cli.past import PastError, WrongRecordingError  # noqa: PLC0415 – see above
 
     try:
         with closing(_past(options)) as past:
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     except (TimeRangeError, _WrongSettingError) as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
-    except WrongServiceError as error:
+    except (WrongServiceError, WrongRecordingError) as error:
         print(f"flyball replay: {error}", file=sys.stderr)
         return WRONG_INPUT
     except (NotHadError, PastError) as error:
@@ -164,7 +164,7 @@ def _settings(options: argparse.Namespace) -> PrometheusSettings:
 
 def _replay(past: Past, options: argparse.Namespace) -> int:
     """Go through the past, and print what there is of it when it ends, however it does."""
-    from flyball_operator.cli.past import PastError  # noqa: PLC0415 – see `run`
+    from flyball_operator.cli.past import PastError, WrongRecordingError  # noqa: PLC0415 – see `run`
 
     replay, failure, code = Replay(past.service, resume=options.resume), "", 0
     try:
@@ -172,7 +172,7 @@ def _replay(past: Past, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         failure, code = "interrupted", INTERRUPTED
     except PastError as error:
-        failure, code = str(error), NOT_HAD
+        failure, code = str(error), WRONG_INPUT if isinstance(error, WrongRecordingError) else NOT_HAD
     if failure and replay.ticks:
         failure += f" after {number(len(replay.ticks), 'tick')}"
     if replay.scraped:

@@ -10,10 +10,11 @@ from flyball_engine.figures import format_duration, percent
 from flyball_operator.cli.explanation import decision_lines, limit_lines, model_lines, wrapped
 from flyball_operator.cli.replayed import Ran, Replay, ReplayedChange, Tick
 from flyball_operator.cli.time_range import rfc3339
-from flyball_operator.tuning.report import conditions, status_codec
-from flyball_operator.tuning.report.conditions import ConditionState
+from flyball_operator.tuning import status_codec
+from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.report import conditions
 
-_SCRAPED = ConditionState("True", conditions.Reason.SCRAPED, "")
+_SCRAPED = ConditionState("True", Reason.SCRAPED, "")
 
 
 def as_text(replay: Replay, *, step: float) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from flyball_operator.api.v1alpha1 import DecisionStatus, InferenceService, Mode
 from flyball_operator.cli.time_range import rfc3339
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.decide import decide
 from flyball_operator.tuning.filters.filters import HoldReason
 from flyball_operator.tuning.observe.signals import (
@@ -26,7 +27,7 @@ from flyball_operator.tuning.observe.signals import (
     blind_spot,
 )
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.report import status_codec
+from flyball_operator.tuning.replicas import Replicas
 from flyball_operator.tuning.report.decision_history import is_change
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec, tuning_spec
 from flyball_operator.tuning.state import Decision, TuningState, start
@@ -109,7 +110,8 @@ class Replay:
         self.state: TuningState = start(self.spec)
         if resume:
             known = status_codec.resumed(service.status.tuning, self.spec)
-            self.state = replace(known, advised=service.status.desired_replicas)
+            advised = service.status.desired_replicas
+            self.state = replace(known, desired=Replicas(replicas=advised) if advised is not None else None)
         self.ticks: list[Tick] = []
         self.rows: list[ReplayedChange] = []
         self.counted: set[str] = set()

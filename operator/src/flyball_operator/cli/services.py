@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from flyball_operator.api import names
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.cli import cluster
+
+if TYPE_CHECKING:
+    from flyball_operator.kube.api import KubeApi
 
 #: An object in etcd has a megabyte at most.
 _MOST_BYTES: Final = 4_000_000
-
-
-class NotHadError(Exception):
-    """There is no service to be had; the message says why."""
 
 
 class WrongServiceError(Exception):
@@ -30,8 +30,7 @@ class WrongServiceError(Exception):
 def add_options(parser: argparse.ArgumentParser, *, file_help: str) -> None:
     """NAME, and what else says which service is meant."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="of the InferenceService")
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace: that of the kubeconfig's context")
-    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig: the current one")
+    cluster.add_options(parser, namespace_help="its namespace: that of the kubeconfig's context")
     parser.add_argument("-f", "--file", metavar="FILE", help=file_help)
 
 
@@ -45,7 +44,7 @@ def contradiction(options: argparse.Namespace) -> str | None:
 def raw_service(options: argparse.Namespace, *, asking: str) -> Mapping[str, Any]:
     """The object that the options mean; `asking` names the command in API server logs.
 
-    Raises `NotHadError`, and `WrongServiceError` for a manifest that was never applied.
+    Raises `NotHadError` of the cluster, `WrongServiceError` of a file or of a manifest that was never applied.
     """
     return _from_file(options.file) if options.file is not None else asyncio.run(_from_cluster(options, asking))
 
@@ -60,23 +59,34 @@ def parsed(raw: Mapping[str, Any]) -> InferenceService:
         raise WrongServiceError(f"this is no InferenceService: {error}") from error
 
 
-def _from_file(name: str) -> Mapping[str, Any]:
+def document(name: str) -> Mapping[str, Any]:
+    """The one InferenceService in a file, applied or not; `-` is standard input. Raises `WrongServiceError`."""
     try:
         with sys.stdin if name == "-" else Path(name).open(encoding="utf-8") as file:
             text = file.read(_MOST_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise NotHadError(f"--file {name}: {getattr(error, 'strerror', None) or error}") from error
+        raise WrongServiceError(f"--file {name}: {getattr(error, 'strerror', None) or error}") from error
     if len(text) > _MOST_BYTES:
-        raise NotHadError(f"--file {name}: more than {_MOST_BYTES:,} characters are no InferenceService")
+        raise WrongServiceError(f"--file {name}: more than {_MOST_BYTES:,} characters are no InferenceService")
     try:
-        found = yaml.safe_load(text)
+        documents = [one for one in yaml.safe_load_all(text) if one is not None]
     except yaml.YAMLError as error:
-        raise NotHadError(f"--file {name}: neither YAML nor JSON: {str(error).splitlines()[0]}") from error
-    if not isinstance(found, Mapping) or found.get("kind") != "InferenceService":
-        if found is None:
-            raise NotHadError(f"--file {name}: is empty, accepted: InferenceService, one object")
-        kind = repr(found.get("kind")) if isinstance(found, Mapping) else "not there"
-        raise NotHadError(f"--file {name}: kind is {kind}, accepted: InferenceService, one object")
+        raise WrongServiceError(f"--file {name}: neither YAML nor JSON: {str(error).splitlines()[0]}") from error
+    found = [one for one in documents if isinstance(one, Mapping) and one.get("kind") == names.KIND]
+    if len(found) == 1:
+        return found[0]
+    if not documents:
+        what = "is empty"
+    elif len(documents) == 1:
+        kind = repr(documents[0].get("kind")) if isinstance(documents[0], Mapping) else "not there"
+        what = f"kind is {kind}"
+    else:
+        what = f"has {len(documents)} documents, {len(found) or 'none'} of kind {names.KIND}"
+    raise WrongServiceError(f"--file {name}: {what}, accepted: {names.KIND}, one object")
+
+
+def _from_file(name: str) -> Mapping[str, Any]:
+    found = document(name)
     meta = found.get("metadata")
     if missing := [key for key in ("namespace", "uid") if not isinstance(meta, Mapping) or not meta.get(key)]:
         absent = " and ".join(f"metadata.{key}" for key in missing)
@@ -88,20 +98,7 @@ def _from_file(name: str) -> Mapping[str, Any]:
 
 
 async def _from_cluster(options: argparse.Namespace, asking: str) -> Mapping[str, Any]:
-    # The client takes a second to import, which other commands do not want to pay.
-    from flyball_operator.kube.api import KubeApi, NeverLeading, kubeconfig  # noqa: PLC0415 – see above
-    from flyball_operator.kube.errors import ClusterError, NotFoundError  # noqa: PLC0415
-    from flyball_operator.kube.resources import INFERENCE_SERVICES  # noqa: PLC0415
+    async def get(api: KubeApi, namespace: str) -> Mapping[str, Any]:
+        return await cluster.one_service(api, options.namespace or namespace, options.name)
 
-    try:
-        configuration, namespace = await kubeconfig(options.context)
-        api = KubeApi(configuration, asking, NeverLeading(), instance=f"pid {os.getpid()}")
-        wanted = options.namespace or namespace
-        try:
-            return await api.get(INFERENCE_SERVICES, wanted, options.name)
-        except NotFoundError as error:
-            raise NotHadError(f"no InferenceService {options.name} in namespace {wanted}: {error}") from error
-        finally:
-            await api.close()
-    except ClusterError as error:
-        raise NotHadError(str(error)) from error
+    return await cluster.reading(options, asking, get)

@@ -16,12 +16,21 @@ from weakref import WeakValueDictionary
 import aiohttp
 from yarl import URL
 
-from flyball_engine.contract import CONTROL_PORT, SETPOINT_PATH, Generation, ReadBack, Refusal, Setpoint
+from flyball_engine.contract import (
+    CONTROL_PORT,
+    SETPOINT_PATH,
+    TRIAL_HEADER,
+    Generation,
+    ReadBack,
+    Refusal,
+    Setpoint,
+)
 from flyball_engine.signing import Signer
-from flyball_lab.control_port import ForeignAnswerError, answer_of, signed, unconfirmed
+from flyball_lab.control_port import ForeignAnswerError, answer_of, headers_of, signed, unconfirmed
 from flyball_operator.engines.errors import (
     BadAnswerError,
     EngineError,
+    NoSigningKeyError,
     NotLeadingError,
     SetpointRefusedError,
     UnknownError,
@@ -30,6 +39,9 @@ from flyball_operator.engines.errors import (
 
 #: A read-back is some 10 KiB per core.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+#: Sent to learn whether a key is accepted. It is no setpoint, so not even an engine that does not know `TRIAL_HEADER`
+#: applies it.
+_NO_SETPOINT: Final = b"{}"
 CONNECT_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Longer than a step of many thousand prefill tokens on a slow device.
@@ -67,8 +79,12 @@ Answer = Acknowledged | EngineError
 
 
 def engine_session() -> aiohttp.ClientSession:
-    """The HTTP session for all engines."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS))
+    """The HTTP session for all engines.
+
+    No connection is kept: a pod is asked again after 15 s, and each of thousands would take memory until then.
+    """
+    connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, force_close=True)
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 class EngineClient:
@@ -111,6 +127,16 @@ class EngineClient:
             raise UnknownError(f"{address.ip}: {problem}")
         return read_back
 
+    async def accepts(self, address: Address, signer: Signer, *, service: str) -> bool:
+        """Whether an engine of a service accepts tokens of a key. It applies nothing. Raises an `EngineError`."""
+        headers = {**headers_of(_NO_SETPOINT, signer, service=service, now=self._wall()), TRIAL_HEADER: "yes"}
+        answer = await self._request("PUT", address, body=_NO_SETPOINT, headers=headers, seconds=READ_SECONDS)
+        try:
+            _parsed(*answer)
+        except SetpointRefusedError as refused:
+            return refused.refusal is not Refusal.BAD_TOKEN
+        raise BadAnswerError(f"{address.ip}: it took a body that is no setpoint")
+
     async def timed(self, address: Address, ask: Callable[[Address], Awaitable[ReadBack]]) -> Answer:
         """Ask one engine when its turn comes; its error is an answer, too."""
         async with self._slots.setdefault(address.tenant, asyncio.Semaphore(CONCURRENCY)):
@@ -121,7 +147,10 @@ class EngineClient:
                 return error
 
     async def _put(self, address: Address, setpoint: Setpoint) -> ReadBack:
-        *newer, oldest = self._signers()
+        signers = self._signers()
+        if not signers:
+            raise NoSigningKeyError("the operator has no signing key yet; its log says why")
+        *newer, oldest = signers
         for signer in newer:
             try:
                 return await self._put_signed(address, setpoint, signer)

@@ -5,6 +5,8 @@ EnginesError
     ├── UnreachableError      no connection, or no answer in time
     ├── BadAnswerError        an answer that is no read-back: another server, too large, cut off
     ├── SetpointRefusedError  a refusal with a reason of the contract
+    ├── NotLeadingError       not written: the lease was not surely ours
+    ├── NoSigningKeyError     not written: there is no key to sign with
     └── UnknownError          the cores did not answer in time; the setpoint may still land
 """
 
@@ -47,6 +49,12 @@ class NotLeadingError(EngineError):
     """The lease was no longer surely ours when the write was due."""
 
     outcome = "NotLeading"
+
+
+class NoSigningKeyError(EngineError):
+    """The operator has no key to sign with: its Secret has not been read or filled yet."""
+
+    outcome = "NoSigningKey"
 
 
 class SetpointRefusedError(EngineError):

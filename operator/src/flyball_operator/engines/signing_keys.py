@@ -1,7 +1,7 @@
-"""The private keys that setpoints are signed with: read anew from a file that is replaced while the operator runs.
+"""The private keys that setpoints are signed with, which are replaced while the operator runs.
 
-The kubelet renews the file when the Secret changes, at another moment than it renews the public keys in each pod. So
-the key before is kept: engines that do not know the newest one yet, or no longer the one before, are told by the other.
+The kubelet brings public keys to each pod at another moment. So the key before is kept: engines that do not know the
+newest one yet are told by the other.
 """
 
 from __future__ import annotations
@@ -16,15 +16,33 @@ from flyball_engine.signing import BadKeyError, Signer
 _log = logging.getLogger(__name__)
 
 
-class SigningKeys:
-    """Those of one file, the newest first: as many as engines accept at a time.
+class HeldKeys:
+    """As many as engines accept at a time, the first to sign with first. None until some are given."""
+
+    def __init__(self) -> None:
+        self._signers: tuple[Signer, ...] = ()
+
+    def __call__(self) -> Sequence[Signer]:
+        """The keys at this moment."""
+        return self._signers
+
+    def replace(self, *fresh: Signer) -> None:
+        """Sign with these, in this order, and behind them with those before."""
+        known = {signer.public_pem for signer in fresh}
+        before = [signer for signer in self._signers if signer.public_pem not in known]
+        self._signers = (*fresh, *before)[:MOST_PUBLIC_KEYS]
+
+
+class SigningKeys(HeldKeys):
+    """Those of one file, which the kubelet renews when somebody changes the Secret.
 
     Raises BadKeyError where the file has none at the start. Later, a file that has none leaves those that were read.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._signers: tuple[Signer, ...] = (Signer.load(path),)
+        self.replace(Signer.load(path))
         self._seen = path.read_bytes()
 
     @property
@@ -41,15 +59,14 @@ class SigningKeys:
             found = b""
         if found != self._seen:
             self._seen = found
-            self._replace()
-        return self._signers
+            self._read()
+        return super().__call__()
 
-    def _replace(self) -> None:
+    def _read(self) -> None:
         try:
             newest = Signer.load(self._path)
         except BadKeyError as error:
             _log.error("the signing key cannot be read, the earlier one signs on: %s", error)
             return
-        before = [signer for signer in self._signers if signer.public_pem != newest.public_pem]
-        self._signers = (newest, *before)[:MOST_PUBLIC_KEYS]
+        self.replace(newest)
         _log.info("the signing key was replaced: setpoints are signed with the one of %s", self._path)

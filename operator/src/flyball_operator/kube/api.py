@@ -39,10 +39,17 @@ WRITE_SECONDS: Final = 5.0
 _PAGE: Final = 500
 
 _JSON: Final = "application/json"
+#: Of each object its metadata alone: a third of the bytes of a list of Deployments, a tenth of one of revisions.
+_METADATA: Final = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _YAML: Final = "application/yaml"
 _APPLY: Final = "application/apply-patch+yaml"
 _JSON_PATCH: Final = "application/json-patch+json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+#: Nothing is stored, and a field that the schema does not know is an error, as kubectl has it.
+_DRY: Final = {"dryRun": "All", "fieldValidation": "Strict"}
 
+#: Where a pod finds its namespace.
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 #: What the client raises where the API server, or the token to ask it with, cannot be reached.
 _AWAY: Final = (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException)
 
@@ -89,12 +96,14 @@ async def load_configuration() -> client.Configuration:
 async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
     """How a person's kubeconfig reaches an API server, and the namespace it names; of the current context if None.
 
-    Raises `ClusterError`.
+    In a pod without a kubeconfig it is that of the pod's account. Raises `ClusterError`.
     """
     configuration = client.Configuration()
     # The client's own look at it is as old as its import. Of files that are not there it says that a key is missing.
     files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not await asyncio.to_thread(_any_exists, files):
+        if context is None and _in_a_pod(configuration):
+            return configuration, await asyncio.to_thread(_OWN_NAMESPACE.read_text, "utf-8")
         raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
     try:
         await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -103,6 +112,15 @@ async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
         raise ClusterError(f"no usable kubeconfig: {error}") from error
     chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
     return configuration, str(chosen["context"].get("namespace") or "default")
+
+
+def _in_a_pod(configuration: client.Configuration) -> bool:
+    """Whether there is an account of a pod, which is used then."""
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        return False
+    return True
 
 
 def _any_exists(files: str) -> bool:
@@ -142,24 +160,34 @@ class KubeApi:
         *,
         selector: str = "",
         fields: str = "",
+        metadata_only: bool = False,
         within: float = READ_SECONDS,
     ) -> tuple[list[Object], str]:
-        """All objects of a kind that carry these labels and field values, and the resource version of the list."""
+        """All objects of a kind that carry these labels and field values, and the resource version of the list.
+
+        `metadata_only`: nothing else of each is needed, so that nothing else need be sent.
+        """
         items: list[Object] = []
         query = {"limit": str(_PAGE), "labelSelector": selector, "fieldSelector": fields}
+        accept = _METADATA if metadata_only else _JSON
         while True:
-            page = await self._call("GET", resource.path(namespace), query=query, within=within)
+            page = await self._call("GET", resource.path(namespace), query=query, accept=accept, within=within)
             items += page.get("items") or []
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return items, str(metadata.get("resourceVersion", ""))
             query["continue"] = metadata["continue"]
 
-    async def watch(self, resource: Resource, *, selector: str, version: str, seconds: int) -> AsyncGenerator[Object]:
-        """Events of a kind in all namespaces from a version on, until `seconds` are over. Raises `ClusterError`."""
+    async def watch(
+        self, resource: Resource, *, namespace: str | None = None, selector: str, version: str, seconds: int
+    ) -> AsyncGenerator[Object]:
+        """Events of a kind from a version on, until `seconds` are over; of all namespaces where `namespace` is absent.
+
+        Raises `ClusterError`.
+        """
         query = {"watch": "true", "labelSelector": selector, "resourceVersion": version}
         query |= {"timeoutSeconds": str(seconds)}
-        call, path = f"watch {resource.plural}", resource.path()
+        call, path = f"watch {resource.plural}", resource.path(namespace)
         response = await self._send("GET", path, query=query, within=seconds + READ_SECONDS)
         try:
             if response.status >= 300:
@@ -174,6 +202,22 @@ class KubeApi:
             raise UnavailableError(f"{call}: {type(error).__name__}: {error}") from error
         finally:
             response.response.close()
+
+    async def log(
+        self, namespace: str, pod: str, container: str, *, lines: int, most: int, previous: bool = False
+    ) -> str:
+        """The last lines of a container, `most` bytes at most; `previous`: of the one before. Raises `ClusterError`."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        query = {"container": container, "tailLines": str(lines), "limitBytes": str(most)}
+        query |= {"previous": "true"} if previous else {}
+        response = await self._send("GET", path, query=query, within=READ_SECONDS, accept="*/*")
+        try:
+            answer = await response.read()
+        except _AWAY as error:
+            raise UnavailableError(f"GET {path}: {type(error).__name__}: {error}") from error
+        if response.status >= 300:
+            raise from_response(response.status, answer)
+        return bytes(answer).decode(errors="replace")
 
     async def discover(self, path: str) -> Object:
         """A document of the API's own description, such as `/apis/<group>/<version>`."""
@@ -215,6 +259,21 @@ class KubeApi:
         """What a server-side apply would leave, after admission. Nothing is stored, so no lease is needed."""
         path, query = self._apply_call(resource, body, None)
         query["dryRun"] = "All"
+        return await self._call("PATCH", path, body=body, query=query, content=_APPLY, within=WRITE_SECONDS)
+
+    async def dry_create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """What a POST would leave, after validation and admission. Nothing is stored, so no lease is needed."""
+        return await self._call("POST", resource.path(namespace), body=body, query=_DRY, within=WRITE_SECONDS)
+
+    async def dry_merge(self, resource: Resource, namespace: str, name: str, patch: Object) -> Object:
+        """What an RFC 7386 patch would leave, likewise."""
+        path = resource.path(namespace, name)
+        return await self._call("PATCH", path, body=patch, query=_DRY, content=_MERGE_PATCH, within=WRITE_SECONDS)
+
+    async def dry_apply_as(self, manager: str, resource: Resource, body: Object) -> Object:
+        """What a server-side apply of this field manager would leave, likewise."""
+        path, query = self._apply_call(resource, body, None)
+        query |= {**_DRY, "fieldManager": manager}
         return await self._call("PATCH", path, body=body, query=query, content=_APPLY, within=WRITE_SECONDS)
 
     def _apply_call(self, resource: Resource, body: Object, subresource: str | None) -> tuple[str, dict[str, str]]:
@@ -283,8 +342,9 @@ class KubeApi:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content: str = _JSON,
+        accept: str = _JSON,
     ) -> Object:
-        response = await self._send(method, path, within=within, body=body, query=query, content=content)
+        response = await self._send(method, path, within=within, body=body, query=query, content=content, accept=accept)
         try:
             answer = await response.read()
         except _AWAY as error:
@@ -302,10 +362,11 @@ class KubeApi:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         content: str = _JSON,
+        accept: str = _JSON,
     ) -> Any:
         """The response, of which only the head was read."""
         url = path + ("?" + urlencode({k: v for k, v in query.items() if v}) if query else "")
-        headers = {"Accept": _JSON, "Content-Type": content}
+        headers = {"Accept": accept, "Content-Type": content}
         try:
             request = await self._client.param_serialize(
                 method, url, header_params=headers, body=body, auth_settings=["BearerToken"]

@@ -1,92 +1,30 @@
 """What is known of services and their pods, kept from watch events and replaced whole by every list.
 
-The tuner looks here: at every tick, for all services, without a call. The reconciler does not (it reads live). A list
-replaces everything, so an object that was deleted while no watch ran does not stay for ever, as it does in kopf's own
-indices. A list is of one namespace, or of all of them (None), and says nothing of others.
+The tuner looks here: at every tick, for all services, without a call. The reconciler sees here whether there is
+anything to look at, and then reads live. A list replaces everything, so an object that was deleted while no watch ran
+does not stay for ever, as it does in kopf's own indices. A list is of one namespace, or of all of them (None), and says
+nothing of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import TypeVar
 
 from flyball_operator.api import names
 from flyball_operator.api.parse import NoObjectError
+from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, PODS, REPLICA_SETS, Resource
+from flyball_operator.kube.store import Store
+from flyball_operator.kube.versions import Versions
 from flyball_operator.reconcile.plan.membership import Link, Owner, link, owner_of
-from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.reconcile.plan.objects import Object, version_of
 from flyball_operator.reconcile.plan.snapshot import Desire, read_desire
-
-_MAX_ENTRIES: Final = 200_000
-
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _Entry(Generic[T]):
-    namespace: str
-    version: int
-    value: T
-
-    def within(self, namespace: str | None) -> bool:
-        """Whether a list of this namespace tells of it."""
-        return namespace is None or namespace == self.namespace
-
-
-class Store(Generic[T]):
-    """Objects of one kind by UID. An older version never replaces a newer one."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, _Entry[T]] = {}
-        self._listed: dict[str | None, int] = {}
-
-    def put(self, uid: str, namespace: str, version: int, value: T) -> None:
-        """Keep this version, unless a newer one is kept, or a later list shows that the object is gone."""
-        before = self._entries.get(uid)
-        listed = max(self._listed.get(namespace, 0), self._listed.get(None, 0))
-        if version < (before.version if before is not None else listed):
-            return
-        if before is None and len(self._entries) >= _MAX_ENTRIES:
-            raise MemoryError(f"more than {_MAX_ENTRIES} objects of one kind")
-        self._entries[uid] = _Entry(namespace, version, value)
-
-    def drop(self, uid: str) -> None:
-        """Forget the object."""
-        self._entries.pop(uid, None)
-
-    def replace(self, namespace: str | None, listed: Iterable[tuple[str, str, int, T]], version: int) -> list[T]:
-        """Make this list everything there is in a namespace, but for what came after it.
-
-        Each item is a UID, a namespace, a version and a value. Returns what was not known or has gone.
-        """
-        fresh = {uid: _Entry(where, own, value) for uid, where, own, value in listed}
-        missed = [entry.value for uid, entry in fresh.items() if uid not in self._entries]
-        for uid, entry in self._entries.items():
-            if uid in fresh:
-                fresh[uid] = max(fresh[uid], entry, key=lambda candidate: candidate.version)
-            elif entry.version > version or not entry.within(namespace):
-                fresh[uid] = entry
-            else:
-                missed.append(entry.value)
-        self._entries = fresh
-        self._listed[namespace] = version
-        return missed
-
-    def forget(self, namespace: str | None) -> None:
-        """Drop everything of a namespace."""
-        self._entries = {uid: entry for uid, entry in self._entries.items() if not entry.within(namespace)}
-
-    def __iter__(self) -> Iterator[T]:
-        return (entry.value for entry in self._entries.values())
-
-    def get(self, uid: str) -> T | None:
-        """The object of this UID."""
-        entry = self._entries.get(uid)
-        return entry.value if entry is not None else None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KnownPod:
     """A pod, as last seen. `link` leads to its service, if it is one's."""
 
@@ -98,18 +36,10 @@ class KnownPod:
     restarts: int
 
 
-def version_of(found: Object) -> int:
-    """Resource versions are ordered (guaranteed from Kubernetes 1.35; true of etcd's always)."""
+def read_service(found: Object, known: Desire | None = None) -> Desire | None:
+    """The service in an object; None if it is not even one. `known`: as it was in an earlier version."""
     try:
-        return int(found["metadata"].get("resourceVersion", 0))
-    except ValueError:
-        return 0
-
-
-def read_service(found: Object) -> Desire | None:
-    """The service in an object; None if it is not even one."""
-    try:
-        return read_desire(found)
+        return read_desire(found, known)
     except NoObjectError:
         return None
 
@@ -142,6 +72,7 @@ class Cache:
         self.deployments: Store[Link] = Store()
         self.replica_sets: Store[Link] = Store()
         self.pods: Store[KnownPod] = Store()
+        self.versions = Versions()
         self._by_owner: dict[Owner, list[KnownPod]] | None = None
 
     def pods_of(self, service_uid: str) -> list[KnownPod]:
@@ -161,23 +92,26 @@ class Cache:
                 grouped.setdefault(owner, []).append(pod)
         return grouped
 
-    def observe_service(self, found: Object, *, deleted: bool) -> None:
-        """Take a watch event."""
-        desire = read_service(found)
-        if deleted or desire is None:
+    def observe_service(self, found: Object, *, deleted: bool) -> Desire | None:
+        """Take a watch event. Returns the service, None if it is gone or none."""
+        self.versions.observe(INFERENCE_SERVICES, found, deleted=deleted)
+        desire = None if deleted else read_service(found, self.services.get(found["metadata"]["uid"]))
+        if desire is None:
             self.services.drop(found["metadata"]["uid"])
         else:
             self.services.put(desire.meta.uid, desire.meta.namespace, version_of(found), desire)
+        return desire
 
     def observe_deployment(self, found: Object, *, deleted: bool) -> None:
         """Take a watch event."""
-        self._observe_link(self.deployments, found, deleted=deleted)
+        self._observe_link(DEPLOYMENTS, self.deployments, found, deleted=deleted)
 
     def observe_replica_set(self, found: Object, *, deleted: bool) -> None:
         """Take a watch event."""
-        self._observe_link(self.replica_sets, found, deleted=deleted)
+        self._observe_link(REPLICA_SETS, self.replica_sets, found, deleted=deleted)
 
-    def _observe_link(self, known: Store[Link], found: Object, *, deleted: bool) -> None:
+    def _observe_link(self, resource: Resource, known: Store[Link], found: Object, *, deleted: bool) -> None:
+        self.versions.observe(resource, found, deleted=deleted)
         seen = link(found)
         before = known.get(seen.uid)
         if deleted:
@@ -191,6 +125,7 @@ class Cache:
     def observe_pod(self, found: Object, *, deleted: bool) -> None:
         """Take a watch event."""
         self._by_owner = None
+        self.versions.observe(PODS, found, deleted=deleted)
         pod = read_pod(found)
         if deleted or pod is None:
             self.pods.drop(found["metadata"]["uid"])
@@ -199,40 +134,66 @@ class Cache:
 
     def replace_services(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> int:
         """Take a list of all services of a namespace, None for all of them. Returns how many were missed before."""
+        found = list(listed)
+        self.versions.replace(INFERENCE_SERVICES, found, version, namespace)
         known = [
-            (item.meta.uid, item.meta.namespace, version_of(found), item)
-            for found in listed
-            if (item := read_service(found))
+            (item.meta.uid, item.meta.namespace, own, item) for own, item in _read(self.services, found, read_service)
         ]
         return len(self.services.replace(namespace, known, version))
 
     def replace_deployments(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> None:
         """Take a list of all Deployments of services of a namespace, None for all."""
-        self._replace_links(self.deployments, listed, version, namespace)
+        self._replace_links(DEPLOYMENTS, self.deployments, listed, version, namespace)
 
     def replace_replica_sets(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> None:
         """Take a list of all ReplicaSets of services of a namespace, None for all."""
-        self._replace_links(self.replica_sets, listed, version, namespace)
+        self._replace_links(REPLICA_SETS, self.replica_sets, listed, version, namespace)
 
-    def _replace_links(self, known: Store[Link], listed: Iterable[Object], version: int, namespace: str | None) -> None:
+    def _replace_links(
+        self, resource: Resource, known: Store[Link], listed: Iterable[Object], version: int, namespace: str | None
+    ) -> None:
         self._by_owner = None
-        links = [(seen.uid, seen.namespace, version_of(found), seen) for found in listed for seen in (link(found),)]
+        found = list(listed)
+        self.versions.replace(resource, found, version, namespace)
+        links = [(seen.uid, seen.namespace, version_of(one), seen) for one in found for seen in (link(one),)]
         known.replace(namespace, links, version)
 
     def replace_pods(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> int:
         """Take a list of all pods of services of a namespace, None for all. Returns how many were missed before."""
         self._by_owner = None
-        known = [
-            (item.link.uid, item.link.namespace, version_of(found), item)
-            for found in listed
-            if (item := read_pod(found))
-        ]
+        found = list(listed)
+        self.versions.replace(PODS, found, version, namespace)
+        pods = _read(self.pods, found, lambda pod, _: read_pod(pod))
+        known = [(item.link.uid, item.link.namespace, own, item) for own, item in pods]
         return len(self.pods.replace(namespace, known, version))
+
+    def forget_services(self, namespace: str | None, concerns: Callable[[str], bool]) -> None:
+        """Drop services of a namespace, None for all: those whose UIDs `concerns` has."""
+        dropped = [
+            desire.meta.uid
+            for desire in self.services
+            if namespace in (None, desire.meta.namespace) and concerns(desire.meta.uid)
+        ]
+        for uid in dropped:
+            self.services.drop(uid)
 
     def forget(self, namespace: str | None) -> None:
         """Drop everything of a namespace, None for all: nobody may see what becomes of it."""
         self._by_owner = None
+        self.versions.forget(namespace)
         self.services.forget(namespace)
         self.deployments.forget(namespace)
         self.replica_sets.forget(namespace)
         self.pods.forget(namespace)
+
+
+def _read(
+    store: Store[T], listed: Iterable[Object], read: Callable[[Object, T | None], T | None]
+) -> Iterator[tuple[int, T]]:
+    """What is listed, with its version. What is known in that version is not read again."""
+    for found in listed:
+        version, known = version_of(found), store.entry(found["metadata"]["uid"])
+        if known is not None and known.version == version > 0:
+            yield version, known.value
+        elif (item := read(found, None if known is None else known.value)) is not None:
+            yield version, item

@@ -33,7 +33,7 @@ async def highest_epoch(api: KubeApi, namespaces: Sequence[str | None], reached:
     A namespace that is missing or not granted is left out, and then the answer is never 0. Epochs fall only where the
     Lease was deleted; whoever makes it anew above an answer of 1 or more begins a thousand above it, for leaders that
     no status shows. One that led in a hidden namespace alone is no other. Should a service be seen there whose epoch is
-    higher all the same, the leader ends (`reconcile.resync`), and the next one goes above it.
+    higher all the same, the leadership of its shard ends (`reconcile.resync`), and the next one goes above it.
     """
     gate = asyncio.Semaphore(_PARALLEL)
 

@@ -7,35 +7,41 @@ So a lagging watch cannot make us act on an object that is gone or another's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from flyball_operator.api import names
+from flyball_operator.api.shards import Shard
+from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.kube.resources import (
     ENDPOINT_SLICES,
     EVENTS,
     INFERENCE_SERVICES,
+    JOBS,
     OWNED,
     PODS,
     REPLICA_SETS,
     REVISIONS,
     Resource,
 )
-from flyball_operator.reconcile.plan.event_causes import pod_to_ask_about
+from flyball_operator.reconcile.plan.event_causes import job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.membership import Owner, members
-from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, uid
-from flyball_operator.reconcile.plan.snapshot import Config, Snapshot, read_desire
+from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, name, uid
+from flyball_operator.reconcile.plan.snapshot import Config, Desire, Snapshot, read_desire
 
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Namespace and name of a service: what queues and logs name it by. Decisions name it by UID."""
+    """Namespace and name of a service: what queues and logs name it by. Decisions name it by UID.
+
+    `uid`: as far as it is known, of the service that had the name when it was seen.
+    """
 
     namespace: str
     name: str
+    uid: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -50,18 +56,21 @@ class Observed:
 
 
 class SnapshotReader:
-    """Makes snapshots."""
+    """Makes snapshots of the services of a shard, by default of all."""
 
-    def __init__(self, api: KubeApi, config: Config) -> None:
+    def __init__(self, api: KubeApi, config: Config, shard: Shard | None = None) -> None:
         self._api = api
         self._config = config
+        self._shard = shard or Shard()
 
     async def service(self, key: Key) -> Object | None:
-        """The service alone; None if there is no such service."""
-        return await self._get(INFERENCE_SERVICES, key)
+        """The service alone; None if there is no such service of ours."""
+        raw = await self._get(INFERENCE_SERVICES, key)
+        # The name may be another service's by now, and that another replica's.
+        return raw if raw is not None and self._shard.has(raw["metadata"]["uid"]) else None
 
     async def read(self, key: Key, *, now: datetime, epoch: int) -> Observed | None:
-        """The service and everything around it; None if there is no such service."""
+        """The service and everything around it; None if there is no such service of ours."""
         raw = await self.service(key)
         if raw is None:
             return None
@@ -69,12 +78,13 @@ class SnapshotReader:
         desire = read_desire(raw)
         kinds = self._config.named_kinds
         ours = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
-        named, revisions, replica_sets, pods, slices = await asyncio.gather(
+        named, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(
             asyncio.gather(*(self._get(OWNED[kind], key) for kind in kinds)),
             self._list(REVISIONS, key, ours),
             self._list(REPLICA_SETS, key, ours),
             self._list(PODS, key, ours),
             self._list(ENDPOINT_SLICES, key, f"kubernetes.io/service-name={key.name}"),
+            self._jobs(key, desire),
         )
         own = Owner(key.namespace, key.name, desire.meta.uid)
         objects = {kind: found for kind, found in zip(kinds, named, strict=True) if found is not None}
@@ -86,19 +96,39 @@ class SnapshotReader:
             objects={kind: _typed(found, kind) for kind, found in objects.items()},
             revisions=tuple(found for found in revisions if controlled_by(found, desire.meta.uid)),
             pods=mine,
-            events=tuple(await self._events(key, mine, now)),
+            jobs=jobs,
+            job_pods=job_pods,
+            events=await self._events(
+                key,
+                pod_to_ask_about(mine, now),
+                pod_to_ask_about(job_pods, now),
+                job_to_ask_about(jobs, job_pods, now),
+            ),
             slices=tuple(slices),
             epoch=epoch,
         )
         return Observed(raw, snapshot)
 
-    async def _events(self, key: Key, pods: Sequence[Object], now: datetime) -> list[Object]:
-        """Events of one pod at most, and only of one that waits: there may be thousands in a namespace."""
-        pod = pod_to_ask_about(pods, now)
-        if pod is None:
-            return []
-        items, _ = await self._api.list(EVENTS, key.namespace, fields=f"involvedObject.uid={uid(pod)}")
-        return items
+    async def _jobs(self, key: Key, desire: Desire) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
+        """Jobs of a service that has a model cache, or may have had one, and pods of these Jobs. Most have none.
+
+        While a service is not accepted its status says nothing of the model.
+        """
+        asked = desire.service is not None and desire.service.spec.model.cache is not None
+        known = {one.type: one.status for one in desire.status.conditions}
+        if not asked and known.get(ConditionType.ACCEPTED) == "True" and ConditionType.MODEL_READY not in known:
+            return (), ()
+        found = await self._list(JOBS, key, f"{names.LABEL_SERVICE_UID}={desire.meta.uid}")
+        jobs = tuple(_typed(job, Kind.JOB) for job in found if controlled_by(job, desire.meta.uid))
+        listed = await asyncio.gather(*(self._list(PODS, key, f"{names.LABEL_JOB}={name(job)}") for job in jobs))
+        pods = zip(jobs, listed, strict=True)
+        return jobs, tuple(pod for job, items in pods for pod in items if controlled_by(pod, uid(job)))
+
+    async def _events(self, key: Key, *asked: Object | None) -> tuple[Object, ...]:
+        """Events of the few objects that wait: there may be thousands in a namespace."""
+        fields = [f"involvedObject.uid={uid(found)}" for found in asked if found is not None]
+        listed = await asyncio.gather(*(self._api.list(EVENTS, key.namespace, fields=one) for one in fields))
+        return tuple(event for items, _ in listed for event in items)
 
     async def _get(self, resource: Resource, key: Key) -> Object | None:
         try:

@@ -1,7 +1,7 @@
 """The kinds of objects this operator touches: their paths, and the verbs it needs on them.
 
-The start check asks for exactly these rights, and the chart grants exactly these. There is no verb on Secrets: which
-Secret is missing is read from pod status.
+The start check asks for exactly these rights, and the chart grants exactly these. Of Secrets only the operator's own is
+read: which one a pod lacks is read from pod status.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", (*R
 #: Only where the operator is set to make them.
 NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", READ + WRITE)
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE, "delete"))
+#: Of models that are downloaded once.
+JOBS: Final = Resource("batch", "v1", "jobs", ("list", "watch", "create", "delete"))
 #: Read only, for what lies between a Deployment and its pods (`reconcile.plan.membership`).
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
@@ -53,6 +55,11 @@ ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", RE
 EVENTS: Final = Resource("", "v1", "events", ("create", "list"))
 #: In the operator's own namespace, and `names.NAMESPACE_LEASE` in watched ones, where it may be missing.
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", ("get", "create", "update"))
+#: In the operator's own namespace, the one of the signing key by its name; where the operator makes the key.
+SECRETS: Final = Resource("", "v1", "secrets", ("get", "patch"))
+#: In watched namespaces, where the operator makes the key: `names.PUBLIC_KEYS`, but what is created has no name yet as
+#: far as rights go. Where the right is missing, the namespace is looked after all the same.
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", ("get", "create", "patch"))
 #: Cluster-wide, only ours by name.
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", ("get",), namespaced=False)
 #: Cluster-wide where they are selected by their labels; else `get` in each alone, which may be missing.
@@ -68,7 +75,11 @@ OWNED: Final = {
     Kind.DISRUPTION_BUDGET: DISRUPTION_BUDGETS,
     Kind.NETWORK_POLICY: NETWORK_POLICIES,
     Kind.REVISION: REVISIONS,
+    Kind.JOB: JOBS,
 }
+
+#: What of a service carries its labels, and is watched and listed by them.
+_LABELLED: Final = (DEPLOYMENTS, SERVICES, DISRUPTION_BUDGETS, REVISIONS, JOBS, REPLICA_SETS, PODS, ENDPOINT_SLICES)
 
 #: Needed in every watched namespace, whatever the settings.
 WATCHED: Final = (
@@ -85,3 +96,8 @@ WATCHED: Final = (
 def watched(*, network_policies: bool) -> tuple[Resource, ...]:
     """Needed in every watched namespace; `network_policies`: with those that a setting turns on."""
     return (*WATCHED, NETWORK_POLICIES) if network_policies else WATCHED
+
+
+def labelled(*, network_policies: bool) -> tuple[Resource, ...]:
+    """What is watched and listed by our labels; `network_policies`: with those that a setting turns on."""
+    return (*_LABELLED, NETWORK_POLICIES) if network_policies else _LABELLED

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from flyball_operator.api import names
-from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, ConflictError
 from flyball_operator.kube.resources import INFERENCE_SERVICES
@@ -38,14 +38,17 @@ async def apply_status(api: KubeApi, metadata: Object, status: Object) -> Object
     return await api.apply(INFERENCE_SERVICES, body, subresource="status")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Written:
+    """Digests of what was written last. `version`: of the service with it, empty where another process wrote it."""
+
     whole: str
     urgent: str
     at: float
+    version: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Rendered:
     """The digests of what is `given`."""
 
@@ -73,12 +76,13 @@ class TunerStatus:
         objectives_met: str,
         desired_replicas: int | None,
         conditions: Sequence[Condition],
+        scaling: ScalingStatus | None = None,
     ) -> None:
         """Write the tuner's whole part; what is left out is erased, as `desired_replicas` is where it is not known.
 
-        Nothing is sent where nothing changed, nor, within a minute of the last write, where neither a condition nor the
-        setpoint changed: call again with what is then true. Raises `ConflictError` where the service is another by now,
-        `NotLeadingError`, and the rest of the tree.
+        Nothing is sent where nothing changed, nor, within a minute of the last write, where none of conditions, limits
+        and number of replicas changed: call again with what is then true. Raises `ConflictError` where the service is
+        another by now, `NotLeadingError`, and the rest of the tree.
         """
 
         def render() -> Object:
@@ -87,13 +91,21 @@ class TunerStatus:
                 "objectives": [_plain(objective) for objective in objectives],
                 "objectivesMet": objectives_met,
                 "conditions": [self._dated(service, condition) for condition in conditions],
-            } | _given(desired_replicas)
+            } | _given(desired_replicas, scaling)
 
         uid = service.metadata.uid
-        given = (service.status, tuning, tuple(objectives), objectives_met, desired_replicas, tuple(conditions))
-        rendered = self._rendered.get(uid)
+        given = (
+            service.status,
+            tuning,
+            tuple(objectives),
+            objectives_met,
+            desired_replicas,
+            tuple(conditions),
+            scaling,
+        )
+        rendered, part = self._rendered.get(uid), None
         # Most ticks say what the one before said, and to find that out by digests takes longest.
-        if rendered is None or rendered.given[0] is not service.status or rendered.given[1:] != given[1:]:
+        if rendered is None or not self._is_same(rendered, service, given):
             part = render()
             rendered = self._rendered[uid] = _Rendered(given, digest(part), digest(_urgent(part)))
         written = _Written(rendered.whole, rendered.urgent, self._clock())
@@ -105,14 +117,22 @@ class TunerStatus:
         if written.whole == before.whole or (written.urgent == before.urgent and quiet):
             return
         try:
-            # Anew, with the dates of now: digests are all that is kept.
-            part = render()
-            await self._apply(service, part)
+            # Anew, with the dates of now, if it was held back: digests are all that is kept.
+            part = part or render()
+            version = await self._apply(service, part)
         except ClusterError:
             # It may have landed all the same: the next write is held against what is seen then.
             self._written.pop(uid, None)
             raise
-        self._written[uid] = replace(written, whole=digest(part))
+        whole = digest(part)
+        self._rendered[uid] = replace(rendered, whole=whole)
+        self._written[uid] = replace(written, whole=whole, version=version)
+
+    def _is_same(self, rendered: _Rendered, service: InferenceService, given: tuple[object, ...]) -> bool:
+        """Whether the same was rendered, on the same status, be it the one that was made by it."""
+        written = self._written.get(service.metadata.uid)
+        ours = written is not None and written.version == service.metadata.resource_version != ""
+        return (ours or rendered.given[0] is given[0]) and rendered.given[1:] == given[1:]
 
     def _found(self, service: InferenceService, conditions: Sequence[Condition]) -> _Written:
         """What an earlier process left there: equal to it, nothing needs writing."""
@@ -123,7 +143,7 @@ class TunerStatus:
             "objectives": [_plain(objective) for objective in status.objectives],
             "objectivesMet": status.objectives_met,
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
-        } | _given(status.desired_replicas)
+        } | _given(status.desired_replicas, status.scaling)
         return _Written(digest(part), digest(_urgent(part)), self._clock())
 
     def _dated(self, service: InferenceService, condition: Condition) -> Object:
@@ -134,7 +154,8 @@ class TunerStatus:
         moment = before.last_transition_time if before is not None and same else timestamp(self._now())
         return _plain(condition.model_copy(update={"last_transition_time": moment}))
 
-    async def _apply(self, service: InferenceService, part: Object) -> None:
+    async def _apply(self, service: InferenceService, part: Object) -> str:
+        """Returns the version of the service with it."""
         meta = service.metadata
         metadata: Object = {
             "name": meta.name,
@@ -144,22 +165,26 @@ class TunerStatus:
         }
         for _ in range(_ATTEMPTS - 1):
             with suppress(ConflictError):
-                await apply_status(self._api, metadata, part)
-                return
+                return _version(await apply_status(self._api, metadata, part))
             # Somebody wrote since we read, mostly the reconciler. The lease is asked for again at every attempt.
             live = await self._api.get(INFERENCE_SERVICES, meta.namespace, meta.name)
             if live["metadata"]["uid"] != meta.uid:
                 raise ConflictError(f"{meta.namespace}/{meta.name} is another service by now")
             metadata = live["metadata"]
-        await apply_status(self._api, metadata, part)
+        return _version(await apply_status(self._api, metadata, part))
 
 
-def _plain(model: TuningStatus | ObjectiveStatus | Condition) -> dict[str, Any]:
+def _version(written: Object) -> str:
+    return str(written["metadata"].get("resourceVersion") or "")
+
+
+def _plain(model: TuningStatus | ObjectiveStatus | ScalingStatus | Condition) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _given(desired_replicas: int | None) -> Object:
-    return {} if desired_replicas is None else {"desiredReplicas": desired_replicas}
+def _given(desired_replicas: int | None, scaling: ScalingStatus | None) -> Object:
+    given: Object = {} if desired_replicas is None else {"desiredReplicas": desired_replicas}
+    return given if scaling is None else given | {"scaling": _plain(scaling)}
 
 
 def _urgent(part: Object) -> Object:
@@ -167,4 +192,5 @@ def _urgent(part: Object) -> Object:
     return {
         "conditions": [(item["type"], item["status"], item["reason"]) for item in part["conditions"]],
         "setpoint": [tuning.get(field) for field in ("mode", "generation", "setpoint")],
+        "replicas": part.get("scaling", {}).get("replicas"),
     }

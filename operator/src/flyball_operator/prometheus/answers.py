@@ -193,6 +193,10 @@ class Scrapes(NamedTuple):
     twice: str = ""
 
 
+#: Of a service that no job scrapes.
+UNSCRAPED: Final = Scrapes("")
+
+
 def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
     """Of the jobs that scrape a service's pods the one to be believed: that of the most pods, then the fastest one.
 
@@ -207,7 +211,7 @@ def scrapes_of(load: list[Figure], ready: int) -> Scrapes:
 
     jobs = {job: named(of_job(load, job)) for job in {figure.labels.get(JOB, "") for figure in load}}
     if not jobs:
-        return Scrapes("")
+        return UNSCRAPED
     job = min(jobs, key=rank)
     problems = []
     if len(jobs) > 1:
@@ -238,13 +242,18 @@ def _once(found: list[Figure], scrapes: Scrapes) -> list[Figure]:
 
 
 def signals_of(
-    *, steps: list[Figure] | None, load: list[Figure], outcomes: list[Figure], window: int, pods: int
+    *,
+    steps: list[Figure] | None,
+    load: list[Figure],
+    outcomes: list[Figure],
+    scrapes: Scrapes,
+    window: int,
+    pods: int,
 ) -> Signals | Unobserved:
-    """All of one service, or why it is not known. `pods` are those that should be scraped.
+    """All of one service, or why it is not known. `pods` are those that should be scraped, and `scrapes` who does.
 
     `steps`: None where they were not asked for.
     """
-    scrapes = scrapes_of(load, pods)
     load, outcomes = (_once(found, scrapes) for found in (load, outcomes))
     by_name = named(load)
     if "cores" not in by_name or "age" not in by_name:

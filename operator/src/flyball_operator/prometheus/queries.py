@@ -18,6 +18,7 @@ from typing import Final
 
 from flyball_engine.contract import STEP_FIELDS, MetricName
 from flyball_operator.api.names import LABEL_SERVICE_UID
+from flyball_operator.api.shards import Shard
 from flyball_operator.tuning.tunables import TUNABLES
 
 NAMESPACE: Final = "namespace"
@@ -40,6 +41,7 @@ _TARGETS: Final = f'{_NAMED},{UID}!=""'
 #: large, and what fails in one part, such as series that cannot be matched, leaves the others seen.
 _PARTS: Final = ('=~"[0-4].*"', '=~"[5-9].*"', '!~"[0-9].*"')
 PARTS: Final = len(_PARTS)
+_ALL: Final = Shard()
 
 
 def part_of(uid: str) -> int:
@@ -48,9 +50,13 @@ def part_of(uid: str) -> int:
     return 0 if "0" <= first <= "4" else 1 if "5" <= first <= "9" else 2
 
 
-def part(number: int) -> str:
-    """The matchers of the pods of one part."""
-    return f"{_TARGETS},{UID}{_PARTS[number]}"
+def part(number: int, shard: Shard = _ALL) -> str:
+    """The matchers of the pods of one part of a shard."""
+    found = f"{_TARGETS},{UID}{_PARTS[number]}"
+    if shard.count == 1:
+        return found
+    pattern, matches = shard.pattern
+    return f"{found},{UID}{'=~' if matches else '!~'}{json.dumps(pattern)}"
 
 
 def targets(only: tuple[str, str] | None = None) -> str:

@@ -1,7 +1,8 @@
 """Asks Prometheus once per tick for each part of all services, or once for each time of the past that is asked for.
 
 Each part has calls of its own: one that fails or hangs blinds its own services. Step statistics are most of an answer,
-and are learnt from once per window. So each part is asked for them once per window, by turns.
+and are learnt from once per window. So each part is asked for them once per window, by turns. It is asked as often what
+came of the requests of the last minutes.
 
 The client is synchronous, so the calls run side by side in a small pool of threads of their own: of a slow Prometheus
 each may take all of the time there is. One that hangs holds those threads, never the event loop. While they are held no
@@ -14,13 +15,14 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
+from flyball_operator.api.shards import Shard
 from flyball_operator.prometheus import answers, queries
-from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran
+from flyball_operator.prometheus.answers import BadVectorError, Figures, Ran, Scrapes
 from flyball_operator.prometheus.client import PrometheusError
 from flyball_operator.prometheus.unseen import Found, rows_of, why
 from flyball_operator.tuning.observe.signals import Attainment, Identity, Missing, Observation, Unobserved
@@ -48,8 +50,12 @@ SCRAPES_PER_WINDOW: Final = 3
 LARGEST_WINDOW: Final = 300
 #: What attainment is reported over.
 ATTAINMENT_WINDOW: Final = 300
+_ALL: Final = Shard()
 #: Seconds for a whole read of a tick.
 TIMEOUT: Final = 4.0
+#: Of so many services all parts are asked for steps at the first read. Of more they take turns from the start: answers
+#: of all parts at once would take a hundred megabytes more than any later read.
+FEW: Final = 50
 #: Queries of a tick for one part: load, outcomes and steps.
 MOST_QUERIES: Final = 3
 
@@ -60,11 +66,21 @@ _EARLY: Final = 0.5
 _Parsed = TypeVar("_Parsed")
 
 
+@dataclass(frozen=True)
+class _Attained:
+    """What came of the requests of the services that were asked for, until when that will do."""
+
+    services: frozenset[Identity]
+    found: Mapping[Identity, Attainment]
+    until: float
+
+
 @dataclass
 class _Part:
     """Services that are asked for together. `steps_due`: when they are asked for steps again. Seconds of one clock.
 
     `pods`: the services that were asked for last, with their Ready pods. `busy`: calls that nobody has answered yet.
+    `attained`: the last answer to that question, None where the last read failed.
     """
 
     targets: str
@@ -73,10 +89,16 @@ class _Part:
     steps_due: float | None = None
     pods: Mapping[Identity, int] = field(default_factory=dict)
     busy: set[asyncio.Future[Any]] = field(default_factory=set)
+    attained: _Attained | None = None
 
     def steps_are_due(self, now: float) -> bool:
         """Whether steps are to be asked for."""
         return self.steps_due is None or now >= self.steps_due - _EARLY
+
+    def take_turn(self, now: float) -> None:
+        """Wait for its turn to be asked for steps the first time."""
+        if self.steps_due is None:
+            self.steps_due = now + self.turn / queries.PARTS * self.window
 
     def texts(self, *, steps: bool) -> list[str]:
         """The queries of a tick, in the order that `signals` takes their answers in."""
@@ -86,12 +108,14 @@ class _Part:
     def signals(self, found: Sequence[Figures], least_window: int) -> Mapping[Identity, Observation]:
         """What the answers say of each service; without those to `queries.steps` there are no steps."""
         load, outcomes, *more = found
-        window, self.window = self.window, _window(load, self.pods, least_window)
+        scrapes = {identity: answers.scrapes_of(seen, self.pods.get(identity, 0)) for identity, seen in load.items()}
+        window, self.window = self.window, _window(scrapes.values(), least_window)
         return {
             identity: answers.signals_of(
                 steps=more[0].get(identity, []) if more else None,
                 load=load.get(identity, []),
                 outcomes=outcomes.get(identity, []),
+                scrapes=scrapes.get(identity, answers.UNSCRAPED),
                 window=window,
                 pods=count,
             )
@@ -107,7 +131,8 @@ class _Part:
 class PrometheusReader:
     """Reads signals. `timeout` is for a whole read, `least_window` the shortest window, in seconds.
 
-    `only`: ask for this service alone, where it is known that no other matters. `clock` is monotonic, in seconds.
+    `only`: ask for this service alone, where it is known that no other matters. `shard`: ask for its services alone.
+    `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -117,6 +142,7 @@ class PrometheusReader:
         timeout: float = TIMEOUT,
         least_window: int = LEAST_WINDOW,
         only: Identity | None = None,
+        shard: Shard = _ALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
@@ -129,7 +155,7 @@ class PrometheusReader:
         self._only = only
         numbers = range(queries.PARTS) if only is None else (queries.PARTS - 1,)
         self._parts = {
-            number: _Part(queries.part(number) if only is None else queries.targets(only), number, least_window)
+            number: _Part(queries.part(number, shard) if only is None else queries.targets(only), number, least_window)
             for number in numbers
         }
 
@@ -146,7 +172,11 @@ class PrometheusReader:
     async def read(self, pods: Mapping[Identity, int]) -> Mapping[Identity, Observation]:
         """Signals of each service given; `pods` says how many ready pods each has."""
         seen: dict[Identity, Observation] = {}
-        for found in await asyncio.gather(*map(self._read, self._asked_for(pods))):
+        parts = self._asked_for(pods)
+        if len(pods) > FEW:
+            for part in parts:
+                part.take_turn(self._clock())
+        for found in await asyncio.gather(*map(self._read, parts)):
             seen |= found
         return await self._explained({identity: seen[identity] for identity in pods}, pods)
 
@@ -166,6 +196,7 @@ class PrometheusReader:
         try:
             found = await self._ask(part.busy, self._query, part.texts(steps=steps))
         except PrometheusError as error:
+            part.attained = None
             if steps and error.missing is Missing.TIMED_OUT:
                 # What steps may have made late is read without them at the next ticks.
                 part.asked_for_steps(now)
@@ -213,11 +244,18 @@ class PrometheusReader:
         return missing[0] if missing and len(missing) == sum(len(part.pods) for part in parts) else attained
 
     async def _attained(self, part: _Part) -> Mapping[Identity, Attainment | Unobserved]:
+        now, known = self._clock(), part.attained
+        if known is not None and now < known.until - _EARLY and part.pods.keys() <= known.services:
+            return known.found
         try:
             (found,) = await self._ask(part.busy, self._query, [queries.attainment(ATTAINMENT_WINDOW, part.targets)])
         except PrometheusError as error:
             return dict.fromkeys(part.pods, Unobserved(error.missing, str(error)))
-        return {identity: answers.attained_of(group) for identity, group in found.items()}
+        attained = {identity: answers.attained_of(group) for identity, group in found.items()}
+        # The first time all parts are asked, from then on by turns.
+        share = (part.turn + 1) / queries.PARTS if known is None else 1.0
+        part.attained = _Attained(frozenset(part.pods), attained, now + share * part.window)
+        return attained
 
     async def _ask(
         self, busy: set[asyncio.Future[Any]], query: Callable[[str], _Parsed], texts: Sequence[str]
@@ -261,9 +299,8 @@ def _is_unseen(found: Observation) -> bool:
     return isinstance(found, Unobserved) and found.reason is Missing.NOT_SCRAPED
 
 
-def _window(load: Figures, pods: Mapping[Identity, int], least: int) -> int:
+def _window(scrapes: Iterable[Scrapes], least: int) -> int:
     """Seconds that span enough scrapes of the slowest-scraped service."""
-    intervals = [answers.scrapes_of(found, pods.get(identity, 0)).interval for identity, found in load.items()]
-    needed = max(intervals, default=0.0) * SCRAPES_PER_WINDOW
+    needed = max((found.interval for found in scrapes), default=0.0) * SCRAPES_PER_WINDOW
     # Scrapes jitter by milliseconds; 15.01 s must not become 20 s.
     return int(min(LARGEST_WINDOW, max(least, math.ceil((needed - 0.5) / 5) * 5)))

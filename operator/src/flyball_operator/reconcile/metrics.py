@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
@@ -10,6 +11,10 @@ from prometheus_client.registry import Collector
 
 from flyball_operator import __version__
 from flyball_operator.reconcile.plan.intents import Intent
+
+Outcome = Literal["ok", "error", "fenced", "bug"]
+#: Of a look at a service.
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 class Metrics:
@@ -23,6 +28,9 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in OUTCOMES:
+            # A series that begins with 1 has not increased: the first bug would raise no alert.
+            self._reconciles.labels(outcome)
         self._writes = Counter(
             "flyball_operator_writes", "Writes of owned objects.", ["intent", "kind"], registry=self.registry
         )
@@ -35,7 +43,7 @@ class Metrics:
         info = Gauge("flyball_operator_info", "Always 1.", ["version"], registry=self.registry)
         info.labels(__version__).set(1)
 
-    def reconciled(self, outcome: str) -> None:
+    def reconciled(self, outcome: Outcome) -> None:
         """Count a look at a service."""
         self._reconciles.labels(outcome).inc()
 
@@ -51,15 +59,26 @@ class Metrics:
         """Export a figure that is read when scraped."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def watch_each(self, name: str, help_text: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
-        """Export a figure per value of a label, both read when scraped."""
-        self.registry.register(_Each(GaugeMetricFamily(name, help_text), label, values))
+    def watch_each(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str],
+        values: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
+        """Export a figure for each set of values of these labels, both read when scraped."""
+        self.registry.register(_Each(GaugeMetricFamily(name, help_text), labels, values))
 
 
 class _Each(Collector):
-    def __init__(self, described: GaugeMetricFamily, label: str, values: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        described: GaugeMetricFamily,
+        labels: Sequence[str],
+        values: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
         self._described = described
-        self._label = label
+        self._labels = labels
         self._values = values
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -68,7 +87,7 @@ class _Each(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The figures as they are now."""
-        made = GaugeMetricFamily(self._described.name, self._described.documentation, labels=[self._label])
-        for value, figure in self._values().items():
-            made.add_metric([value], figure)
+        made = GaugeMetricFamily(self._described.name, self._described.documentation, labels=self._labels)
+        for of_labels, figure in self._values().items():
+            made.add_metric(of_labels, figure)
         yield made

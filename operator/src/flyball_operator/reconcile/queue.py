@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
@@ -16,6 +16,19 @@ LONGEST_RETRY_SECONDS: Final = 300.0
 JITTER: Final = 0.2
 
 K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+
+class Keys(Protocol[K_contra]):
+    """What takes keys to work on."""
+
+    def add(self, key: K_contra) -> None:
+        """See `Schedule.add`."""
+        ...
+
+    def urge(self, key: K_contra) -> None:
+        """See `Schedule.urge`."""
+        ...
 
 
 class Schedule(Generic[K]):

@@ -1,7 +1,8 @@
 """The reconciler: snapshot, plan, apply, and again until nothing is left to do; then the status, then the events.
 
-Everything is decided on live reads and carried out only on what was read. The status is written once a round finds
-nothing to change, so it never reports a state that was only meant.
+Everything is decided on live reads and carried out only on what was read. There is no look where nothing was written
+since the last one (`steady`). The status is written once a round finds nothing to change, so it never reports a state
+that was only meant.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.leadership import Leadership
 from flyball_operator.kube.reader import Key, Observed, SnapshotReader
 from flyball_operator.kube.status import apply_status
+from flyball_operator.reconcile.adoptions import Adoptions
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan import admission, settling
-from flyball_operator.reconcile.plan.intents import Apply, Plan
+from flyball_operator.reconcile.plan.intents import Apply, Create, Plan
 from flyball_operator.reconcile.plan.objects import Kind, spelt
 from flyball_operator.reconcile.plan.planner import plan as make_plan
-from flyball_operator.reconcile.plan.snapshot import Attempt, DryRun, Snapshot
+from flyball_operator.reconcile.plan.snapshot import Attempt, Desire, DryRun, Snapshot, read_desire
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.steady import SteadyServices
 
 #: Rounds of snapshot, plan and apply in one go: creating takes three, a rollback four.
 ROUNDS: Final = 8
@@ -54,6 +57,14 @@ class UnsettledError(ClusterError):
     """After all rounds there was still something to do: somebody else keeps changing the same objects."""
 
 
+class _AdoptionRefusedError(Exception):
+    """The API server refused this operator's template, which the service would have taken by itself; its words."""
+
+
+class _JobRefusedError(Exception):
+    """The API server refused the Job that downloads the model; its words."""
+
+
 async def _held(_: str) -> bool:
     return True
 
@@ -61,7 +72,7 @@ async def _held(_: str) -> bool:
 class Reconciler:
     """Brings services to what their specs ask for."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of one operator, all by name
         self,
         *,
         api: KubeApi,
@@ -70,12 +81,15 @@ class Reconciler:
         events: EventPoster,
         metrics: Metrics,
         now: Callable[[], datetime],
+        steady: SteadyServices,
         why_unwatched: Callable[[str], str | None] = lambda _: None,
         hold: Callable[[str], Awaitable[bool]] = _held,
+        adoptions: Adoptions | None = None,
     ) -> None:
         """`why_unwatched`: why a namespace is not watched, None if it is, empty while that is not known.
 
-        `hold`: whether this release may act in a namespace, or write the status of its services.
+        `hold`: whether this release may act in a namespace, or write the status of its services. `adoptions`: gives
+        services their turns at this operator's template; by default none.
         """
         self._api = api
         self._reader = reader
@@ -83,8 +97,12 @@ class Reconciler:
         self._events = events
         self._metrics = metrics
         self._now = now
+        self._steady = steady
         self._why_unwatched = why_unwatched
         self._hold = hold
+        self._adoptions = adoptions or Adoptions()
+        #: Services whose turn has come since the queue was last told.
+        self._next: set[Key] = set()
         # A process that starts does not know when the status was written last, and must not write because it started.
         self._started = now()
         self._status_written: LRUCache[str, datetime] = LRUCache(_REMEMBERED)
@@ -120,15 +138,21 @@ class Reconciler:
         else:
             self._metrics.reconciled("ok")
             queue.succeeded(key)
+            self._urge_next(queue)
             if again is not None:
                 queue.add(key, again)
+
+    def _urge_next(self, queue: KeyQueue[Key]) -> None:
+        for key in self._next:
+            queue.add(key)
+        self._next.clear()
 
     async def _look_at(self, key: Key) -> float | None:
         why = self._why_unwatched(key.namespace)
         if why == "" or not await self._hold(key.namespace):
             return None
         if why is None:
-            return await self.reconcile(key)
+            return None if self._steady.has(key) else await self.reconcile(key)
         with suppress(ForbiddenError, NotFoundError):
             await self._report_unwatched(key, why)
         return None
@@ -149,9 +173,12 @@ class Reconciler:
         the tree.
         """
         refused: dict[Kind, DryRun] = {}
+        adoption_refused = job_refused = ""
         for _ in range(ROUNDS):
+            known = self._steady.known(key)
             seen = await self._reader.read(key, now=self._now(), epoch=self._leadership.epoch)
             if seen is None:
+                self._next.update(self._adoptions.forget(key))
                 return None
             uid = seen.snapshot.desire.meta.uid
             remembered = replace(
@@ -159,9 +186,13 @@ class Reconciler:
                 status_written=self._status_written.get(uid, self._started),
                 attempts=self._attempts.get(uid, {}),
                 dry_runs={**self._dry_runs.get(uid, {}), **refused},
+                turn=self._adoptions.turn(key, seen.snapshot.now),
+                adoption_refused=adoption_refused,
+                job_refused=job_refused,
             )
             seen = replace(seen, snapshot=remembered)
             plan = make_plan(seen.snapshot)
+            self._next.update(self._adoptions.note(key, plan.standing))
             away: UnavailableError | None = None
             try:
                 if unanswered := admission.unanswered(seen.snapshot, plan.intents):
@@ -170,10 +201,17 @@ class Reconciler:
                     seen = replace(seen, snapshot=replace(seen.snapshot, dry_runs={**answers, **refused}))
                     plan = _answered(seen.snapshot)
                 if not await self._carry_out(key, seen, plan):
-                    await self._report(seen, plan)
+                    left = await self._report(seen, plan)
                     if away is not None:
                         raise away
+                    self._steady.note(key, seen.snapshot, plan, left, known)
                     return plan.requeue_after
+            except _AdoptionRefusedError as error:
+                log.warning("%s: this operator's template is refused, the earlier one stays: %s", key, error)
+                adoption_refused = str(error)
+            except _JobRefusedError as error:
+                log.warning("%s: the download of the model is refused: %s", key, error)
+                job_refused = str(error)
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
                 log.info("%s: changed meanwhile, looking again: %s", key, error)
         raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
@@ -213,7 +251,14 @@ class Reconciler:
             try:
                 await carry_out(self._api, key.namespace, intent)
             except (InvalidObjectError, ForbiddenError) as error:
-                refused = replace(seen.snapshot, refused=f"{describe(intent)}: {error}")
+                words = f"{describe(intent)}: {error}"
+                if isinstance(intent, Create) and intent.kind is Kind.JOB:
+                    # Whatever serves does so without it.
+                    raise _JobRefusedError(words) from error
+                if plan.adopts:
+                    # What serves shall go on, and follow its spec.
+                    raise _AdoptionRefusedError(words) from error
+                refused = replace(seen.snapshot, refused=words)
                 await self._report(seen, make_plan(refused))
                 raise
             if isinstance(intent, Apply):
@@ -227,14 +272,17 @@ class Reconciler:
         attempt = settling.attempt(seen.snapshot, intent)
         self._attempts[uid] = {**self._attempts.get(uid, {}), intent.kind: attempt}
 
-    async def _report(self, seen: Observed, plan: Plan) -> None:
+    async def _report(self, seen: Observed, plan: Plan) -> Desire:
+        """Write the status, if it is to be. Returns the service with it."""
+        desire = seen.snapshot.desire
         if plan.status is None:
-            return
-        meta = seen.snapshot.desire.meta
-        await apply_status(self._api, seen.raw["metadata"], plan.status)
+            return desire
+        meta = desire.meta
+        written = await apply_status(self._api, seen.raw["metadata"], plan.status)
         self._status_written[meta.uid] = seen.snapshot.now
         for event in plan.events:
             await self._events.post_about(meta, type=event.type, reason=event.reason, message=event.message)
+        return read_desire(written, desire)
 
 
 def _answered(snapshot: Snapshot) -> Plan:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.election import LeadershipLostError
 from flyball_operator.kube.epochs import highest_of
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.kube.reader import Key
-from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, OURS, PODS, REPLICA_SETS
+from flyball_operator.kube.resources import (
+    DEPLOYMENTS,
+    INFERENCE_SERVICES,
+    OURS,
+    PODS,
+    REPLICA_SETS,
+    Resource,
+    labelled,
+)
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.objects import Object
-from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.queue import Keys
 
 RETRY_SECONDS: Final = 5.0
 
@@ -29,16 +37,20 @@ log = logging.getLogger(__name__)
 class Shared:
     """What the lists of all namespaces share.
 
-    `epoch`: of our leadership, 0 while not leading. `foreign`: namespaces that other releases look after.
+    `epochs`: of our leadership in each shard, 0 while not leading. `led_after`: told a shard, and why, where a status
+    shows that somebody led in it after us. `foreign`: namespaces that other releases look after. `labelled`: kinds of
+    objects that services have.
     """
 
     cache: Cache
-    queue: KeyQueue[Key]
+    queue: Keys[Key]
     metrics: Metrics
     clock: Callable[[], float]
     jitter: Callable[[], float]
-    epoch: Callable[[], int] = lambda: 0
+    epochs: Callable[[], Mapping[Shard, int]] = dict
+    led_after: Callable[[Shard, str], None] = lambda *_: None
     foreign: Callable[[], Collection[str]] = lambda: ()
+    labelled: Sequence[Resource] = field(default_factory=lambda: labelled(network_policies=False))
 
 
 def refuses(error: ClusterError) -> bool:
@@ -92,10 +104,11 @@ class Resyncer:
             return False
         return True
 
-    async def resync(self) -> None:
-        """List services, their pods and what controls these; replace the cache, and have every service looked at.
+    async def resync(self, concerns: Callable[[str], bool] = lambda _: True) -> None:
+        """List services and what they have, replace the cache, and have every service looked at.
 
-        Raises `ClusterError`, and `LeadershipLostError` where a status shows that somebody led after us.
+        `concerns`: whether to have the service of a UID looked at.
+        Raises `ClusterError`.
         """
         self._tried = self._shared.clock()
         async with self._sweeping:
@@ -103,16 +116,39 @@ class Resyncer:
             services, version = await self._api.list(INFERENCE_SERVICES, self._namespace)
             self._check_epoch(services)
             missed = cache.replace_services(services, int(version or 0), namespace=self._namespace)
-            for kind, replace in ((DEPLOYMENTS, cache.replace_deployments), (REPLICA_SETS, cache.replace_replica_sets)):
-                links, links_version = await self._api.list(kind, self._namespace, selector=OURS)
-                replace(links, int(links_version or 0), namespace=self._namespace)
-            pods, pods_version = await self._api.list(PODS, self._namespace, selector=OURS)
-            missed_pods = cache.replace_pods(pods, int(pods_version or 0), namespace=self._namespace)
+            missed_pods = 0
+            for kind in self._shared.labelled:
+                missed_pods += await self._list(kind)
             if self._last is not None:
                 metrics.missed("InferenceService", missed)
                 metrics.missed("Pod", missed_pods)
-            self.look_at_all()
+            self._look_at(self._shared.queue.add, concerns)
             self._last = self._shared.clock()
+
+    async def _list(self, kind: Resource) -> int:
+        """List a kind. Returns how many pods were missed before."""
+        cache, namespace = self._shared.cache, self._namespace
+        found, text = await self._api.list(kind, namespace, selector=OURS, metadata_only=kind is not PODS)
+        version = int(text or 0)
+        if kind is PODS:
+            return cache.replace_pods(found, version, namespace=namespace)
+        if kind is DEPLOYMENTS:
+            cache.replace_deployments(found, version, namespace=namespace)
+        elif kind is REPLICA_SETS:
+            cache.replace_replica_sets(found, version, namespace=namespace)
+        else:
+            cache.versions.replace(kind, found, version, namespace)
+        return 0
+
+    @property
+    def listed(self) -> bool:
+        """Whether all services are known: nothing was forgotten since the last list."""
+        return self._last is not None
+
+    def forget_services(self, concerns: Callable[[str], bool]) -> None:
+        """Drop the services whose UIDs `concerns` has: they could not be listed for a new leader."""
+        self._last = None
+        self._shared.cache.forget_services(self._namespace, concerns)
 
     def forget(self) -> None:
         """Drop what is known of the namespace: what happens there can be seen no more."""
@@ -121,19 +157,24 @@ class Resyncer:
 
     def look_at_all(self, *, at_once: bool = False) -> None:
         """Have every known service looked at; `at_once`: also those that wait because a look failed."""
-        look = self._shared.queue.urge if at_once else self._shared.queue.add
+        self._look_at(self._shared.queue.urge if at_once else self._shared.queue.add)
+
+    def _look_at(self, look: Callable[[Key], None], concerns: Callable[[str], bool] = lambda _: True) -> None:
         for desire in self._shared.cache.services:
-            if self._namespace in (None, desire.meta.namespace):
-                look(Key(desire.meta.namespace, desire.meta.name))
+            if self._namespace in (None, desire.meta.namespace) and concerns(desire.meta.uid):
+                look(Key(desire.meta.namespace, desire.meta.name, desire.meta.uid))
 
     def _check_epoch(self, services: Sequence[Object]) -> None:
         # Leaders of other releases count epochs of their own.
-        foreign, ours = set(self._shared.foreign()), self._shared.epoch()
-        found = highest_of((one for one in services if one["metadata"]["namespace"] not in foreign), ours)
-        if 0 < ours < found:
-            raise LeadershipLostError(
-                f"a status in {titled(self._namespace)} has epoch {found}, ours is {ours}: somebody led after us"
-            )
+        foreign = set(self._shared.foreign())
+        counted = [one for one in services if one["metadata"]["namespace"] not in foreign]
+        for shard, ours in self._shared.epochs().items():
+            found = highest_of((one for one in counted if shard.has(one["metadata"]["uid"])), ours)
+            if 0 < ours < found:
+                self._shared.led_after(
+                    shard,
+                    f"a status in {titled(self._namespace)} has epoch {found}, ours is {ours}: somebody led after us",
+                )
 
 
 def titled(namespace: str | None) -> str:

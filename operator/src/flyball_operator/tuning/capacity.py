@@ -4,7 +4,7 @@ One core carries the arrivals of the largest batch at which the law's own predic
 lengths of now. The prediction has the mean wait behind other prompts; capacity is judged with `tail` times that on top.
 That tail is the headroom, and there is no other: first tokens are held to the threshold itself.
 
-The number of replicas is advice: nothing here scales. Pure; seconds, tokens, requests per second, Unix seconds.
+How many replicas that comes to is decided in `replicas.py`. Pure; seconds, tokens, requests per second, Unix seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from flyball_operator.tuning.control_input import ControlInput, ControlOutput
 from flyball_operator.tuning.optimise import choose, step_budget
 from flyball_operator.tuning.predict import largest, predict, steady, use
+from flyball_operator.tuning.replicas import Bounds, Replicas, decided
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.tunables import TUNABLES
 
@@ -46,10 +47,10 @@ class Balance:
     """The load of a service against what its engines carry, over the last minutes; bounded.
 
     `rate`: requests per second that one replica carries, and `arrivals` of the service, refused ones too; both are
-    smoothed. `shown_rate` and `shown_arrivals`: the same for people, moved only when they are no longer right.
-    `failing_since`: from when on even an idle engine could not keep the objectives. `advised`: replicas; `recent`: what
-    was needed when, in the stabilisation window. `short`: more would be needed. `unseen`: Ready pods that are not
-    scraped, whose load is in none of this.
+    smoothed. `latest`: the arrivals of the last window alone. `shown_rate` and `shown_arrivals`: rate and arrivals for
+    people, moved only when they are no longer right. `failing_since`: from when on even an idle engine could not keep
+    the objectives. `desired`: replicas, with what was needed in the stabilisation windows. `short`: more would be
+    needed. `unseen`: Ready pods that are not scraped, whose load is in none of this.
     """
 
     asked: tuple[object, ...]
@@ -61,8 +62,8 @@ class Balance:
     rate: float
     shown_rate: float
     shown_arrivals: float
-    advised: int
-    recent: tuple[tuple[float, int], ...] = ()
+    desired: Replicas
+    latest: float = 0.0
     failing_since: float = math.inf
     overloaded: bool = False
     short: bool = False
@@ -72,6 +73,11 @@ class Balance:
     def settled(self) -> bool:
         """Whether a minute was seen: before, chance says too much."""
         return self.at - self.since >= TUNABLES.memory_seconds - 0.5
+
+    @property
+    def advised(self) -> int:
+        """Replicas that the load needs."""
+        return self.desired.replicas
 
     @property
     def capacity(self) -> float:
@@ -139,13 +145,13 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     pods: int,
     spec: TuningSpec,
     now: float,
-    advised: int | None = None,
+    desired: Replicas | None = None,
     unseen: int = 0,
 ) -> Balance:
     """The balance with what was found of one core; `arrivals`, `cores` and `pods` are those of the whole service.
 
     Where cores are loaded unevenly, `cores` are as many as would carry evenly what they do until the fullest is full.
-    `advised`: what was advised last.
+    `desired`: what was decided last.
     """
     replicas = max(1, pods)
     rate = found.rate * cores / replicas
@@ -156,13 +162,15 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
             at=now,
             carried=found,
             arrivals=arrivals,
+            latest=arrivals,
             replicas=replicas,
             rate=rate,
             shown_rate=rate,
             shown_arrivals=arrivals,
-            advised=advised or replicas + unseen,
+            desired=desired or Replicas(replicas=replicas + unseen),
         )
     share = -math.expm1(-(now - before.at) / TUNABLES.memory_seconds)
+    latest = arrivals
     arrivals = before.arrivals + share * (arrivals - before.arrivals)
     # A minute of long prompts by chance is no verdict on the objectives, and nothing to take a mean with.
     failing_since = min(now, before.failing_since) if found.reachable else math.inf
@@ -177,9 +185,11 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
         at=now,
         carried=found,
         arrivals=arrivals,
+        latest=latest,
         replicas=replicas,
         rate=rate,
         failing_since=failing_since,
+        desired=desired or before.desired,
         overloaded=over,
         unseen=unseen,
     )
@@ -187,22 +197,34 @@ def weighed(  # noqa: PLR0913 - figures of one window, all by name
     # Figures that were right within a tenth may not say why it turned.
     if over != before.overloaded or any(abs(new - old) > TUNABLES.alike * old for old, new in shown):
         moved = replace(moved, shown_rate=rate, shown_arrivals=arrivals)
-    return _advised(moved)
+    return _decided(moved, spec)
 
 
-def _advised(balance: Balance) -> Balance:
-    """The advice: up at once, down to the most that was needed, with room, in the stabilisation window.
+def idle(desired: Replicas | None, bounds: Bounds, *, pods: int, unseen: int, now: float) -> Replicas:
+    """The replicas where nothing arrives. Never down while some pods are not seen, nor within a minute."""
+    desired = desired or Replicas(replicas=pods + unseen)
+    bounds = replace(bounds, down_seconds=max(bounds.down_seconds, TUNABLES.memory_seconds))
+    roomy = desired.replicas if unseen else 1
+    return decided(desired, needed=1, roomy=roomy, growth=TUNABLES.most_growth * pods, bounds=bounds, now=now)
+
+
+def _decided(balance: Balance, spec: TuningSpec) -> Balance:
+    """The replicas that the load needs.
 
     Never down while some pods are not seen: half of a load may be that of half of the pods. What one window says, the
-    first after a start or an edit, is no advice to a scaler.
+    first after a start or an edit, decides nothing. What the replicas carry is no verdict where nothing can be carried.
     """
+    bounds, desired = spec.scaling or Bounds(), balance.desired
     if balance.rate <= 0.0 or not balance.settled:
-        return replace(balance, recent=((balance.at, balance.advised),), short=False)
-    most = TUNABLES.most_growth * (balance.replicas + balance.unseen)
-    load = min(balance.arrivals / balance.rate, max(most, balance.advised) + 1.0)
+        # What was needed before holds while a minute is seen, but not where nothing is known for longer.
+        known = desired if balance.rate > 0.0 else desired.forgotten()
+        return replace(balance, desired=known.moved(bounds.clip(known.replicas), balance.at), short=False)
+    growth = TUNABLES.most_growth * (balance.replicas + balance.unseen)
+    # Where the operator scales a swarm counts as it comes, and a pod more is asked for before the last one is full.
+    arrivals = balance.arrivals if spec.scaling is None else balance.latest / (1.0 - TUNABLES.spare)
+    load = min(arrivals / balance.rate, max(growth, desired.replicas) + 1.0)
     needed, roomy = (max(1, math.ceil(share)) for share in (load, load / (1.0 - TUNABLES.alike)))
-    kept = (one for one in balance.recent if one[0] > balance.at - TUNABLES.fewer_seconds)
-    recent = (*kept, (balance.at, balance.advised if balance.unseen else roomy))
-    fewer = min(balance.advised, max(count for _, count in recent))
-    advised = max(fewer, min(most, needed))
-    return replace(balance, advised=advised, recent=recent, short=needed > advised)
+    if balance.unseen:
+        roomy = max(roomy, desired.replicas)
+    desired = decided(desired, needed=needed, roomy=roomy, growth=growth, bounds=bounds, now=balance.at)
+    return replace(balance, desired=desired, short=needed > desired.replicas)

@@ -105,7 +105,7 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
     elif before is not None and before.asked == capacity.asked(spec):
         found = before.carried
     else:
-        return replace(state, balance=None)
+        return _unweighed(state, signals, load, spec, now)
     balance = capacity.weighed(
         before,
         found,
@@ -115,15 +115,26 @@ def _weigh(state: TuningState, signals: Signals, load: RequestLoad, spec: Tuning
         unseen=signals.unseen,
         spec=spec,
         now=now,
-        advised=state.advised,
+        desired=state.desired,
     )
-    return replace(state, balance=balance, advised=balance.advised)
+    return replace(state, balance=balance, desired=balance.desired, idle=False)
+
+
+def _unweighed(state: TuningState, signals: Signals, load: RequestLoad, spec: TuningSpec, now: float) -> TuningState:
+    """What pods carry is not known. To scale down while nothing arrives that is not needed."""
+    if spec.scaling is None or not load.none:
+        # Of requests that cannot be weighed the windows know nothing.
+        desired = state.desired.forgotten() if state.idle and state.desired is not None else state.desired
+        return replace(state, balance=None, desired=desired, idle=False)
+    pods = signals.cores if signals.pods is None else signals.pods
+    desired = capacity.idle(state.desired, spec.scaling, pods=pods, unseen=signals.unseen, now=now)
+    return replace(state, balance=None, desired=desired, idle=True)
 
 
 def _wanted(state: TuningState, signals: Signals, load: RequestLoad, tick: Tick) -> Proposal:
     """What the law wants."""
     spec = tick.spec
-    if load.running + load.waiting + load.arrivals + load.refused <= 0:
+    if load.none:
         return Proposal(policy=state.policy, hold=HoldReason.IDLE, trigger="no requests")
     model, workload = state.step_time.model, _workload(state, load, signals)
     if model is None or workload is None:

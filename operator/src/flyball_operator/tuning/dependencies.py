@@ -9,8 +9,8 @@ from typing import Final
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.ports import Events, TunerStatusWriter
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tunables import TUNABLES
 
 #: Several ticks of the usual 5 s, each of which may wait for engines and for the API server.

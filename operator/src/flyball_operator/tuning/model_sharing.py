@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.tuning.report.status_codec import step_model_of
+from flyball_operator.tuning.status_codec import step_model_of
 
 #: Model, image and arguments of the engine, resource of the accelerator or claims, devices that share a layer, stages.
 Kind = tuple[str, str, tuple[str, ...], str, int, int]

@@ -28,9 +28,11 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 def choose(inputs: ControlInput) -> ControlOutput:
     """What one core shall do. Never outside the envelope."""
-    # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
-    unnarrowed = replace(inputs, margins=replace(inputs.margins, token=margins().token))
-    inputs, held = max(((one, _feasible(one)) for one in (inputs, unnarrowed)), key=lambda found: len(found[1]))
+    held = _feasible(inputs)
+    if len(held) < len(inputs.objectives):
+        # Drafts must not narrow a budget until it leaves prompts no room, and the objective is given up for good.
+        unnarrowed = replace(inputs, margins=replace(inputs.margins, token=margins().token))
+        inputs, held = max((inputs, held), (unnarrowed, _feasible(unnarrowed)), key=lambda found: len(found[1]))
     given_up = tuple(objective.name for objective in inputs.objectives if objective not in held)
     feasible = replace(inputs, objectives=held)
     mean, binding = feasible.mean_budget

@@ -36,7 +36,8 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Stands for no budget: no step takes so long. Gate and order need a model, and that is sent with a budget.
 NO_BUDGET: Final = 60.0
-#: Models whose figures are kept: each is asked about until the next window of its service.
+#: Models whose figures are kept: each is asked about until the next window of its service. Likewise of durations, most
+#: of which follow from the objectives alone.
 _MODELS: Final = 4096
 #: Steps that models are compared by: running decodes, prefill tokens, context before them, and that of each decode.
 _COMPARED: Final = (
@@ -282,6 +283,7 @@ def _compared(model: StepModel) -> tuple[float, ...]:
     )
 
 
+@lru_cache(_MODELS)
 def rounded(seconds: float) -> float:
     """A duration as status holds it, of a microsecond at least."""
     return float(parse_duration(format_duration(max(seconds, 1e-6))))

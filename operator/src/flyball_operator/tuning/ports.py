@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
 
 EventType = Literal["Normal", "Warning"]
 
@@ -55,6 +55,7 @@ class TunerStatusWriter(Protocol):
         objectives: Sequence[ObjectiveStatus],
         objectives_met: str,
         desired_replicas: int | None,
+        scaling: ScalingStatus | None,
         conditions: Sequence[Condition],
     ) -> None:
         """Write the tuner's whole part; what is left out is erased."""

@@ -12,11 +12,11 @@ from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from flyball_operator.engines.client import Acknowledged
 from flyball_operator.engines.errors import EngineError
+from flyball_operator.tuning import scaling_codec, status_codec
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds, counted_on
 from flyball_operator.tuning.capacity import asked
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.ports import EventType
-from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.spec import tuning_spec
 from flyball_operator.tuning.state import TuningState
 
@@ -26,7 +26,8 @@ _log: Final = logging.getLogger(__name__)
 class ServiceContext:
     """One service under one leadership. `setpoint`: what engines were given last, None before anything was.
 
-    `prior`: the model of a service of the same kind.
+    `prior`: the model of a service of the same kind. `takes_over`: scaling begins with the pods there are once no
+    rollout is under way.
     """
 
     def __init__(self, service: InferenceService, dependencies: Dependencies, prior: StepModel | None) -> None:
@@ -36,7 +37,9 @@ class ServiceContext:
         self.labels = (service.metadata.namespace, service.metadata.name)
         self.spec = tuning_spec(service.spec, service.metadata.annotations)
         resumed = status_codec.resumed(service.status.tuning, self.spec, prior)
-        self.state: TuningState = replace(resumed, advised=service.status.desired_replicas)
+        desired = scaling_codec.resumed(service.status, self.spec, dependencies.wall())
+        self.state: TuningState = replace(resumed, desired=desired)
+        self.takes_over = self.spec.scaling is not None and service.status.present_scaling is None
         held_until = status_codec.held_until(service.status.tuning, dependencies.wall())
         if held_until is not None:
             self.state = self.state.held(self.state.policy, until=held_until)
@@ -68,13 +71,23 @@ class ServiceContext:
         metadata, known, present = service.metadata, self.service.metadata, self.service.spec
         self.service = service
         if service.spec is present and metadata.annotations == known.annotations:
+            self._take_over()
             return False
         before, self.spec = self.spec, tuning_spec(service.spec, metadata.annotations)
+        self.takes_over = self.spec.scaling is not None and (self.takes_over or before.scaling is None)
+        self._take_over()
         if asked(before) == asked(self.spec):
             return False
         # Or it would be said of the new objectives what was found of the old ones.
-        self.state = replace(self.state, balance=None)
+        desired = self.state.desired
+        self.state = replace(self.state, balance=None, desired=desired.forgotten() if desired is not None else None)
         return True
+
+    def _take_over(self) -> None:
+        """Whatever was advised before, the operator begins to scale with what runs."""
+        if self.takes_over and not scaling_codec.rolling(self.service.status):
+            self.takes_over = False
+            self.state = replace(self.state, desired=scaling_codec.taken_over(self.service.status))
 
     def take_back(self, before: TuningState) -> None:
         """Unmake a decision that went nowhere.

@@ -11,9 +11,9 @@ from flyball_engine.contract import Setpoint
 from flyball_engine.model import StepModel
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, Overload
 from flyball_operator.kube.errors import ClusterError
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
-from flyball_operator.tuning.actuate.setpoint_rollout import SetpointRollout
 from flyball_operator.tuning.actuate.starting_pods import StartingPods
 from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
@@ -21,12 +21,13 @@ from flyball_operator.tuning.filters.filters import PodsObserved
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod
-from flyball_operator.tuning.report import conditions, status_codec
+from flyball_operator.tuning.reasons import Reason
 from flyball_operator.tuning.report.event_recorder import EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
 from flyball_operator.tuning.report.status_reporter import StatusReporter
 from flyball_operator.tuning.service_context import ServiceContext
+from flyball_operator.tuning.setpoint_rollout import SetpointRollout
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import TuningState
 
@@ -49,7 +50,7 @@ class ServiceTuner:
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
-        self._starting = StartingPods(client, clock, dependencies.control_port)
+        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.lacking)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None
@@ -148,7 +149,7 @@ class ServiceTuner:
     def _decided_by(self) -> TuningSpec:
         """The spec, but that where some engine cannot refuse requests all wait."""
         spec = self._context.spec
-        return spec if self._engine_pods.all_refuse else replace(spec, overload=Overload.QUEUE)
+        return spec if self._engine_pods.lacks.all_refuse else replace(spec, overload=Overload.QUEUE)
 
     @property
     def _pods_observed(self) -> PodsObserved:
@@ -157,4 +158,4 @@ class ServiceTuner:
 
 
 def _tripped(events: EventRecorder) -> Callable[[str], None]:
-    return lambda message: events.pending.append(("Warning", conditions.Reason.WATCHDOG_TRIPPED, message))
+    return lambda message: events.pending.append(("Warning", Reason.WATCHDOG_TRIPPED, message))

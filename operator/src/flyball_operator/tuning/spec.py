@@ -18,8 +18,10 @@ from flyball_operator.api.v1alpha1 import (
     Order,
     Overload,
     Range,
+    Scaling,
     Tuning,
 )
+from flyball_operator.tuning.replicas import Bounds
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class TuningSpec:
 
     `paused`: what the annotation that pauses tuning says, None without it. Whatever it says pauses: a wish to stop must
     not be lost through a slip of the pen. `stages` of the engine's pipeline. `refusal_status`: of HTTP. `classes` of
-    requests, without deadlines.
+    requests, without deadlines. `scaling`: bounds of the replicas, None where the operator does not scale.
     """
 
     mode: Mode
@@ -93,6 +95,7 @@ class TuningSpec:
     order: Order = Order.ON_TIME
     refusal_status: Literal[503, 429] = 503
     classes: Classes | None = None
+    scaling: Bounds | None = None
 
     @property
     def live(self) -> bool:
@@ -160,12 +163,22 @@ def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | Non
         spec.tuning.order,
         spec.tuning.refusal_status,
         _classes(spec.tuning),
+        _bounds(spec.scaling) if spec.scaling is not None else None,
     )
 
 
 def of_class(objectives: Iterable[LatencyObjective], name: str) -> tuple[LatencyObjective, ...]:
     """Those of one class."""
     return tuple(objective for objective in objectives if objective.of_class == name)
+
+
+def _bounds(scaling: Scaling) -> Bounds:
+    return Bounds(
+        least=scaling.min_replicas,
+        most=scaling.max_replicas,
+        up_seconds=float(scaling.scale_up.stabilization_window_seconds),
+        down_seconds=float(scaling.scale_down.stabilization_window_seconds),
+    )
 
 
 def _classes(tuning: Tuning) -> Classes | None:

@@ -11,6 +11,7 @@ from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.estimate.workload import WorkloadEstimator
 from flyball_operator.tuning.filters.filters import FILTERS, Filter, HoldReason, Pace, Rollback
 from flyball_operator.tuning.policy import Policy, first_policy
+from flyball_operator.tuning.replicas import Replicas
 from flyball_operator.tuning.spec import TuningSpec
 
 
@@ -19,7 +20,8 @@ class TuningState:
     """What is remembered from tick to tick of one service; bounded.
 
     `policy`: the law's, live in Auto. `filters`: with their memory. `balance`: the load against what the engines
-    carry, None until there is a model; `advised`: the replicas that were advised last, whatever is known now.
+    carry, None until there is a model; `desired`: the replicas that were decided last, whatever is known now. `idle`:
+    without a balance, but nothing arrives, and replicas are decided by that.
     """
 
     policy: Policy
@@ -27,7 +29,8 @@ class TuningState:
     workload: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     filters: tuple[Filter, ...] = FILTERS
     balance: Balance | None = None
-    advised: int | None = None
+    desired: Replicas | None = None
+    idle: bool = False
 
     @property
     def limits(self) -> Limits:

@@ -93,6 +93,14 @@ class Tuner:
             await first(loops)
             raise EndedError(f"the tuner: {ended(loops)}")
 
+    async def close(self) -> None:
+        """End what still goes to engines, and forget the metrics: another replica tunes the services from now on."""
+        await asyncio.gather(*(tuner.close() for tuner in self._tuners.values()))
+        for tuner in self._tuners.values():
+            self._metrics.ended(*tuner.labels)
+        self._metrics.services.dec(len(self._tuners))
+        self._tuners.clear()
+
     async def _ticks(self, group: asyncio.TaskGroup) -> None:
         """Tick at a fixed rate, without catching up on what was missed, and at once when a spec was edited."""
         due = self._clock()
@@ -163,11 +171,12 @@ class Tuner:
         if not self._leadership.may_act():
             return None
         present = {service.metadata.uid: service for service in self._services.all()}
+        counted = len(self._tuners)
         gone = self._tuners.keys() - present.keys()
         for uid in gone:
             dismissed = self._tuners.pop(uid)
             del self._begin_at[uid]
-            self._metrics.forget(*dismissed.labels)
+            self._metrics.ended(*dismissed.labels)
             group.create_task(self._dismiss(dismissed))
         if gone:
             self._forget_given(present)
@@ -182,8 +191,9 @@ class Tuner:
                 tuner = self._tuners[uid] = ServiceTuner(
                     service, self._dependencies, known.get(model_sharing.kind_of(service))
                 )
+                self._metrics.began(*tuner.labels)
             tuner.update(service, self._services.pods(uid))
-        self._metrics.services.set(len(self._tuners))
+        self._metrics.services.inc(len(self._tuners) - counted)
         return present.values()
 
     def _forget_given(self, present: Collection[str]) -> None:
@@ -197,8 +207,7 @@ class Tuner:
         """End a service's tuner. What it still measured is dropped, too, unless another service has its name."""
         await self._caught(tuner, tuner.close)
         async with tuner.lock:
-            if tuner.labels not in {other.labels for other in self._tuners.values()}:
-                self._metrics.forget(*tuner.labels)
+            self._metrics.forget(*tuner.labels)
 
     async def _guarded(self, tuner: ServiceTuner, work: Callable[[], Awaitable[None]]) -> None:
         async with tuner.lock:

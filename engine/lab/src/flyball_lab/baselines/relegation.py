@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from math import inf
 
-from flyball_engine.batching.on_time import JUDGED_IN_A_STEP, OnTimeOrder, PrefillRate
+from flyball_engine.batching.judgement import JUDGED_IN_A_STEP
+from flyball_engine.batching.on_time import OnTimeOrder
+from flyball_engine.batching.prefill_rate import PrefillRate
 from flyball_lab.simulator.prompt_order import PromptOrder
 from flyball_lab.simulator.requests import Request
 

@@ -44,6 +44,7 @@ SIMULATED: Final[dict[str, dict[str, str]]] = {
         "trace": "law.trace",
     },
     "tick": {"tick": "tick.cost"},
+    "scaling": {"scaling": "scaling.compare"},
     "live": {},
 }
 REAL: Final[dict[str, dict[str, str]]] = {
@@ -57,6 +58,7 @@ REAL: Final[dict[str, dict[str, str]]] = {
     "gpu": {"vllm-cost": "engine.cost", "vllm-retune": "engine.retune", "exercise": "engine.exercise"},
     "law": {},
     "tick": {},
+    "scaling": {},
     "live": {"open": "live.open", "gated": "live.gated"},
 }
 #: Services are told apart by their addresses, of which loopback has enough.
@@ -67,6 +69,7 @@ BARE: Final[dict[str, dict[str, str]]] = {
     "gpu": {"vllm-hooks": "engine.hooks", "fuzz": "engine.fuzz"},
     "law": {},
     "tick": {},
+    "scaling": {},
     "live": {},
 }
 #: What a benchmark is told besides its parts, refuses before any run, and leaves as a report.
@@ -205,7 +208,8 @@ def _parser() -> argparse.ArgumentParser:
         "if it has one; law: the law against other rules and the best limits in hindsight, on the simulated engine, "
         "and orders of prompts under setpoints that never move; "
         "tick: what a tick of the operator's tuner costs over a real Prometheus, 3 minutes for each number of "
-        "services; live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
+        "services; scaling: rules for the number of replicas on a fleet of simulated engines, 2 minutes; "
+        "live: the operator's tuner on real vLLM on the CPU against vLLM's defaults and other limits that "
         "never move, under a load that shifts, in some 50 minutes",
     )
     parser.add_argument("--part", nargs="+", help="only these parts")

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyball_engine.contract import Env, launch_command
+from flyball_engine.contract import Env
+from flyball_engine.launching import launch_command
 from flyball_lab.repository import ROOT
 
 SOURCE = ROOT / "engine/src"

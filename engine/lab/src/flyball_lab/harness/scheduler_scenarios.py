@@ -20,7 +20,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request, RequestStatus
 
-from flyball_engine.batching import on_time, setpoint_enforcer
+from flyball_engine.batching import on_time, setpoint_enforcer, shares
 from flyball_engine.batching.setpoint_enforcer import Limited, Sizes
 from flyball_engine.batching.watchdog import Watchdog
 from flyball_engine.contract import (
@@ -33,7 +33,7 @@ from flyball_engine.contract import (
     Setpoint,
     StepBudget,
 )
-from flyball_engine.control.state_file import StateReader, find_state_files
+from flyball_engine.control.state_file import CoreReport, StateReader, find_state_files
 from flyball_engine.vllm.plugin import failure, register
 from flyball_engine.vllm.step_hooks import StepHooks
 from flyball_lab.harness.any_setpoint import any_setpoint
@@ -199,7 +199,10 @@ class CoreLoop:
         output = scheduler.schedule()
         self.batches.planned(output)
         grammar_comes(scheduler.running)
-        tally.broken += self.rules.after(self._effective(), output, in_flight=bool(self.in_flight))
+        # Once, as it is not cheap: nothing more is published until the step is updated.
+        report = self.published()
+        effective = {knob.value: value for knob, value in report.state.effective.given().items()}
+        tally.broken += self.rules.after(effective, output, in_flight=bool(self.in_flight))
         tally.in_batches = self.rules.in_batches
         # Where delays are long the clock goes faster while nothing happens.
         is_idle = self.scenario.extremes and not output.num_scheduled_tokens and not self.in_flight
@@ -213,12 +216,11 @@ class CoreLoop:
         new_preemptions = sum(r.num_preemptions for r in scheduler.requests.values()) - preempted
         tally.preemptions += new_preemptions
         tally.most_running = max(tally.most_running, len(scheduler.running))
-        effective = self._effective()
         tally.over_cap += len(scheduler.running) > max(effective["max_num_active_seqs"], len(running))
         tally.over_tokens += output.total_num_scheduled_tokens > effective["max_num_scheduled_tokens"]
         step = _by_hand(output, scheduler, running) | {"running": len(scheduler.running)}
         begun = sum(prefilling for _, prefilling, _ in running.values())
-        self._judge_budget(output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
+        self._judge_budget(report, output.total_num_scheduled_tokens, decodes=len(running) - begun, begun=begun)
         if not new_preemptions:
             tally.starved_decodes += sum(
                 request.request_id not in output.num_scheduled_tokens and not _is_ending(request)
@@ -227,10 +229,8 @@ class CoreLoop:
             )
         self.in_flight.append((output, began, step))
 
-    def _judge_budget(self, tokens: int, *, decodes: int, begun: int) -> None:
+    def _judge_budget(self, report: CoreReport, tokens: int, *, decodes: int, begun: int) -> None:
         """Does the step fit into its time, or is it the least there is? Its time is what it takes here, so biased."""
-        report = self.reader.read()
-        assert report is not None
         if not report.step_budget_seconds or not self.honest:
             return
         bias = report.state.local_bias
@@ -240,10 +240,11 @@ class CoreLoop:
         self.tally.budgeted += 1
         self.tally.over_budget += predicted > report.step_budget_seconds + 1e-9 and tokens > least
 
-    def _effective(self) -> dict[str, int]:
+    def published(self) -> CoreReport:
+        """What the core says of itself now."""
         report = self.reader.read()
         assert report is not None
-        return {knob.value: value for knob, value in report.state.effective.given().items()}
+        return report
 
     def _update(self) -> None:
         output, began, step = self.in_flight.popleft()
@@ -354,8 +355,7 @@ def _judge_outputs(requests: dict[str, Any], tally: Tally) -> None:
 
 
 def _result(engine: CoreLoop) -> dict[str, Any]:
-    report = engine.reader.read()
-    assert report is not None
+    report = engine.published()
     return {
         **{name: value for name, value in vars(engine.tally).items() if name != "sums"},
         "batches": asdict(report.batches) | {"oldest": report.oldest_waiting_seconds},
@@ -379,7 +379,8 @@ def prepare() -> None:
     """What vLLM and the plugin need before the first scenario of a process."""
     init_none_hash(_hash)
     # A scenario lasts for seconds: late requests have their share within it.
-    vars(on_time).update(SHARED_AFTER=0.5, QUIET=0.1)
+    vars(shares).update(SHARED_AFTER=0.5)
+    vars(on_time).update(QUIET=0.1)
     register()
     assert failure() is None, failure()
 

@@ -34,13 +34,20 @@ from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import now
 from flyball_operator.api import names
 from flyball_operator.api.parse import parse_service
-from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, SetpointStatus
+from flyball_operator.api.v1alpha1 import (
+    RECONCILER_CONDITIONS,
+    TUNER_FIELDS,
+    ConditionType,
+    InferenceService,
+    SetpointStatus,
+)
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
 from flyball_operator.engines.errors import EngineError, SetpointRefusedError, UnreachableError
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import (
     Attainment,
     Missing,
@@ -50,7 +57,6 @@ from flyball_operator.tuning.observe.signals import (
     Unobserved,
 )
 from flyball_operator.tuning.ports import EnginePod, EventType
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
 START = Limits(max_num_active_seqs=128, max_num_scheduled_tokens=2048)
@@ -88,6 +94,8 @@ class Engines:
         #: What steps take over what the model says, by pod.
         self.biases: dict[str, float] = {}
         self.writes = 0
+        #: Writes that were refused, by the reason.
+        self.refused: Counter[Refusal] = Counter()
         #: How often each pod's container was restarted.
         self.restarts: Counter[str] = Counter()
         self.trips: Counter[str] = Counter()
@@ -155,7 +163,7 @@ class Engines:
             raise UnreachableError("connection refused")
         try:
             judge(
-                held=None,
+                held=self.held[address.key],
                 offered=setpoint,
                 service="s1",
                 unsupported=self._unsupported(address.key),
@@ -171,6 +179,7 @@ class Engines:
                     Refusal.INVALID, "classes.classes.1.priority: Extra inputs are not permitted, accepted: name, value"
                 )
         except SetpointRefused as refused:
+            self.refused[refused.refusal] += 1
             raise SetpointRefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
         self.held[address.key] = setpoint
@@ -266,7 +275,11 @@ class Harness:
         if self.api_away:
             raise UnavailableError("the API server is away")
         self.written.append(body["status"])
-        self.raw = {**self.raw, "status": body["status"]}
+        # As the API server does: what the reconciler applied stays.
+        before, written = self.raw.get("status") or {}, body["status"]
+        kept = [one for one in before.get("conditions") or () if one["type"] in RECONCILER_CONDITIONS]
+        theirs = {field: value for field, value in before.items() if field not in TUNER_FIELDS}
+        self.raw = {**self.raw, "status": theirs | written | {"conditions": [*kept, *written["conditions"]]}}
         return body
 
     async def post(self, service: InferenceService, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002

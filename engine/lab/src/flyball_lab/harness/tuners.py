@@ -16,13 +16,20 @@ from prometheus_client import CollectorRegistry, generate_latest
 from flyball_engine.signing import Signer
 from flyball_lab.harness.engines import ServedEngine
 from flyball_operator.api import names
-from flyball_operator.api.v1alpha1 import Condition, ConditionType, InferenceService, ObjectiveStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import (
+    Condition,
+    ConditionType,
+    InferenceService,
+    ObjectiveStatus,
+    ScalingStatus,
+    TuningStatus,
+)
 from flyball_operator.engines.client import EngineClient, engine_session
 from flyball_operator.kube.errors import NotFoundError
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Attainment, Identity, ObjectiveCounts, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod, EventType
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import SignalReader, Tuner
 
 PATIENCE = 60.0
@@ -91,6 +98,7 @@ class TunerEnvironment:
         objectives_met: str,
         desired_replicas: int | None,
         conditions: Sequence[Condition],
+        scaling: ScalingStatus | None = None,
     ) -> None:
         if self.refuse_writes:
             raise ConnectionError("the API server is away")
@@ -105,6 +113,7 @@ class TunerEnvironment:
                 "objectives_met": objectives_met,
                 "desired_replicas": desired_replicas,
                 "conditions": tuple(conditions),
+                "scaling": scaling,
             }
         )
         self.services[uid] = self.services[uid].model_copy(update={"status": status})

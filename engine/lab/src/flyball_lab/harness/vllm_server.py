@@ -15,7 +15,8 @@ from pathlib import Path
 
 import httpx
 
-from flyball_engine.contract import Env, launch_command
+from flyball_engine.contract import Env
+from flyball_engine.launching import launch_command
 from flyball_lab.harness import cpu_image
 from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from flyball_lab.harness.launcher import environment
@@ -32,6 +33,14 @@ def make_model(python: str, folder: Path) -> Path:
     """The small model of the CPU engine image, in this folder."""
     subprocess.run([python, ROOT / "engine/cpu/make_model.py", folder], check=True, timeout=300)
     return folder
+
+
+def cache_beside(model: Path) -> Path:
+    """Where all who run this model keep what vLLM looks up: of a model's class it does so in a process of its own.
+
+    That one loads vLLM, too, for several seconds; whoever comes later finds what it said.
+    """
+    return model.parent / "vllm"
 
 
 #: How the small model runs here: as in the CPU engine image.
@@ -129,8 +138,7 @@ def started(
             "PATH": cpu_image.without_compilers(folder / "commands"),
             # The other core is for the clients, which measure.
             "OMP_NUM_THREADS": "1",
-            # What one server looked up, the next one finds.
-            "VLLM_CACHE_ROOT": str(model.parent / "vllm"),
+            "VLLM_CACHE_ROOT": str(cache_beside(model)),
             Env.SERVICE_UID.value: SERVICE,
             Env.PUBLIC_KEY.value: signer.public_pem,
             Env.CONTROL_PORT.value: str(control),

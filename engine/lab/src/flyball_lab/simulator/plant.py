@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import NormalDist
@@ -103,6 +103,12 @@ class Stretch:
     seconds_squared: float = 0.0
     longest: float = 0.0
     within: list[int] = field(default_factory=list)
+
+    def each(self) -> Iterator[float]:
+        """Seconds of each step: its expected share of the stretch."""
+        middle = self.seconds / self.steps
+        for number in range(self.steps):
+            yield middle + self.slope * (number - (self.steps - 1) / 2)
 
 
 class Plant:

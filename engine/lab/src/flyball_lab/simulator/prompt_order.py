@@ -13,16 +13,12 @@ from itertools import islice
 
 from flyball_engine.batching.classes import prefill_shares, terms
 from flyball_engine.batching.gate import PrefillWork, prompt_work
-from flyball_engine.batching.on_time import (
-    JUDGED_IN_A_STEP,
-    OnTimeOrder,
-    PrefillRate,
-    SlotTurnover,
-    StepOrder,
-    step_order,
-)
+from flyball_engine.batching.judgement import JUDGED_IN_A_STEP
+from flyball_engine.batching.on_time import OnTimeOrder
+from flyball_engine.batching.prefill_rate import PrefillRate, SlotTurnover
+from flyball_engine.batching.step_order import StepOrder, step_order
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Queue
-from flyball_engine.contract import Classes, OnTime
+from flyball_engine.contract import Classes, OnTime, OrderCounts
 from flyball_lab.simulator.requests import Request
 from flyball_lab.simulator.scheduler import Scheduler, remaining
 
@@ -57,6 +53,15 @@ class PromptOrder:
     def in_time_after_all(self) -> int:
         """Those of them whose first token came by its deadline."""
         return self._counted[1] + self._order.in_time_after_all
+
+    def counts(self, now: float) -> OrderCounts:
+        """What came of the order, as an engine tells it."""
+        return OrderCounts(
+            moved_behind=self.moved_behind,
+            in_time_after_all=self.in_time_after_all,
+            behind=self._order.behind(),
+            longest_wait_seconds=max(0.0, self._order.longest_wait(now)),
+        )
 
     def follow(self, on_time: OnTime | None, classes: Classes | None = None) -> None:
         """The order from the next step on, with these classes of requests; None leaves it to the engine."""
@@ -116,13 +121,15 @@ class PromptOrder:
     def queue(self) -> Queue:
         """What the next step may serve, in this order: whoever stands first may have all that the decodes leave."""
         scheduler = self._scheduler
-        first = [*scheduler.resuming, *(one.request for one in islice(self._order.in_order(), LOOK_AHEAD))]
+        resuming, ordered = scheduler.resuming, list(islice(self._order.in_order(), LOOK_AHEAD))
+        first = [*resuming, *(one.request for one in ordered)]
         return Queue(
             decodes=scheduler.batch().decodes,
             tokens_per_decode=scheduler.sizes.tokens_per_decode,
             waiting=[scheduler.prompt(request) for request in first[:LOOK_AHEAD]],
             more=len(first) >= LOOK_AHEAD,
             kv_tokens=scheduler.context_tokens,
+            undated=not resuming and all(math.isinf(one.deadline) for one in ordered),
         )
 
     def step(self, rate: PrefillRate, *, tokens: int, active: int) -> StepOrder[Request]:

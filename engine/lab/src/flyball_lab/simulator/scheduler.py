@@ -9,38 +9,24 @@ admitted.
 Prompts may have an order of their own (`batching.on_time`). Then prompts that were preempted after their first token
 come first, then the others in that order. The last of that order is the first to lose blocks.
 
-Every decode is served in every step: `batching.limits` gives a step at least the tokens of its decodes. So all decodes
-advance together, and one number, the count of steps, says how far each is.
+Every decode is served in every step: `batching.setpoint_enforcer` gives a step at least the tokens of its decodes. So
+all decodes advance together, and one number, the count of steps, says how far each is.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
-from flyball_engine.batching.on_time import StepOrder
 from flyball_engine.batching.setpoint_enforcer import RequestedLimits, RunningBatch, Sizes
+from flyball_engine.batching.step_order import StepOrder
 from flyball_engine.batching.step_statistics import Occupancy, Step
 from flyball_engine.batching.step_token_budgeter import LOOK_AHEAD, Prompt, Queue
 from flyball_engine.contract import SchedulingPolicy
 from flyball_lab.simulator.kv import BLOCK_TOKENS, PrefixCache, blocks
 from flyball_lab.simulator.queue import WaitingQueue
 from flyball_lab.simulator.requests import Request
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What a step processes: `chunks` of prompts beside all decodes. `reread_tokens`: contexts before the chunks.
-
-    `preempted` lost their blocks for it, `admitted` got theirs.
-    """
-
-    step: Step
-    chunks: dict[Request, int]
-    reread_tokens: int
-    preempted: tuple[Request, ...] = ()
-    admitted: tuple[Request, ...] = ()
+from flyball_lab.simulator.step_plan import StepPlan
 
 
 class Scheduler:

@@ -18,7 +18,7 @@ from flyball_engine.contract import AnyKnob, BatchingKnob, QueueKnob, Setpoint
 from flyball_engine.control.service import Reports
 from flyball_engine.control.state_file import Slot, StateReader, StateWriter
 from flyball_lab.openai.load import EngineLoad
-from flyball_lab.simulator.core import FIXED
+from flyball_lab.simulator.core_config import FIXED
 from flyball_lab.simulator.plant import USUAL, Disturbances
 from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Fate, Request
@@ -195,5 +195,10 @@ class SimulatedEngine:
         numbers[Slot.STEP_BUDGET_SECONDS] = governed.budgeter.seconds
         numbers[Slot.LOCAL_BIAS] = governed.budgeter.bias
         numbers[Slot.OLDEST_WAITING_SECONDS] = core.batches.oldest_seconds(core.now)
+        order = core.prompts.counts(core.now)
+        numbers[Slot.MOVED_BEHIND] = order.moved_behind
+        numbers[Slot.IN_TIME_AFTER_ALL] = order.in_time_after_all
+        numbers[Slot.BEHIND] = order.behind
+        numbers[Slot.LONGEST_WAIT_BEHIND_SECONDS] = order.longest_wait_seconds
         self._state.set_load(core.load())
         self._state.publish()

@@ -10,7 +10,8 @@ from flyball_engine.batching.batch_metrics import BatchCounts, batch_counts
 from flyball_engine.batching.outcomes import LedgerCounts
 from flyball_engine.batching.step_statistics import step_sums
 from flyball_engine.contract import Setpoint, StepSums
-from flyball_lab.simulator.core import Core, CoreConfig, Speculation
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.core_config import CoreConfig, Speculation
 from flyball_lab.simulator.plant import USUAL, Disturbances, Plant, StepTimes
 from flyball_lab.simulator.presets import EnginePreset
 from flyball_lab.simulator.requests import Request

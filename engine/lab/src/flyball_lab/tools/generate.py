@@ -1,4 +1,4 @@
-"""Writes what is generated: the CRD, the chart's copy, pages of docs/, and the tables of figures in pages.
+"""Writes what is generated: the CRD, the chart's copy, dashboards, pages of docs/, and tables of figures in pages.
 
 Run by hack/gen and hack/check. An argument names another root to write under, so that what is committed can be
 compared with it.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from flyball_lab.dashboards import files as dashboards
 from flyball_lab.pages import figures
 from flyball_lab.repository import ROOT
-from flyball_lab.tools import metrics, reference, versions
+from flyball_lab.tools import alerts, metrics, reference, versions
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
 from flyball_operator.cli.main import to_yaml
@@ -48,10 +50,14 @@ def main(root: Path) -> None:
         f"crds/{names.CRD_NAME}.yaml": crd,
         f"charts/flyball/templates/crd-{names.PLURAL}.yaml": chart_crd,
         "docs/versions.md": versions_page,
+        "docs/reference/alerts.md": alerts.alerts_page,
         "docs/reference/api.md": reference.api_page,
         "docs/reference/cli.md": reference.cli_page,
         "docs/reference/metrics.md": metrics.metrics_page,
         "docs/reference/tunables.md": reference.tunables_page,
+    }
+    files |= {
+        f"charts/flyball/files/dashboards/{name}.json": partial(dashboards.text, name) for name in dashboards.DASHBOARDS
     }
     pages = {str(path): text for path, text in figures.rendered_pages(ROOT).items()}
     for path, text in ({path: text() for path, text in files.items()} | pages).items():

@@ -80,6 +80,9 @@ def _refusals(snapshot: Snapshot) -> Iterator[Acceptance]:
             yield _conflict(snapshot, found)
     if service.spec.engine.governed:
         yield from _misconfigured(snapshot)
+    elif service.spec.model.cache is not None and not snapshot.config.plugin_image:
+        message = "a model cache needs the operator's FLYBALL_PLUGIN_IMAGE, which is not set"
+        yield Acceptance(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)
     if snapshot.refused:
         yield Acceptance(False, AcceptedReason.REFUSED, snapshot.refused)
 
@@ -101,11 +104,12 @@ def _conflict(snapshot: Snapshot, found: Object) -> Acceptance:
 
 
 def _misconfigured(snapshot: Snapshot) -> Iterator[Acceptance]:
-    missing = {
-        "FLYBALL_PLUGIN_IMAGE": snapshot.config.plugin_image,
-        "FLYBALL_SIGNING_KEY_FILE": snapshot.config.public_key,
+    config = snapshot.config
+    needed = {
+        "FLYBALL_PLUGIN_IMAGE": bool(config.plugin_image),
+        "FLYBALL_SIGNING_KEY_SECRET or FLYBALL_SIGNING_KEY_FILE": config.publishes_keys or bool(config.public_key),
     }
-    for setting, value in missing.items():
-        if not value:
+    for setting, present in needed.items():
+        if not present:
             message = f"governed engines need the operator's {setting}, which is not set"
             yield Acceptance(False, AcceptedReason.OPERATOR_MISCONFIGURED, message)

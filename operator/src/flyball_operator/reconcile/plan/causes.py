@@ -23,6 +23,10 @@ from flyball_operator.reconcile.plan.pods import (
     template_of,
 )
 
+#: Of a pull that failed, where the registry knows no such image. One that refuses the account says "may require" too.
+_GONE: Final = re.compile(
+    r"(?i)^(?!.*(denied|authori|forbidden)).*(not found|manifest unknown|does not exist)", re.DOTALL
+)
 #: What the scheduler waits for because nobody has made it.
 _NOT_MADE: Final = re.compile(r'(?:persistentvolumeclaim|resourceclaim) "[^"]*" not found')
 #: What is said of a pod that was evicted because it broke a limit of its own.
@@ -74,6 +78,20 @@ def runs(pods: Sequence[Object], spec_hash: str) -> bool:
     """Whether a pod of this template is Ready, or would be if its node said so: the template is then not at fault."""
     mine = (pod for pod in _counted(pods) if template_of(pod) == spec_hash and not _put_out(pod))
     return any(has(pod, "Ready") or has(pod, "ContainersReady") for pod in mine)
+
+
+def lacks_plugin(pods: Sequence[Object], spec_hash: str, events: Sequence[Object]) -> bool:
+    """Whether a pod of this template waits for the plugin's image, which is not there. Its registry is, and says so."""
+    return any(
+        found.reason == CauseReason.IMAGE_PULL_FAILED and _GONE.search(found.message)
+        for pod in _counted(pods)
+        if template_of(pod) == spec_hash
+        for container in (pod.get("status") or {}).get("initContainerStatuses") or ()
+        if container.get("name") == names.CONTAINER_PLUGIN and not container.get("ready")
+        for found in container_causes.of_container(
+            container, "", may_end=True, pull_error=event_causes.pull_error(pod, events)
+        )
+    )
 
 
 def started(pods: Sequence[Object], spec_hash: str) -> str:
@@ -169,6 +187,8 @@ def _of_pod(
 
 
 def _of_scheduling(where: str, message: str, earlier: Sequence[Object], advice: str) -> Iterator[Cause]:
+    # Of preemption, which had nothing to try.
+    message = message.removesuffix(" not found") if message.endswith(". not found") else message
     if _NOT_MADE.search(message):
         yield cause(CauseReason.CONFIG_MISSING, where, message)
         return

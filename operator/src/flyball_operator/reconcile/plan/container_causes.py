@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from signal import Signals
 from typing import Any, Final
 
-from flyball_engine.contract import EXIT_REFUSED
+from flyball_engine.launching import EXIT_REFUSED
 from flyball_operator.api import names
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
 

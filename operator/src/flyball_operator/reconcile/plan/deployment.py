@@ -14,11 +14,14 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
 from flyball_operator.reconcile.plan.in_place import is_left_to_us
 from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
-from flyball_operator.reconcile.plan.pod import startup_seconds
+from flyball_operator.reconcile.plan.pod import setpoint_seconds, startup_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 
 #: Seconds beyond the start-up time before a rollout counts as failed: scheduling, and an image that is mostly there.
 PROGRESS_MARGIN: Final = 30
+#: Starts of one engine that a rollout waits for. The kubelet starts one that died anew after 10 s, then 20 s, and each
+#: start has its own wait for a setpoint. One that dies a third time will not come up by being started again.
+ENGINE_STARTS: Final = 3
 
 
 def render(service: InferenceService, rollout: RolloutDecision, live: Object | None) -> Object:
@@ -31,7 +34,7 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
     spec = {
         "replicas": replicas,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": startup_seconds(service) + PROGRESS_MARGIN,
+        "progressDeadlineSeconds": progress_seconds(service),
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
         "selector": {"matchLabels": selector(service.metadata)},
         "template": rollout.target.template,
@@ -41,11 +44,23 @@ def render(service: InferenceService, rollout: RolloutDecision, live: Object | N
     return body
 
 
+def progress_seconds(service: InferenceService) -> int:
+    """Seconds without progress after which a rollout counts as failed: no pod that comes up may take longer."""
+    return startup_seconds(service) + ENGINE_STARTS * setpoint_seconds(service) + PROGRESS_MARGIN
+
+
 def wanted_replicas(service: InferenceService, live: Object | None) -> int:
-    """`spec.replicas`, else what runs, else 1: without the field, whoever scales is not overruled."""
+    """`spec.replicas`, else what runs, else 1: without the field, whoever scales is not overruled.
+
+    With `spec.scaling` the number in status, which the tuner decides, else what runs, within its bounds.
+    """
     if service.spec.replicas is not None:
         return service.spec.replicas
-    return int(live["spec"].get("replicas", 1)) if live is not None else 1
+    running = int(live["spec"].get("replicas", 1)) if live is not None else 1
+    scaling, decided = service.spec.scaling, service.status.present_scaling
+    if scaling is None:
+        return running
+    return max(scaling.min_replicas, min(scaling.max_replicas, running if decided is None else decided.replicas))
 
 
 def rollout_steps(service: InferenceService, replicas: int, *, no_device: bool = False) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
-from flyball_operator.reconcile.plan.objects import Object, being_deleted, moment, uid
-from flyball_operator.reconcile.plan.pods import has_ended, is_unschedulable, node, others_placed
+from flyball_operator.reconcile.plan.objects import Object, being_deleted, controlled_by, moment, uid
+from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed
 
 #: Seconds for which a pod may wait before its events are read.
 PATIENCE_SECONDS: Final = 20.0
@@ -25,6 +25,8 @@ _ATTACH, _MOUNT = "FailedAttachVolume", frozenset({"FailedAttachVolume", "Failed
 _MOUNTED: Final = frozenset({"Pulling", "Pulled", "Failed", "BackOff", "Created", "Started", "FailedCreatePodSandBox"})
 #: A mount that fails because of what the template names.
 _MISSING: Final = re.compile(r"""(?:secret|configmap) "[^"]*" not found|non-existent|hostPath type check failed""")
+#: Event of a Job whose pod the API server refused: a quota, PodSecurity, a ServiceAccount that is missing.
+_NOT_CREATED: Final = "FailedCreate"
 _PULL_FAILED: Final = "Failed to pull image"
 _CREATING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 #: All that a kubelet before 1.32 says of an image between two attempts to pull it.
@@ -41,9 +43,31 @@ def pod_to_ask_about(pods: Sequence[Object], now: datetime) -> Object | None:
 def look_again(pods: Sequence[Object], now: datetime) -> float | None:
     """Seconds after which events are to be read, or read again; None where every pod's status says enough."""
     ages = [_age(pod, now) for pod in pods if _is_silent(pod)]
-    if not ages:
-        return None
-    return PATIENCE_SECONDS - max(ages) if max(ages) < PATIENCE_SECONDS else AGAIN_SECONDS
+    return _again(max(ages)) if ages else None
+
+
+def _again(age: float) -> float:
+    return PATIENCE_SECONDS - age if age < PATIENCE_SECONDS else AGAIN_SECONDS
+
+
+def job_to_ask_about(jobs: Sequence[Object], pods: Sequence[Object], now: datetime) -> Object | None:
+    """The Job whose events are to be read: one that goes on, and has had no pod for a while."""
+    waiting = (job for job in jobs if not _lacks_nothing(job) and not any(controlled_by(pod, uid(job)) for pod in pods))
+    return next((job for job in waiting if _age(job, now) >= PATIENCE_SECONDS), None)
+
+
+def look_at_job_again(job: Object, now: datetime) -> float:
+    """Seconds after which the events of a Job without a pod are to be read, or read again."""
+    return _again(_age(job, now))
+
+
+def of_job(job: Object, events: Sequence[Object]) -> str:
+    """Why the Job has no pod, in the words of its last event; empty where none says so."""
+    return next((_message(event) for event in reversed(of(job, events)) if event.get("reason") == _NOT_CREATED), "")
+
+
+def _lacks_nothing(job: Object) -> bool:
+    return being_deleted(job) or has(job, "Complete") or has(job, "Failed")
 
 
 def of_volumes(pod: Object, where: str, events: Sequence[Object]) -> Iterator[Cause]:
@@ -70,9 +94,9 @@ def pull_error(pod: Object, events: Sequence[Object]) -> str:
     return next((message for message in reversed(messages) if message.startswith(_PULL_FAILED)), "")
 
 
-def of(pod: Object, events: Sequence[Object]) -> list[Object]:
-    """The pod's events, the newest last."""
-    mine = (event for event in events if (event.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid"))
+def of(found: Object, events: Sequence[Object]) -> list[Object]:
+    """Events of a pod or Job, the newest last."""
+    mine = (event for event in events if (event.get("involvedObject") or {}).get("uid") == found["metadata"].get("uid"))
     return sorted(mine, key=_time)
 
 
@@ -90,8 +114,8 @@ def _time(event: Object) -> datetime:
     return next((found for text in fields if (found := moment(text)) is not None), datetime.min.replace(tzinfo=UTC))
 
 
-def _age(pod: Object, now: datetime) -> float:
-    created = moment(pod["metadata"].get("creationTimestamp"))
+def _age(found: Object, now: datetime) -> float:
+    created = moment(found["metadata"].get("creationTimestamp"))
     return (now - created).total_seconds() if created is not None else 0.0
 
 

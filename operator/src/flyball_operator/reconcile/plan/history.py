@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
@@ -21,6 +22,13 @@ _SINCE: Final = "since "
 _UNTIL: Final = "until "
 
 
+class AdoptedWhy(StrEnum):
+    """Why a service took this operator's template by itself."""
+
+    TURN = "turn"
+    PLUGIN_MISSING = "plugin-missing"
+
+
 @dataclass(frozen=True)
 class History:
     """Spec hashes, and what became of their templates.
@@ -30,7 +38,10 @@ class History:
     in the same steps. Which those were is kept with it, empty where an earlier operator gave it up. `shortage`: since
     when one holds the rollout up, or until when the last one did. Pods then have their start-up time anew, because the
     Deployment's own word that it made no progress is about the time before. `in_place`: since when earlier
-    pods of this rollout end before new ones start, because no device is free (`in_place`).
+    pods of this rollout end before new ones start, because no device is free (`in_place`). `adopted` names the template
+    that the service last took by itself, `adopted_by` the spec hash without it, of the spec that it was taken for,
+    and `adopted_why` an `AdoptedWhy`, or a later operator's. `refused` names the template that it would have taken by
+    itself had the API server let it, and `refused_words` are the server's. It is not tried again.
     """
 
     asked: str = ""
@@ -40,6 +51,11 @@ class History:
     failed: Cause | None = None
     shortage: str = ""
     in_place: str = ""
+    adopted: str = ""
+    adopted_by: str = ""
+    adopted_why: str = ""
+    refused: str = ""
+    refused_words: str = ""
 
     def asking(self, spec_hash: str, steps: str, now: str) -> History:
         """The history once this template is asked for.
@@ -49,7 +65,16 @@ class History:
         again = self.failed is not None and self.steps not in ("", steps)
         if self.asked == spec_hash and not again:
             return self if self.failed is not None else replace(self, steps=steps)
-        return replace(self, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="")
+        kept = replace(self, refused="", refused_words="") if self.asked != spec_hash else self
+        return replace(kept, asked=spec_hash, since=now, steps=steps, failed=None, shortage="", in_place="")
+
+    def adopting(self, template: str, spec_hash: str, why: AdoptedWhy) -> History:
+        """The history once the service takes this template by itself."""
+        return replace(self, adopted=template, adopted_by=spec_hash, adopted_why=why.value)
+
+    def refusing(self, template: str, words: str) -> History:
+        """The history once the API server refused this template, which the service would have taken by itself."""
+        return replace(self, refused=template, refused_words=words)
 
     def rolled_out(self) -> History:
         """The history once all pods have the template asked for."""
@@ -66,6 +91,11 @@ class History:
             return self
         return replace(self, shortage=(_SINCE if shortage else _UNTIL) + now)
 
+    def short_for(self, now: datetime) -> float:
+        """Seconds for which a shortage has held the rollout up; 0 while none does."""
+        since = moment(self.shortage.removeprefix(_SINCE)) if self.shortage.startswith(_SINCE) else None
+        return 0.0 if since is None else max(0.0, (now - since).total_seconds())
+
     @property
     def resumed(self) -> datetime | None:
         """When the last shortage ended; None where there was none."""
@@ -81,7 +111,20 @@ def read(deployment: Object | None) -> History:
     good = annotation(deployment, names.ANNOTATION_GOOD)
     shortage = annotation(deployment, names.ANNOTATION_SHORTAGE)
     in_place = annotation(deployment, names.ANNOTATION_IN_PLACE)
-    return History(asked, since, steps, good, failed, shortage, in_place)
+    adopted = annotation(deployment, names.ANNOTATION_ADOPTED).split(" ", 2)
+    by_itself = dict(zip(("adopted", "adopted_by", "adopted_why"), adopted, strict=False))
+    refused = _fields(annotation(deployment, names.ANNOTATION_REFUSED), ("template", "message"))
+    by_itself |= dict(zip(("refused", "refused_words"), refused, strict=False))
+    return History(asked, since, steps, good, failed, shortage, in_place, **by_itself)
+
+
+def _fields(text: str, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """These fields of an object in JSON; none where one lacks."""
+    try:
+        found = json.loads(text)
+        return tuple(str(found[field]) for field in fields)
+    except (ValueError, TypeError, KeyError):
+        return ()
 
 
 def _read_failure(text: str) -> tuple[Cause | None, str]:
@@ -101,6 +144,11 @@ def to_annotations(history: History) -> dict[str, str]:
         found[names.ANNOTATION_SHORTAGE] = history.shortage
     if history.in_place:
         found[names.ANNOTATION_IN_PLACE] = history.in_place
+    if history.adopted:
+        found[names.ANNOTATION_ADOPTED] = f"{history.adopted} {history.adopted_by} {history.adopted_why}"
+    if history.refused:
+        refused = {"template": history.refused, "message": history.refused_words}
+        found[names.ANNOTATION_REFUSED] = json.dumps(refused, sort_keys=True)
     if history.failed is not None:
         cause = {"reason": history.failed.reason, "message": history.failed.message}
         if history.steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flyball_operator.reconcile.plan.adoption import Standing
 from flyball_operator.reconcile.plan.objects import Kind, Object, Path
 
 
@@ -67,13 +68,17 @@ class Plan:
     """What to do about one service: intents in this order, then the status, then the events.
 
     `status` is the reconciler's whole part of the status, None where nothing is to be written. `requeue_after`: seconds
-    after which to look again although nothing changed; None waits for a change.
+    after which to look again although nothing changed; None waits for a change. `standing`: how far the service has
+    come with this operator's template. `adopts`: whether these intents bring that template to the service first, by
+    itself.
     """
 
     intents: tuple[Intent, ...] = ()
     status: Object | None = None
     events: tuple[Event, ...] = ()
     requeue_after: float | None = None
+    standing: Standing = Standing.CURRENT
+    adopts: bool = False
 
     @property
     def empty(self) -> bool:

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
     REVISION = "ControllerRevision"
+    JOB = "Job"
 
 
 API_VERSIONS: Final[Mapping[Kind, str]] = {
@@ -47,6 +48,7 @@ API_VERSIONS: Final[Mapping[Kind, str]] = {
     Kind.DISRUPTION_BUDGET: "policy/v1",
     Kind.NETWORK_POLICY: "networking.k8s.io/v1",
     Kind.REVISION: "apps/v1",
+    Kind.JOB: "batch/v1",
 }
 
 #: Kinds of which a service owns one, of its own name; no budget where it asks for none, no policy where they are off.
@@ -95,6 +97,16 @@ def uid(found: Object) -> str:
     return str(found["metadata"]["uid"])
 
 
+def version_of(found: Object) -> int:
+    """Resource version of an object; 0 where it has none that is a number."""
+    return number_of(str(found["metadata"].get("resourceVersion") or ""))
+
+
+def number_of(resource_version: str) -> int:
+    """Resource versions are ordered (guaranteed from Kubernetes 1.35; true of etcd's always)."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
 def name(found: Object) -> str:
     """Name of an object."""
     return str(found["metadata"]["name"])
@@ -115,6 +127,14 @@ def controlled_by(found: Object, owner_uid: str) -> bool:
     """Whether the object's controller has this UID. Names do not count: they come again, UIDs do not."""
     owner = controller(found)
     return owner is not None and owner.get("uid") == owner_uid
+
+
+def unless_changed(found: Object) -> dict[str, Any]:
+    """Of a JSON patch, the operation that makes it a conflict (409) once the object has changed.
+
+    Replaced, not tested: a mismatch in a test is an invalid patch.
+    """
+    return {"op": "replace", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
 
 
 def being_deleted(found: Object) -> bool:

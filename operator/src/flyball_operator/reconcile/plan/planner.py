@@ -17,6 +17,7 @@ from flyball_operator.reconcile.plan import (
     admission,
     deployment,
     disruption_budget,
+    model_cache,
     network_policy,
     revision,
     service,
@@ -24,8 +25,10 @@ from flyball_operator.reconcile.plan import (
     status,
 )
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
+from flyball_operator.reconcile.plan.adoption import Standing
 from flyball_operator.reconcile.plan.event_causes import look_again
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
+from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.objects import (
     Kind,
     Object,
@@ -35,6 +38,7 @@ from flyball_operator.reconcile.plan.objects import (
     digest,
     name,
     uid,
+    unless_changed,
 )
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, decide
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -42,6 +46,8 @@ from flyball_operator.reconcile.plan.snapshot import Snapshot
 #: Seconds until a look at something that tells nobody when it changes: a foreign object, or garbage collection.
 _CONFLICT_SECONDS = 15.0
 _LEAVING_SECONDS = 2.0
+#: Resyncs before a window opens from which on a service waits for that: one of them is sure to come in this time.
+_RESYNCS = 2
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -55,7 +61,8 @@ def plan(snapshot: Snapshot) -> Plan:
     if not verdict.accepted:
         return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
     rollout = decide(wanted_service, snapshot)
-    intents = tuple(_intents(wanted_service, snapshot, rollout))
+    model = model_cache.state(wanted_service, snapshot)
+    intents = tuple(_intents(wanted_service, snapshot, rollout, model))
     undone = admission.undone(snapshot, intents)
     intents = admission.worthwhile(snapshot, intents)
     unanswered = admission.unanswered(snapshot, intents)
@@ -64,11 +71,20 @@ def plan(snapshot: Snapshot) -> Plan:
     rest = tuple(intent for intent in intents if intent not in futile)
     leaving = any(being_deleted(found) for found in snapshot.objects.values())
     looks = [_LEAVING_SECONDS] if leaving else []
-    looks += [seconds for seconds in (rollout.again, look_again(snapshot.pods, snapshot.now)) if seconds is not None]
+    times = (
+        rollout.again,
+        look_again((*snapshot.pods, *snapshot.job_pods), snapshot.now),
+        model.again if model is not None else None,
+    )
+    looks += [seconds for seconds in times if seconds]
+    if rollout.standing is Standing.OUTDATED and (opens := snapshot.turn.opens) is not None:
+        # The resync would miss a window that is shorter than it. It looks before, too: no key waits for days.
+        looks += [opens] if opens <= _RESYNCS * snapshot.config.resync_seconds else []
     if not rest and (futile or undone or settling.doubted(snapshot)):
         verdict = settling.verdict(snapshot, futile, undone)
         looks += settling.looks(snapshot, futile)
-    return _with_status(snapshot, verdict, rollout, Plan(rest, requeue_after=min(looks, default=None)))
+    so_far = Plan(rest, requeue_after=min(looks, default=None), standing=rollout.standing, adopts=rollout.adopts)
+    return _with_status(snapshot, verdict, rollout, so_far)
 
 
 def _patience(verdict: Acceptance) -> float | None:
@@ -81,7 +97,9 @@ def _patience(verdict: Acceptance) -> float | None:
             return None
 
 
-def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecision) -> Iterator[Intent]:
+def _intents(
+    wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecision, model: ModelState | None
+) -> Iterator[Intent]:
     meta = wanted.metadata
     live = snapshot.objects
     if rollout.current.live is None:
@@ -90,8 +108,10 @@ def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecis
     if (peers := snapshot.config.ingress_peers) is not None:
         # Before the Deployment, so that no pod starts unfenced.
         yield from _ensure(Kind.NETWORK_POLICY, network_policy.render(meta, peers), live)
-    yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, rollout, live.get(Kind.DEPLOYMENT)), live)
-    yield from _ensure(Kind.SERVICE, service.render(meta, rollout.target.template), live)
+    runs = model_cache.kept(snapshot, rollout) if model_cache.held(model, snapshot, rollout) else rollout
+    if runs is not None:
+        yield from _ensure(Kind.DEPLOYMENT, deployment.render(wanted, runs, live.get(Kind.DEPLOYMENT)), live)
+    yield from _ensure(Kind.SERVICE, service.render(meta, model_cache.shown_template(model, snapshot, rollout)), live)
     budget = disruption_budget.render(wanted)
     if budget is not None:
         yield from _ensure(Kind.DISRUPTION_BUDGET, budget, live)
@@ -100,6 +120,8 @@ def _intents(wanted: InferenceService, snapshot: Snapshot, rollout: RolloutDecis
     for other in revision.surplus(rollout.kept, {rollout.current.spec_hash, rollout.history.good}):
         if other.live is not None and not being_deleted(other.live):
             yield Delete(Kind.REVISION, name(other.live), uid(other.live))
+    # Last, so that a Job that is refused holds up nothing else.
+    yield from model_cache.intents(wanted, snapshot, model)
 
 
 def _ensure(kind: Kind, wanted: Object, objects: Mapping[Kind, Object]) -> Iterator[Intent]:
@@ -132,8 +154,7 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
     patch = (
         {"op": "test", "path": "/metadata/uid", "value": uid(live)},
         {"op": "replace", "path": "/metadata/managedFields", "value": claimed},
-        # Replaced, not tested: a mismatch is then a conflict (409), not an invalid patch.
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": live["metadata"]["resourceVersion"]},
+        unless_changed(live),
     )
     return Claim(kind, name(live), patch)
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, Env, launch_command
+from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_HEADER, SETPOINT_WAIT_SECONDS, Env
+from flyball_engine.launching import launch_command
 from flyball_operator.api import names
 from flyball_operator.api.containers import Container, EnvVar, Resources
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
@@ -35,13 +36,13 @@ STARTUP_PERIOD: Final = 5
 #: or the API server warns of a duplicate port.
 _NO_TARGET: Final = {"containerPort": CONTROL_PORT, "protocol": "UDP"}
 
-_PLUGIN_PATH: Final = "/flyball"
+PLUGIN_PATH: Final = "/flyball"
 _KEYS_PATH: Final = "/flyball-keys"
 _TLS_PATH: Final = "/flyball-tls"
 #: Keys of a Secret of type kubernetes.io/tls, and its files in a pod.
 _CERTIFICATE, _PRIVATE_KEY = "tls.crt", "tls.key"
-_MODEL_PATH: Final = "/model"
-_TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
+MODEL_PATH: Final = "/model"
+TMP_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 
 
 def render(service: InferenceService, config: Config, spec_hash: str) -> Object:
@@ -77,10 +78,10 @@ def _pod_spec(service: InferenceService, config: Config) -> Object:
         "automountServiceAccountToken": extra.automount_service_account_token,
         # A Service called `vllm` would otherwise set VLLM_PORT, which vLLM reads as its own.
         "enableServiceLinks": False,
-        "securityContext": _pod_security(extra.security_context),
+        "securityContext": pod_security(extra.security_context),
         "terminationGracePeriodSeconds": ENDPOINT_SECONDS + drain_seconds(service) + EXIT_SECONDS,
         "containers": [_engine(service, config), *(_beside(one) for one in extra.containers)],
-        "volumes": [*_volumes(service), *map(_plain, extra.volumes)],
+        "volumes": [*_volumes(service), *map(plain, extra.volumes)],
         "nodeSelector": dict(extra.node_selector),
         "tolerations": [dict(toleration) for toleration in extra.tolerations],
         "affinity": dict(extra.affinity),
@@ -93,22 +94,23 @@ def _pod_spec(service: InferenceService, config: Config) -> Object:
         # longer asked for, and bring it back.
         "serviceAccount": extra.service_account_name,
         "topologySpreadConstraints": [_spread(one, service) for one in extra.topology_spread_constraints],
-        "resourceClaims": [_plain(claim) for claim in extra.resource_claims],
+        "resourceClaims": [plain(claim) for claim in extra.resource_claims],
         "initContainers": [
-            *([_plugin(config)] if spec.engine.governed else []),
+            *([plugin_container(config)] if spec.engine.governed else []),
             *(_beside(one) for one in extra.init_containers),
         ],
     }
     return {field: value for field, value in pod.items() if value not in (None, [], {})}
 
 
-def _plain(part: Model) -> Object:
+def plain(part: Model) -> Object:
     """A part of the spec as Kubernetes spells it. What stands at a default is Kubernetes' default, too."""
     return part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-def _pod_security(asked: PodSecurityContext) -> Object:
-    given = _plain(asked)
+def pod_security(asked: PodSecurityContext) -> Object:
+    """The pod's security context: an unprivileged user, and what is asked for."""
+    given = plain(asked)
     assigned = given.pop("runAsAssignedUser", False)
     user = {} if assigned else {"runAsUser": USER_ID, "runAsGroup": USER_ID}
     return {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}, **given}
@@ -116,33 +118,34 @@ def _pod_security(asked: PodSecurityContext) -> Object:
 
 def _spread(constraint: TopologySpreadConstraint, service: InferenceService) -> Object:
     """Without a selector Kubernetes would count no pod."""
-    return {"labelSelector": {"matchLabels": selector(service.metadata)}, **_plain(constraint)}
+    return {"labelSelector": {"matchLabels": selector(service.metadata)}, **plain(constraint)}
 
 
 def _beside(container: Container) -> Object:
     """A container of the user's."""
-    asked = _plain(container.security_context)
+    asked = plain(container.security_context)
     found = {
-        **_plain(container),
-        "ports": [{"protocol": port.protocol, **_plain(port)} for port in container.ports] or [_NO_TARGET],
+        **plain(container),
+        "ports": [{"protocol": port.protocol, **plain(port)} for port in container.ports] or [_NO_TARGET],
         "resources": _amounts(container.resources),
-        "securityContext": {**_container_security(), **asked},
+        "securityContext": {**container_security(), **asked},
         # As of the engine: the last lines of one that ends tell why.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return {field: value for field, value in found.items() if value != {}}
 
 
-def _plugin(config: Config) -> Object:
+def plugin_container(config: Config) -> Object:
+    """The init container that brings the plugin."""
     return {
         "name": names.CONTAINER_PLUGIN,
         "image": config.plugin_image,
-        "args": [_PLUGIN_PATH],
+        "args": [PLUGIN_PATH],
         "ports": [_NO_TARGET],
         # Small and bounded, so that namespaces with a quota take the pod.
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}},
-        "securityContext": _container_security(),
-        "volumeMounts": [{"name": "flyball", "mountPath": _PLUGIN_PATH}],
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": "flyball", "mountPath": PLUGIN_PATH}],
     }
 
 
@@ -159,11 +162,11 @@ def _engine(service: InferenceService, config: Config) -> Object:
         "env": _environment(service, config),
         "ports": ports,
         "resources": _amounts(service.spec.pod_template.resources, _devices(service)),
-        "securityContext": _container_security(),
+        "securityContext": container_security(),
         # The launcher writes there why it refuses; an engine that dies of itself leaves its last lines.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
-        "volumeMounts": [*_mounts(service), *map(_plain, service.spec.pod_template.volume_mounts)],
+        "volumeMounts": [*_mounts(service), *map(plain, service.spec.pod_template.volume_mounts)],
         **_probes(service),
     }
     return {field: value for field, value in container.items() if value not in (None, {})}
@@ -182,7 +185,7 @@ def _owned_arguments(service: InferenceService) -> list[str]:
     spec = service.spec
     caching = "--enable-prefix-caching" if spec.batching.prefix_caching else "--no-enable-prefix-caching"
     return [
-        f"--model={_model_path(spec.model)}",
+        f"--model={model_path(spec.model)}",
         f"--served-model-name={spec.model.served_name or service.metadata.name}",
         "--host=0.0.0.0",
         f"--port={API_PORT}",
@@ -205,15 +208,23 @@ def _tls_arguments() -> Sequence[str]:
     )
 
 
-def _model_path(model: ModelSource) -> str:
+def model_path(model: ModelSource) -> str:
+    """Where the engine finds the model: a folder of its pod, or a name on Hugging Face."""
     scheme, _, rest = model.uri.partition("://")
+    if model.cache is not None:
+        # As the hub's client names folders. No model or revision has "--" in its name.
+        parts = (model.cache.path, rest.replace("/", "--"), model.cache.revision.replace("/", "--"))
+        return "/".join((MODEL_PATH, *(part for part in parts if part)))
     if scheme == "pvc":
         _, _, path = rest.partition("/")
-        return f"{_MODEL_PATH}/{path}".rstrip("/")
+        return f"{MODEL_PATH}/{path}".rstrip("/")
     return rest
 
 
-def _claim(model: ModelSource) -> str | None:
+def claim(model: ModelSource) -> str | None:
+    """Name of the claim that has the model; None if none has."""
+    if model.cache is not None:
+        return model.cache.claim_name
     scheme, _, rest = model.uri.partition("://")
     return rest.partition("/")[0] if scheme == "pvc" else None
 
@@ -228,37 +239,51 @@ def startup_seconds(service: InferenceService) -> int:
     return math.ceil(parse_duration(service.spec.rollout.startup_timeout))
 
 
+def setpoint_seconds(service: InferenceService) -> int:
+    """Seconds that a start may take besides, rounded up: where no operator writes, a governed engine waits in vain."""
+    return math.ceil(SETPOINT_WAIT_SECONDS) if service.spec.engine.governed else 0
+
+
 def _environment(service: InferenceService, config: Config) -> list[Object]:
     """The user's variables first, then defaults they did not set, then ours, which they may not set."""
-    ours = _owned_environment(service, config)
+    ours = {**_owned_environment(service, config), **({"HF_HUB_OFFLINE": "1"} if service.spec.model.cache else {})}
     given = [variable for variable in service.spec.engine.env if variable.name not in ours]
-    users = {variable.name: _value(variable) for variable in given}
+    users = {variable.name: value_of(variable) for variable in given}
     # An unprivileged user without a passwd entry: getpass.getuser() and caches under ~ fail without these.
-    defaults = {"USER": "flyball", "HOME": _TMP_PATH}
+    defaults = {"USER": "flyball", "HOME": TMP_PATH}
     fixed = {name: {"value": value} for name, value in defaults.items()}
     owned = {name: {"value": value} for name, value in ours.items()}
     values = {**fixed, **users, **owned}
     variables: list[Object] = [{"name": name, **value} for name, value in values.items()]
-    secret = service.spec.model.token_secret_ref
-    if secret is not None and "HF_TOKEN" not in values:
-        reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
-        variables.append({"name": "HF_TOKEN", "valueFrom": reference})
+    # Where the model is there, the token is the download's alone.
+    if service.spec.model.cache is None and "HF_TOKEN" not in values:
+        variables += token_variable(service.spec.model)
     return variables
 
 
-def _value(variable: EnvVar) -> Object:
+def token_variable(model: ModelSource) -> list[Object]:
+    """The variable of the token, none where there is no token."""
+    secret = model.token_secret_ref
+    if secret is None:
+        return []
+    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}}}]
+
+
+def value_of(variable: EnvVar) -> Object:
+    """The variable without its name."""
     if variable.value_from is None:
         return {"value": variable.value}
-    return {"valueFrom": _plain(variable.value_from)}
+    return {"valueFrom": plain(variable.value_from)}
 
 
 def _owned_environment(service: InferenceService, config: Config) -> Mapping[str, str]:
     if not service.spec.engine.governed:
         return {}
+    key = {Env.PUBLIC_KEY.value: config.public_key} if config.public_key else {}
     return {
-        "PYTHONPATH": _PLUGIN_PATH,
+        "PYTHONPATH": PLUGIN_PATH,
         Env.SERVICE_UID.value: service.metadata.uid,
-        Env.PUBLIC_KEY.value: config.public_key,
+        **key,
         Env.PUBLIC_KEYS_FILE.value: f"{_KEYS_PATH}/{names.PUBLIC_KEYS_KEY}",
     }
 
@@ -274,11 +299,12 @@ def _amounts(asked: Resources, devices: Mapping[str, int] = MappingProxyType({})
     found: Object = {
         field: {key: str(value) for key, value in given.items()} for field, given in amounts.items() if given
     }
-    claims = [_plain(claim) for claim in asked.claims]
+    claims = [plain(claim) for claim in asked.claims]
     return {**found, "claims": claims} if claims else found
 
 
-def _container_security() -> Object:
+def container_security() -> Object:
+    """The security context of containers."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -296,34 +322,35 @@ def _volumes(service: InferenceService) -> list[Object]:
     if (tls := service.spec.engine.tls) is not None:
         items = [{"key": name, "path": name} for name in (_CERTIFICATE, _PRIVATE_KEY)]
         volumes.append({"name": "flyball-tls", "secret": {"secretName": tls.secret_name, "items": items}})
-    claim = _claim(service.spec.model)
-    if claim is not None:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    if (found := claim(service.spec.model)) is not None:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": found, "readOnly": True}})
     return volumes
 
 
 def _mounts(service: InferenceService) -> list[Object]:
-    mounts: list[Object] = [{"name": "tmp", "mountPath": _TMP_PATH}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
+    mounts: list[Object] = [{"name": "tmp", "mountPath": TMP_PATH}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
     if service.spec.engine.governed:
-        mounts.append({"name": "flyball", "mountPath": _PLUGIN_PATH, "readOnly": True})
+        mounts.append({"name": "flyball", "mountPath": PLUGIN_PATH, "readOnly": True})
         mounts.append({"name": "flyball-keys", "mountPath": _KEYS_PATH, "readOnly": True})
     if service.spec.engine.tls is not None:
         mounts.append({"name": "flyball-tls", "mountPath": _TLS_PATH, "readOnly": True})
-    if _claim(service.spec.model) is not None:
-        mounts.append({"name": "model", "mountPath": _MODEL_PATH, "readOnly": True})
+    if claim(service.spec.model) is not None:
+        mounts.append({"name": "model", "mountPath": MODEL_PATH, "readOnly": True})
     return mounts
 
 
 def _probes(service: InferenceService) -> Object:
     scheme = {"scheme": "HTTPS"} if service.spec.engine.tls else {}
-    health = {"httpGet": {"path": HEALTH_PATH, "port": names.PORT_HTTP, **scheme}}
-    # Asks the plugin, too, whether the engine is warm. Where that did not load, vLLM answers as ever.
-    marked = {"httpHeaders": [{"name": READY_HEADER, "value": "yes"}]} if service.spec.engine.governed else {}
-    ready = {"httpGet": health["httpGet"] | marked}
-    attempts = math.ceil(startup_seconds(service) / STARTUP_PERIOD)
+    get = {"path": HEALTH_PATH, "port": names.PORT_HTTP, **scheme}
+    # Asks the plugin, too, whether the engine is warm. Where that did not load, vLLM answers as ever. Warming up is
+    # part of the start. The wait for a setpoint is added.
+    governed = service.spec.engine.governed
+    marked = {"httpHeaders": [{"name": READY_HEADER, "value": "yes"}]} if governed else {}
+    ready = {"httpGet": get | marked}
+    attempts = math.ceil((startup_seconds(service) + setpoint_seconds(service)) / STARTUP_PERIOD)
     return {
-        "startupProbe": {**health, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},
+        "startupProbe": {**ready, "periodSeconds": STARTUP_PERIOD, "timeoutSeconds": 5, "failureThreshold": attempts},
         "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         # A busy engine answers late; only one that is silent for a minute and a half is restarted.
-        "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": {"httpGet": get, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 6},
     }

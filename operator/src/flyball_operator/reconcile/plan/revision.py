@@ -6,6 +6,7 @@ rollout goes back to. Each is written once and never changed. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,23 +32,29 @@ _ROLL_RELEVANT: Final[dict[str, bool | set[str]]] = {
 
 @dataclass(frozen=True)
 class Revision:
-    """One kept template. `number` orders them; `live` is the object, None before it is created."""
+    """One kept template. `number` orders them; `live` is the object, None before it is created.
+
+    `version`: of the operator that rendered it, empty where that did not say.
+    """
 
     spec_hash: str
     number: int
     template: Object
     live: Object | None = None
+    version: str = ""
 
 
-def spec_hash(service: InferenceService) -> str:
+def spec_hash(service: InferenceService, adopted: str = "") -> str:
     """Names what must roll pods when it changes.
 
     Fields at their defaults are left out, so that a field which a later version adds changes no hash. The UID is in it,
-    so that a revision left by an earlier service of the same name is never taken for ours.
+    so that a revision left by an earlier service of the same name is never taken for ours. `adopted` names the
+    renderer's output that the service took by itself, if it did.
     """
     spec = service.spec.model_dump(mode="json", by_alias=True, include=_ROLL_RELEVANT, exclude_defaults=True)
     adopt = service.metadata.annotations.get(names.ANNOTATION_ADOPT, "")
-    return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid})
+    by_itself = {"adopted": adopted} if adopted else {}
+    return digest({"spec": _pruned(spec), "adopt": adopt, "uid": service.metadata.uid, **by_itself})
 
 
 def _pruned(value: Any) -> Any:
@@ -64,12 +71,25 @@ def read(found: Object) -> Revision | None:
     name = annotation(found, names.ANNOTATION_SPEC_HASH)
     if not isinstance(template, dict) or not name:
         return None
-    return Revision(spec_hash=name, number=int(found.get("revision", 0)), template=template, live=found)
+    return Revision(
+        spec_hash=name,
+        number=int(found.get("revision", 0)),
+        template=template,
+        live=found,
+        version=annotation(found, names.ANNOTATION_RENDERED_BY),
+    )
 
 
-def following(kept: Iterable[Revision], name: str, template: Object) -> Revision:
+def following(kept: Iterable[Revision], name: str, template: Object, version: str) -> Revision:
     """A new revision after those there are."""
-    return Revision(spec_hash=name, number=max((other.number for other in kept), default=0) + 1, template=template)
+    number = max((other.number for other in kept), default=0) + 1
+    return Revision(spec_hash=name, number=number, template=template, version=version)
+
+
+def is_older(version: str, other: str) -> bool:
+    """Whether a version of the operator comes before another; not where one of them is not known."""
+    ours, theirs = (tuple(map(int, re.findall(r"\d+", re.split(r"[-+]", one)[0]))) for one in (version, other))
+    return bool(ours and theirs) and ours < theirs
 
 
 def render(meta: ObjectMeta, revision: Revision) -> Object:
@@ -77,7 +97,8 @@ def render(meta: ObjectMeta, revision: Revision) -> Object:
     data = {"template": revision.template}
     name = f"{meta.name}-{revision.spec_hash}"
     body = owned(Kind.REVISION, meta, name=name, data=data, revision=revision.number)
-    body["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: revision.spec_hash}
+    rendered_by = {names.ANNOTATION_RENDERED_BY: revision.version} if revision.version else {}
+    body["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: revision.spec_hash, **rendered_by}
     return body
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan import causes, history, in_place, pod, revision
+from flyball_operator.reconcile.plan import causes, in_place, progress, renewal, revision
+from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
-from flyball_operator.reconcile.plan.objects import Kind, Object, annotation, being_deleted, moment, timestamp
+from flyball_operator.reconcile.plan.objects import Kind, Object, moment, timestamp
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
@@ -35,7 +35,8 @@ class Stage(Enum):
 class RolloutDecision:
     """The decision. `target` is the revision whose template the Deployment shall have; `current` the one asked for.
 
-    `kept` are all revisions there are, `outdated` says that this operator would render the current one otherwise.
+    `kept` are all revisions there are, `outdated` says that this operator would render the current one otherwise, and
+    `standing` how far the service has come with that.
     `cause` is why the current one does not run, `outage` why pods of the target do not serve, be it asked for or back.
     `full`: as many pods as asked for are Ready with the current template, and no others are left; true of none, too.
     """
@@ -49,8 +50,13 @@ class RolloutDecision:
     outage: Cause | None
     full: bool
     outdated: bool
+    standing: Standing
     again: float | None
     """Seconds after which time alone may change the decision."""
+    newer: str = ""
+    """Version of the newer operator that rendered the current template, empty if none did."""
+    adopts: bool = False
+    """Whether the service takes this operator's template by itself in this plan."""
 
     @property
     def replaces_in_place(self) -> bool:
@@ -65,11 +71,10 @@ class RolloutDecision:
 def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     """Choose the target from what is asked for, what was kept, and what became of it."""
     deployment = snapshot.own(Kind.DEPLOYMENT)
-    spec_hash = revision.spec_hash(service)
-    rendered = pod.render(service, snapshot.config, spec_hash)
-    kept = {found.spec_hash: found for item in snapshot.revisions if (found := revision.read(item)) is not None}
-    current = kept.get(spec_hash) or revision.following(kept.values(), spec_hash, rendered)
-    so_far = history.read(deployment).asking(spec_hash, _steps(service), timestamp(snapshot.now))
+    kept = {one.spec_hash: one for item in snapshot.revisions if (one := revision.read(item)) is not None}
+    found = renewal.asked(service, snapshot, kept)
+    current, spec_hash = found.current, found.current.spec_hash
+    so_far = found.history.asking(spec_hash, _steps(service), timestamp(snapshot.now))
     last_good = kept.get(so_far.good) if so_far.good != spec_hash else None
     left = in_place.seconds_left(service, snapshot, current, kept)
     attempt = _Attempt.of(snapshot, deployment, spec_hash, advice=causes.IN_PLACE if left is None else in_place.ADVICE)
@@ -81,17 +86,25 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         left = in_place.seconds_left(service, snapshot, back, kept)
     if left == 0:
         judged = judged.replacing_in_place(timestamp(snapshot.now))
+    full = deployment is not None and progress.runs(deployment, spec_hash) and progress.full(deployment)
+    stage = Stage.ROLLED_BACK if back is not None else _stage(judged, attempt)
+    failed = stage in (Stage.FAILED, Stage.ROLLED_BACK)
+    standing = renewal.standing(service, found, judged, failed=failed, full=full, now=snapshot.now)
+    held = SLOT_SECONDS - judged.short_for(snapshot.now) if standing is Standing.ADOPTING and attempt.waits else None
     return RolloutDecision(
         current=current,
         target=target,
         kept=tuple(kept.values()),
         history=judged,
-        stage=Stage.ROLLED_BACK if back is not None else _stage(judged, attempt),
+        stage=stage,
         cause=judged.failed if back is not None else attempt.cause,
         outage=_outage(snapshot, deployment, target.spec_hash),
-        full=deployment is not None and _runs(deployment, spec_hash) and _full(deployment),
-        outdated=current.template != rendered,
-        again=min((seconds for seconds in (attempt.seconds_left(judged), left) if seconds), default=None),
+        full=full,
+        outdated=found.outdated,
+        standing=standing,
+        again=min((seconds for seconds in (attempt.seconds_left(judged), left, held) if seconds), default=None),
+        newer=found.newer,
+        adopts=found.adopts,
     )
 
 
@@ -123,7 +136,7 @@ class _Attempt:
     @classmethod
     def of(cls, snapshot: Snapshot, deployment: Object | None, spec_hash: str, *, advice: str) -> _Attempt:
         return cls(
-            deployment=deployment if deployment is not None and _runs(deployment, spec_hash) else None,
+            deployment=deployment if deployment is not None and progress.runs(deployment, spec_hash) else None,
             cause=causes.find(snapshot.pods, deployment, spec_hash, snapshot.events, advice=advice),
             proven=causes.runs(snapshot.pods, spec_hash),
             started=moment(causes.started(snapshot.pods, spec_hash)),
@@ -145,7 +158,7 @@ class _Attempt:
             return None
         if self.cause is not None and self.cause.is_permanent:
             return 0.0
-        progressing = _progressing(self.deployment)
+        progressing = progress.progressing(self.deployment)
         # The Deployment keeps the condition of an earlier template when it finds the ReplicaSet of this one again.
         ours = str(progressing.get("lastUpdateTime", "")) >= so_far.since
         if not ours or progressing.get("reason") != "ProgressDeadlineExceeded":
@@ -161,11 +174,11 @@ def _judge(so_far: History, attempt: _Attempt, *, now: str, has_good: bool) -> H
     """Note that the template asked for is rolled out whole, waits for something, or is given up."""
     if attempt.deployment is None:
         return so_far
-    if _whole(attempt.deployment):
+    if progress.whole(attempt.deployment):
         return so_far.rolled_out()
     if so_far.failed is not None:
         return so_far
-    complete = _complete(attempt.deployment)
+    complete = progress.complete(attempt.deployment)
     noted = so_far if complete else so_far.meeting(shortage=attempt.waits, now=now)
     # One that was good does not become bad; what fails then is around it, and going back would not mend it.
     if has_good and attempt.seconds_left(noted) == 0:
@@ -174,44 +187,11 @@ def _judge(so_far: History, attempt: _Attempt, *, now: str, has_good: bool) -> H
 
 
 def _stage(judged: History, attempt: _Attempt) -> Stage:
-    if attempt.deployment is not None and _complete(attempt.deployment):
+    if attempt.deployment is not None and progress.complete(attempt.deployment):
         return Stage.COMPLETE
     if attempt.waits:
         return Stage.WAITING
     return Stage.FAILED if attempt.seconds_left(judged) == 0 else Stage.ROLLING
-
-
-def _runs(deployment: Object, spec_hash: str) -> bool:
-    """Whether the Deployment has this template, and its controller has seen that it has."""
-    template: Object = deployment["spec"]["template"]
-    if being_deleted(deployment):
-        return False
-    observed = int((deployment.get("status") or {}).get("observedGeneration", 0))
-    seen = observed >= int(deployment["metadata"].get("generation", 1))
-    return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
-
-
-def _progressing(deployment: Object) -> Object:
-    conditions = (deployment.get("status") or {}).get("conditions") or ()
-    return next((dict(item) for item in conditions if item.get("type") == "Progressing"), {})
-
-
-def _complete(deployment: Object) -> bool:
-    """Whether every pod has the template; scaling up later does not undo that."""
-    status = deployment.get("status") or {}
-    all_updated = status.get("updatedReplicas", 0) == status.get("replicas", 0)
-    return all_updated and (_progressing(deployment).get("reason") == "NewReplicaSetAvailable" or _whole(deployment))
-
-
-def _whole(deployment: Object) -> bool:
-    """Whether as many pods as wanted, and at least one, are Ready with the template, and no others are left."""
-    return _full(deployment) and deployment["spec"].get("replicas", 1) >= 1
-
-
-def _full(deployment: Object) -> bool:
-    status = deployment.get("status") or {}
-    counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")}
-    return bool(counts == {deployment["spec"].get("replicas", 1)})
 
 
 def _timed_out() -> Cause:

@@ -14,6 +14,7 @@ from typing import Final
 
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, InferenceServiceStatus, ObjectMeta
+from flyball_operator.reconcile.plan.adoption import NEVER, Turn
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
 
@@ -26,15 +27,18 @@ class Config:
     """What this operator was started with and pods are rendered from.
 
     `plugin_image`: image of the init container that brings the engine plugin. `public_key`: PEM that engines verify
-    setpoints with. Both may be empty; governed services are then not accepted. `resync_seconds`: seconds until what
-    others changed after each apply is applied again. `ingress_peers`: who may connect to engine pods; None makes no
-    NetworkPolicy.
+    setpoints with; empty where `publishes_keys`, so that another key changes no template. Then the operator brings keys
+    to engines by the ConfigMap `names.PUBLIC_KEYS` alone. Without image or keys governed services are not accepted.
+    `resync_seconds`: seconds until what others changed after each apply is applied again. `ingress_peers`: who may
+    connect to engine pods; None makes no NetworkPolicy. `version`: of this operator.
     """
 
     plugin_image: str = ""
     public_key: str = ""
+    publishes_keys: bool = False
     resync_seconds: float = RESYNC_SECONDS
     ingress_peers: IngressPeers | None = None
+    version: str = ""
 
     @property
     def named_kinds(self) -> tuple[Kind, ...]:
@@ -91,10 +95,15 @@ class Desire:
         return service if accepted else None
 
 
-def read_desire(raw: Object) -> Desire:
-    """Parse what the API server holds. Raises `NoObjectError` only if it is not even a Kubernetes object."""
+def read_desire(raw: Object, known: Desire | None = None) -> Desire:
+    """Parse what the API server holds. Raises `NoObjectError` only if it is not even a Kubernetes object.
+
+    `known`: as it was in an earlier version. Its spec is taken while the generation is the same: most events tell of
+    status, and to read a spec takes longest.
+    """
+    before = known.service if known is not None else None
     try:
-        service = parse_service(raw)
+        service = parse_service(raw, before)
     except InvalidSpecError as error:
         return Desire(meta=error.metadata, status=error.status, service=None, error=str(error))
     return Desire(meta=service.metadata, status=service.status, service=service)
@@ -105,11 +114,13 @@ class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
     `objects`: the one object of the service's name per kind, its own or foreign. `revisions`: those that it controls.
-    `pods`: its own (`membership`). `events`: of the pod that waits without its status saying why (`event_causes`).
+    `pods`: its own (`membership`). `jobs`: those that it controls, and `job_pods` theirs.
+    `events`: of the pod, the Job and the Job's pod that wait without their status saying why (`event_causes`).
     `slices`: EndpointSlices of the Service of that name. `epoch`: the leadership under which the status is written.
     `status_written`: when this process last wrote the status. `refused`: the API server's words when it refused the
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
-    the API server would make of an apply.
+    the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
+    `adoption_refused`: the API server's words when it refused that just now. `job_refused`: when it refused a Job.
     """
 
     desire: Desire
@@ -118,6 +129,8 @@ class Snapshot:
     objects: Mapping[Kind, Object] = field(default_factory=dict)
     revisions: tuple[Object, ...] = ()
     pods: tuple[Object, ...] = ()
+    jobs: tuple[Object, ...] = ()
+    job_pods: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
     slices: tuple[Object, ...] = ()
     epoch: int = 0
@@ -125,6 +138,9 @@ class Snapshot:
     refused: str = ""
     attempts: Mapping[Kind, Attempt] = field(default_factory=dict)
     dry_runs: Mapping[Kind, DryRun] = field(default_factory=dict)
+    turn: Turn = NEVER
+    adoption_refused: str = ""
+    job_refused: str = ""
 
     def own(self, kind: Kind) -> Object | None:
         """The object of this kind, if it is this service's own."""

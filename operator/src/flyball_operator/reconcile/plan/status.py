@@ -1,25 +1,30 @@
-"""The reconciler's part of the status: five conditions, each decided by a chain of rules whose first answer counts.
+"""The reconciler's part of the status: seven conditions, each decided by a chain of rules whose first answer counts.
 
 `Accepted`: can be acted upon. `Progressing`: whether pods are, or are being brought, as asked for (as a Deployment's:
 False is trouble). `Available`: at least one Ready endpoint, of whatever generation; not the Deployment's word, which
 says Available at none ready where one of one may be unavailable. `Ready`: all that this generation asks for runs and
-serves. `Stalled`: it will not without somebody's help; there only while it is True, as kstatus has it. What waits for a
-rollout (`kubectl wait`, Helm 4, Flux) looks at the last two, at this `observedGeneration`. Reasons are below and in
-`cause.CauseReason`. Pure.
+serves. `Stalled`: it will not without somebody's help. `TemplateOutdated`: this operator would make the pods otherwise,
+and what comes of that. These two are there only while they are True, as kstatus has it. `ModelReady`: whether the
+volume of `spec.model.cache` has the model; there only where a cache is asked for. What waits for a rollout
+(`kubectl wait`, Helm 4, Flux) looks at `Ready` and `Stalled`, at this `observedGeneration`. Reasons are below, in
+`adoption.OutdatedReason`, in `model_cache.ModelReason` and in `cause.CauseReason`. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType
-from flyball_operator.reconcile.plan import revision, service
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType, InferenceService
+from flyball_operator.reconcile.plan import history, model_cache, revision, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
+from flyball_operator.reconcile.plan.adoption import NEVER, OutdatedReason, Standing
 from flyball_operator.reconcile.plan.causes import ready_templates
+from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
+from flyball_operator.reconcile.plan.model_cache import ModelReason, ModelState
 from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, selector_text, timestamp, uid
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -30,6 +35,17 @@ _IN_PLACE: Final = (
     "no device is free for one pod more, so the earlier pod ends first, and nothing serves until the new one is Ready;"
     " to wait for a device instead, set spec.rollout.maxSurge: 1"
 )
+
+
+#: How an adoption is tried again.
+_AGAIN: Final = "set the annotation serving.flyball.dev/adopt to a new value to try again"
+_TAKING: Final = (Standing.ADOPTING, Standing.WAITING)
+#: What is going on, by why a service adopts by itself.
+_ADOPTING: Final[Mapping[str, str]] = {
+    AdoptedWhy.TURN: "pods are being brought to this operator's template",
+    AdoptedWhy.PLUGIN_MISSING: "the plugin image of the earlier template cannot be pulled, so pods are being brought to"
+    " this operator's template",
+}
 
 
 class ReconcileReason(StrEnum):
@@ -88,7 +104,9 @@ def claims(
 ) -> dict[ConditionType, ConditionClaim]:
     """What the conditions say about this snapshot."""
     accepted = ConditionClaim(verdict.accepted, verdict.reason.value, verdict.message)
-    progressing = _progressing(rollout)
+    model = _model(snapshot, rollout)
+    waits = rollout is not None and model_cache.held(model, snapshot, rollout)
+    progressing = _waiting(model) if waits and model is not None else _progressing(rollout)
     available = _available(snapshot, rollout)
     found = {
         ConditionType.ACCEPTED: accepted,
@@ -100,7 +118,39 @@ def claims(
     # Garbage collection ends by itself.
     if stuck is not None and verdict.reason is not AcceptedReason.EARLIER_SERVICE_LEAVING:
         found[ConditionType.STALLED] = replace(stuck, status=True)
+    if rollout is not None and (outdated := _outdated(snapshot, rollout)) is not None:
+        found[ConditionType.TEMPLATE_OUTDATED] = outdated
+    if model is not None:
+        found[ConditionType.MODEL_READY] = ConditionClaim(model.ready, model.reason, model.message)
     return found
+
+
+def _model(snapshot: Snapshot, rollout: RolloutDecision | None) -> ModelState | None:
+    wanted = snapshot.desire.service
+    return model_cache.state(wanted, snapshot) if wanted is not None and rollout is not None else None
+
+
+def _waiting(model: ModelState) -> ConditionClaim:
+    """Of a rollout that waits until the model is there."""
+    return ConditionClaim(not model.stuck, model.reason, f"the rollout waits for the model: {model.message}")
+
+
+def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | None:
+    if rollout.standing is Standing.FAILED:
+        what = "this operator's template did not run"
+        if rollout.outdated:
+            words = rollout.history.refused_words.rstrip(".")
+            what = f"the API server refused this operator's template, so the pods run on as they are: {words}"
+        return ConditionClaim(True, OutdatedReason.ADOPTION_FAILED, f"{what}; {_AGAIN}")
+    if not rollout.outdated:
+        return None
+    if rollout.newer and snapshot.turn != NEVER:
+        message = (
+            f"operator {rollout.newer} made the pods, and this one is {snapshot.config.version}, so they run on as they"
+            " are. To replace them all the same, set the annotation serving.flyball.dev/adopt to a new value"
+        )
+        return ConditionClaim(True, OutdatedReason.MADE_BY_NEWER_OPERATOR, message)
+    return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)
 
 
 def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
@@ -111,7 +161,8 @@ def _progressing(rollout: RolloutDecision | None) -> ConditionClaim:
     detail = f"{rollout.cause.reason}: {rollout.cause.message}" if rollout.cause else ""
     match rollout.stage:
         case Stage.ROLLED_BACK:
-            advice = "the last good pod template is back; change the spec to try again"
+            again = _AGAIN if rollout.standing is Standing.FAILED else "change the spec to try again"
+            advice = f"the last good pod template is back; {again}"
             return ConditionClaim(False, ReconcileReason.ROLLED_BACK, f"{detail}; {advice}")
         case Stage.FAILED if rollout.cause is not None:
             return ConditionClaim(
@@ -132,8 +183,10 @@ def _going_on(rollout: RolloutDecision, detail: str) -> ConditionClaim:
     if rollout.stage is Stage.WAITING and rollout.cause is not None:
         waits = "the rollout waits for it, and then goes on by itself"
         return ConditionClaim(True, rollout.cause.reason, f"{rollout.cause.message.rstrip('.')}; {waits}")
+    adopting = _ADOPTING.get(rollout.history.adopted_why) if rollout.standing in _TAKING else None
+    message = ". ".join(part for part in (adopting, detail) if part)
     return ConditionClaim(
-        True, ReconcileReason.ROLLING_OUT, detail or "pods are being brought to the template asked for"
+        True, ReconcileReason.ROLLING_OUT, message or "pods are being brought to the template asked for"
     )
 
 
@@ -150,7 +203,7 @@ def _available(snapshot: Snapshot, rollout: RolloutDecision | None) -> Condition
 def _served(snapshot: Snapshot) -> ConditionClaim:
     """Whose pods serve. Endpoints do not say; a Ready pod's template does."""
     wanted, ready = snapshot.desire.service, ready_templates(snapshot.pods)
-    if not ready or (wanted is not None and revision.spec_hash(wanted) in ready):
+    if not ready or (wanted is not None and _asked(snapshot, wanted) in ready):
         return ConditionClaim(True, ReconcileReason.ENDPOINTS_READY, "at least one pod serves")
     kept = (found for item in snapshot.revisions if (found := revision.read(item)) is not None)
     numbers = sorted(found.number for found in kept if found.spec_hash in ready)
@@ -158,6 +211,10 @@ def _served(snapshot: Snapshot) -> ConditionClaim:
     generation = snapshot.desire.meta.generation
     message = f"{serving}, not what generation {generation} asks for (kubectl get controllerrevisions lists revisions)"
     return ConditionClaim(True, ReconcileReason.EARLIER_REVISION_SERVES, message)
+
+
+def _asked(snapshot: Snapshot, wanted: InferenceService) -> str:
+    return revision.spec_hash(wanted, history.read(snapshot.own(Kind.DEPLOYMENT)).adopted)
 
 
 def _wanted(snapshot: Snapshot) -> int | None:
@@ -169,7 +226,7 @@ def _wanted(snapshot: Snapshot) -> int | None:
 def _ready(
     snapshot: Snapshot, rollout: RolloutDecision | None, progressing: ConditionClaim, available: ConditionClaim
 ) -> ConditionClaim:
-    if rollout is None or rollout.stage is not Stage.COMPLETE:
+    if rollout is None or rollout.stage is not Stage.COMPLETE or progressing.reason in set(ModelReason):
         return replace(progressing, status=False)
     wanted = _wanted(snapshot)
     if rollout.full and wanted == 0:
@@ -191,7 +248,9 @@ def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | N
     meta = snapshot.desire.meta
     deployment = snapshot.own(Kind.DEPLOYMENT) or {}
     counts = deployment.get("status") or {}
-    template = rollout.target.template if rollout is not None else deployment.get("spec", {}).get("template", {})
+    template = deployment.get("spec", {}).get("template", {})
+    if rollout is not None:
+        template = model_cache.shown_template(_model(snapshot, rollout), snapshot, rollout)
     return {
         "observedGeneration": meta.generation,
         "epoch": snapshot.epoch,
@@ -278,13 +337,15 @@ def events(snapshot: Snapshot, wanted: Object) -> tuple[Event, ...]:
         good = item["status"] == "True"
         available = before is not None and before.status == "True"
         derived = (
-            item["type"] in (ConditionType.READY, ConditionType.STALLED)
+            item["type"] in (ConditionType.READY, ConditionType.STALLED, ConditionType.TEMPLATE_OUTDATED)
             or item["reason"] == ReconcileReason.NOT_ACCEPTED
+            or (item["type"] == ConditionType.PROGRESSING and item["reason"] in set(ModelReason))
         )
         # Not yet, or still, whosever pods they are.
         same = item["type"] == ConditionType.AVAILABLE and good == available
         if not (derived or same):
             reason = str(item["reason"]) if item["reason"] != item["type"] else str(item["type"])
-            warned = not good or reason == AcceptedReason.UNKNOWN_ANNOTATION
+            begun = reason in (ModelReason.DOWNLOAD_PENDING, ModelReason.DOWNLOADING)
+            warned = (not good and not begun) or reason == AcceptedReason.UNKNOWN_ANNOTATION
             transitioned.append(Event("Warning" if warned else "Normal", reason, item["message"]))
     return tuple(transitioned)

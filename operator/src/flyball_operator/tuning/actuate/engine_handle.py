@@ -11,7 +11,7 @@ from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, Rea
 from flyball_operator.engines.errors import BadAnswerError, EngineError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning.observe.signals import PackedSteps
 from flyball_operator.tuning.observe.stall import AdmissionStall
-from flyball_operator.tuning.report.conditions import Reason
+from flyball_operator.tuning.reasons import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
 LEAST_WAIT: Final = 1.0

@@ -9,6 +9,7 @@ after a trip of its watchdog it is not, because the same setpoint would bring th
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,21 +19,15 @@ from flyball_engine.contract import (
     AnyKnob,
     CoreState,
     Generation,
-    Knob,
     Limits,
     OrderKnob,
-    QueueKnob,
     QueueLimits,
     ReadBack,
     Refusal,
     Setpoint,
 )
 from flyball_operator.engines.client import Acknowledged, Address, Answer, EngineClient
-from flyball_operator.engines.errors import (
-    EngineError,
-    NotLeadingError,
-    SetpointRefusedError,
-)
+from flyball_operator.engines.errors import EngineError, NotLeadingError, SetpointRefusedError
 from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
@@ -46,11 +41,11 @@ from flyball_operator.tuning.actuate.engine_handle import (
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
+from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Sums
 from flyball_operator.tuning.observe.stall import observed
-from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.ports import EnginePod
-from flyball_operator.tuning.report.conditions import Reason
+from flyball_operator.tuning.reasons import Reason
 
 #: Seconds between read-backs of a pod that has confirmed.
 VERIFY_SECONDS: Final = 15.0
@@ -77,10 +72,14 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
+    #: What governed pods lack. While none is Ready, what was known last.
+    lacks: Lacks = field(default_factory=Lacks)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _sent: Setpoint | None = None
+    #: When some pod is due next, and what this was found for. None: after an exchange, or with other pods.
+    _due: tuple[float, Setpoint, tuple[str, Setpoint | None] | None] | None = None
 
     def update_pods(self, pods: Sequence[EnginePod]) -> None:
         """Take note of the pods there are now; forget those that are gone and earlier starts of their containers."""
@@ -90,7 +89,8 @@ class EnginePods:
             handle = self._handles.get(pod.uid)
             container = (pod.container_id, pod.restarts)
             kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
-        self._handles = kept
+        self._handles, self._due = kept, None
+        self._note_lacks()
 
     @property
     def ready(self) -> int:
@@ -180,54 +180,23 @@ class EnginePods:
         """Whether no core is seen to stand still, be it for a moment."""
         return not any(s.seen > s.since for handle in self._handles.values() for s in handle.stalls.values())
 
-    def unsupported(self) -> dict[AnyKnob, str]:
-        """Knobs that some governed pod cannot move live, and why."""
-        found: dict[AnyKnob, str] = {}
-        for handle in self._handles.values():
-            if handle.read_back is not None and handle.read_back.governed:
-                found |= handle.read_back.unsupported | handle.unknown
-        return found
+    def lacking(self, read_back: ReadBack) -> None:
+        """Take note of what a pod that starts lacks. Where governed pods are Ready, what these say counts."""
+        if read_back.governed and not self._governed():
+            self.lacks = Lacks.of([(read_back, {})])
 
-    def _governed(self) -> list[ReadBack]:
-        """What the pods say whose engines are governed. One that is not is told less, the others are not."""
-        return [read_back for read_back in self.read_backs().values() if read_back.governed]
+    def _note_lacks(self) -> None:
+        """Take note of what governed pods lack. Where none says anything, those that start are likely as the last."""
+        if governed := self._governed():
+            self.lacks = Lacks.of(governed)
 
-    def ungated(self) -> str | None:
-        """Why some governed pod cannot refuse requests by a deadline, None if all can."""
-        reasons = (read_back.ungated for read_back in self._governed())
-        return next((reason for reason in reasons if reason is not None), None)
+    def _governed(self) -> list[tuple[ReadBack, dict[AnyKnob, str]]]:
+        """What the pods say whose engines are governed, and knobs that these do not know.
 
-    def unordered(self) -> str | None:
-        """Why some governed pod cannot serve prompts in the on-time order, None if all can."""
-        lacking = self.unsupported()
-        # How fast prompts are processed is known of steps whose tokens are.
-        needed = (OrderKnob.ON_TIME, Knob.MAX_NUM_SCHEDULED_TOKENS)
-        return next((lacking[knob] for knob in needed if knob in lacking), None)
-
-    def unclassed(self) -> str | None:
-        """Why some governed pod cannot tell classes of requests apart, None if all can."""
-        return self.unsupported().get(OrderKnob.CLASSES)
-
-    @property
-    def all_refuse(self) -> bool:
-        """Whether every governed pod can refuse requests: a gate predicts by what steps are fitted to."""
-        return self.ungated() is None and Knob.MAX_NUM_SCHEDULED_TOKENS not in self.unsupported()
-
-    def able(self, policy: Policy) -> Policy:
-        """The policy without what some pod cannot do: it would refuse the whole."""
-        lacking = self.unsupported()
-        limits = Limits(**{knob.value: value for knob, value in policy.limits.given().items() if knob not in lacking})
-        queued = None if QueueKnob.MAX_NUM_QUEUED_TOKENS in lacking else policy.queued_tokens
-        if Knob.MAX_NUM_SCHEDULED_TOKENS in lacking:
-            # A step is fitted into its time by its tokens, and a gate predicts by what steps are fitted to.
-            return Policy(limits=limits, queued_tokens=queued)
-        shed = None if self.ungated() is not None else policy.shed
-        on_time = None if self.unordered() is not None else policy.on_time
-        # Without a budget the model is for gate and order alone.
-        step = policy.step if shed is not None or on_time is not None or policy.budget is not None else None
-        due = policy.class_deadlines if shed is not None or on_time is not None else ()
-        able = Policy(limits=limits, step=step, shed=shed, on_time=on_time, class_deadlines=due, queued_tokens=queued)
-        return able.without_classes() if due and self.unclassed() is not None else able
+        One that is not is told less, the others are not.
+        """
+        read = ((handle.read_back, handle.unknown) for handle in self._handles.values())
+        return [(found, unknown) for found, unknown in read if found is not None and found.governed]
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
@@ -265,19 +234,14 @@ class EnginePods:
             if stuck := handle.stuck:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
-        lacking = self.unsupported()
-        found += [(Reason.UNSUPPORTED, f"{knob.value}: {lacking[knob]}") for knob in _TUNED if knob in lacking]
-        if sheds and (reason := self.ungated()) is not None:
-            found.append((Reason.UNSUPPORTED, f"overload Shed: {reason}"))
+        if self._governed():
+            found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(sheds=sheds)]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
         """Cumulative steps of each start of each pod, as last read back."""
-        return {
-            _start(uid, handle): handle.steps.cells()
-            for uid, handle in self._handles.items()
-            if handle.read_back is not None
-        }
+        handles = self._handles.items()
+        return {_start(uid, handle): handle.steps.cells() for uid, handle in handles if handle.read_back is not None}
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
@@ -291,8 +255,13 @@ class EnginePods:
 
     def to_be_kept(self, setpoint: Setpoint) -> bool:
         """Whether some pod is to be written to, or read back."""
-        now, targets = self.clock(), self._targets(setpoint)
-        return bool(self._to_verify(targets, now) or self._to_write(targets, now))
+        due = self._due
+        # Asked every second, and nothing is due but every 15 s.
+        if due is None or due[1] is not setpoint or due[2] is not self.alone:
+            targets = self._targets(setpoint)
+            times = (min(self._verify_at(uid, given), self._write_at(uid, given)) for uid, given in targets.items())
+            due = self._due = (min(times, default=math.inf), setpoint, self.alone)
+        return self.clock() >= due[0]
 
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
@@ -304,18 +273,17 @@ class EnginePods:
 
     def _to_verify(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that hold what they shall, and are to be read back."""
-        due = [uid for uid in targets if now >= self._verify_at(uid)]
-        return [uid for uid in due if self._handles[uid].has(targets[uid])]
+        return [uid for uid, given in targets.items() if now >= self._verify_at(uid, given)]
 
     def _to_write(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
         """Pods that are to be written to."""
-        return [uid for uid, given in targets.items() if self._is_due(self._handles[uid], given, now)]
+        return [uid for uid, given in targets.items() if now >= self._write_at(uid, given)]
 
-    def _is_due(self, handle: EngineHandle, given: Setpoint, now: float) -> bool:
-        """Whether a pod is to be written to: it lost the setpoint or never had it, or that is to be renewed."""
-        if now < handle.retry_at:
-            return False
-        return not handle.has(given) or now >= handle.written_at + given.expires_seconds * RENEW_SHARE
+    def _write_at(self, uid: str, given: Setpoint) -> float:
+        """When a pod is written to: it lost the setpoint or never had it, or that is to be renewed."""
+        handle = self._handles[uid]
+        renewal = handle.written_at + given.expires_seconds * RENEW_SHARE if handle.has(given) else -math.inf
+        return max(handle.retry_at, renewal)
 
     def _targets(self, setpoint: Setpoint) -> dict[str, Setpoint]:
         """What each Ready pod shall hold, by UID; those that shall keep their start values are not in it."""
@@ -325,8 +293,10 @@ class EnginePods:
         targets = {uid: setpoint if uid == first else others for uid in self._handles}
         return {uid: given for uid, given in targets.items() if given is not None}
 
-    def _verify_at(self, uid: str) -> float:
-        """When a pod that has confirmed is read back again."""
+    def _verify_at(self, uid: str, given: Setpoint) -> float:
+        """When a pod is read back again, if it has confirmed what it shall hold."""
+        if not self._handles[uid].has(given):
+            return math.inf
         alone = self.alone is not None and uid == self.alone[0]
         return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
 
@@ -367,7 +337,7 @@ class EnginePods:
         self._received(address.key, handle, answer)
         if handle is None:
             return
-        now = self.clock()
+        now, self._due = self.clock(), None
         if isinstance(answer, Acknowledged):
             handle.written_at, handle.wait, handle.contested = now, LEAST_WAIT, None
             self.on_applied(answer)
@@ -381,17 +351,19 @@ class EnginePods:
                 handle.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
             if sent.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
                 handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than these classes of requests"}
+            self._note_lacks()
             if isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 
     def _received(self, uid: str, asked: EngineHandle | None, answer: Answer) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
-        handle = self._handles.get(uid)
+        handle, self._due = self._handles.get(uid), None
         if handle is None or handle is not asked:
             return
         if isinstance(answer, Acknowledged):
             handle.take(answer.read_back, self._sent)
+            self._note_lacks()
             handle.problem, handle.verified_at = None, self.clock()
             # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
             # first read-back are not new: another leader may have reported them.
@@ -411,8 +383,6 @@ def _start(uid: str, handle: EngineHandle) -> str:
     return f"{uid}/{handle.container}"
 
 
-#: What the tuner moves; an engine that lacks another knob lacks nothing that is asked of it.
-_TUNED: Final = (Knob.MAX_NUM_ACTIVE_SEQS, Knob.MAX_NUM_SCHEDULED_TOKENS)
 #: So many pods are named in one sentence.
 _NAMED: Final = 3
 _GRAVITY: Final = (

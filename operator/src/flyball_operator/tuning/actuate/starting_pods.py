@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Final
 
-from flyball_engine.contract import Generation, Setpoint
+from flyball_engine.contract import ReadBack, Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
-from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common
+from flyball_operator.engines.errors import SetpointRefusedError
+from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
 from flyball_operator.tuning.ports import EnginePod
 
 #: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
-AGAIN_SECONDS = 5.0
+AGAIN_SECONDS: Final = 5.0
+#: An engine that refuses a write for one of these holds a setpoint, and needs no older one.
+_HOLDS: Final = frozenset({Refusal.STALE_EPOCH, Refusal.STALE_GENERATION, Refusal.CONFLICT})
 
 
 class StartingPods:
-    """Of one service. `clock` is monotonic, in seconds."""
+    """Of one service. `clock` is monotonic, in seconds. `lacking` is told what an engine says that lacks something."""
 
-    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int) -> None:
+    def __init__(
+        self, client: EngineClient, clock: Callable[[], float], port: int, lacking: Callable[[ReadBack], None]
+    ) -> None:
         self._client = client
         self._clock = clock
         self._port = port
+        self._lacking = lacking
         self._pods: dict[str, EnginePod] = {}
         self._handles: dict[str, EngineHandle] = {}
         self._writes: dict[str, asyncio.Task[None]] = {}
@@ -48,19 +54,26 @@ class StartingPods:
 
     def write(self, setpoint: Setpoint | None) -> None:
         """Write the setpoint to the pods that lack it, in the background: one that hangs delays no other."""
+        for uid in [uid for uid, write in self._writes.items() if write.done()]:
+            self._writes.pop(uid).result()
         if setpoint is None:
             return
         for uid in self.due(setpoint):
             if uid not in self._writes:
                 self._writes[uid] = asyncio.create_task(self._write(self._pods[uid], self._handles[uid], setpoint))
-                self._writes[uid].add_done_callback(partial(self._writes.pop, uid))
 
     async def _write(self, pod: EnginePod, handle: EngineHandle, setpoint: Setpoint) -> None:
         address = Address(key=pod.uid, tenant=pod.namespace, ip=pod.ip or "", port=self._port)
         handle.retry_at = self._clock() + AGAIN_SECONDS
         answer = await self._client.timed(address, lambda there: self._client.write(there, setpoint))
-        held: Generation | None = common(answer.read_back) if isinstance(answer, Acknowledged) else None
-        handle.holds = held
+        if isinstance(answer, Acknowledged):
+            handle.holds = common(answer.read_back)
+        elif isinstance(answer, SetpointRefusedError) and answer.refusal in _HOLDS:
+            handle.holds = generation_of(setpoint)
+        elif isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
+            told = await self._client.timed(address, self._client.read)
+            if isinstance(told, Acknowledged):
+                self._lacking(told.read_back)
 
     async def close(self) -> None:
         """End the writes that are on their way."""

@@ -13,11 +13,12 @@ forgotten, and the model scaled to what is seen becomes the prior. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -59,6 +60,19 @@ class CellMeans:
     kv_tokens: float
     mixed: bool
 
+    @property
+    def packed(self) -> Rows:
+        """The fields side by side: `at`, and then those that a fit is made of."""
+        return array("d", _figures(self))
+
+
+#: Subscripted for type checkers alone: before Python 3.12 an array is none at run time.
+Rows: TypeAlias = "array[float]"
+_figures: Final = attrgetter("at", "seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
+_STEPS: Final = 3
+_WIDTH: Final = 9
+_NO_ROWS: Final = array("d")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -94,10 +108,11 @@ class Cusum:
 class StepTimeEstimator:
     """All that is remembered between windows. `steps`: all that were ever seen.
 
+    `rows`: means of cells, those of a row side by side: of a thousand services there are a hundred thousand rows.
     `proven`: the prior was itself identified and trusted, so what the data leave open may be taken from it.
     """
 
-    rows: Mapping[CellKey, tuple[CellMeans, ...]] = field(default_factory=dict)
+    rows: Mapping[CellKey, Rows] = field(default_factory=dict)
     prior: StepModel | None = None
     proven: bool = False
     fit: Fit | None = None
@@ -138,8 +153,9 @@ def _use(step_time: StepTimeEstimator) -> int:
 
 
 def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, CellMeans], at: float) -> StepTimeEstimator:
-    watched = _watch(step_time, list(fresh.values()), at)
-    rows = {key: (*watched.rows.get(key, ()), row)[-TUNABLES.rows_per_cell :] for key, row in fresh.items()}
+    watched = _watch(step_time, {key: row.packed for key, row in fresh.items()}, at)
+    kept = _WIDTH * TUNABLES.rows_per_cell
+    rows = {key: (watched.rows.get(key, _NO_ROWS) + row.packed)[-kept:] for key, row in fresh.items()}
     seen = watched.steps + sum(row.steps for row in fresh.values())
     learnt = _fitted(replace(watched, rows={**watched.rows, **rows}, until=at, steps=seen))
     if learnt.fit is not None and learnt.fit.doubt is Doubt.LARGE_ERROR:
@@ -149,15 +165,15 @@ def _taken(step_time: StepTimeEstimator, fresh: Mapping[CellKey, CellMeans], at:
 
 def _until(step_time: StepTimeEstimator, end: float) -> StepTimeEstimator:
     """What was learnt of windows that ended by then."""
-    kept = {key: tuple(row for row in cell if row.at <= end) for key, cell in step_time.rows.items()}
-    steps = step_time.steps - sum(row.steps for cell in step_time.rows.values() for row in cell if row.at > end)
-    return replace(step_time, rows={key: cell for key, cell in kept.items() if cell}, steps=steps)
+    kept = _those(step_time.rows, lambda at: at <= end)
+    later = _those(step_time.rows, lambda at: at > end)
+    return replace(step_time, rows=kept, steps=step_time.steps - sum(_columns(later)[_STEPS].tolist()))
 
 
 def _fitted(step_time: StepTimeEstimator) -> StepTimeEstimator:
-    rows = [row for kept in step_time.rows.values() for row in kept]
-    prior = step_time.prior or first_guess(rows)
-    return replace(step_time, prior=prior, fit=_fit(rows, prior, step_time))
+    table = _Table(_columns(step_time.rows))
+    prior = step_time.prior or first_guess(table)
+    return replace(step_time, prior=prior, fit=_fit(table, prior, step_time))
 
 
 def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
@@ -166,9 +182,18 @@ def _without_contradiction(step_time: StepTimeEstimator) -> StepTimeEstimator:
     return replace(step_time, rows=latest, prior=None, proven=False, fit=None, forgotten=step_time.forgotten + 1)
 
 
-def _since(rows: Mapping[CellKey, tuple[CellMeans, ...]], since: float) -> dict[CellKey, tuple[CellMeans, ...]]:
-    kept = {key: tuple(row for row in cell if row.at >= since) for key, cell in rows.items()}
-    return {key: cell for key, cell in kept.items() if cell}
+def _since(rows: Mapping[CellKey, Rows], since: float) -> dict[CellKey, Rows]:
+    return _those(rows, lambda at: at >= since)
+
+
+def _those(rows: Mapping[CellKey, Rows], when: Callable[[float], bool]) -> dict[CellKey, Rows]:
+    """The rows of some times; cells that have none of these are left out."""
+    kept: dict[CellKey, Rows] = {}
+    for key, cell in rows.items():
+        for begin in range(0, len(cell), _WIDTH):
+            if when(cell[begin]):
+                kept[key] = kept.get(key, _NO_ROWS) + cell[begin : begin + _WIDTH]
+    return kept
 
 
 def resume(model: StepModel, *, error: float, steps: int, reach: int) -> StepTimeEstimator:
@@ -177,16 +202,17 @@ def resume(model: StepModel, *, error: float, steps: int, reach: int) -> StepTim
     return StepTimeEstimator(prior=model, proven=True, fit=fit, steps=steps)
 
 
-def first_guess(rows: Sequence[CellMeans]) -> StepModel:
+def first_guess(table: _Table) -> StepModel:
     """A weak prior out of the first rows: half of the fastest step is fixed cost, the rest is paid by the token."""
-    fixed = min(row.seconds for row in rows) / 2
-    rate = float(np.median([max(0.0, row.seconds - fixed) / row.tokens for row in rows]))
+    fixed = float(table.seconds.min()) / 2
+    rate = float(np.median(np.maximum(0.0, table.seconds - fixed) / table.tokens))
     return StepModel(t0=fixed, h=0.0, c1=rate, c2=rate, beta=0.0, g=0.0, kappa=1)
 
 
 def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
     """Means of a cell; None without a whole step (`increase()` extrapolates to fractions), or with none that can be."""
-    if sums.steps < 1 or not 0 < sums.tokens / sums.steps <= 2 * key.bucket:
+    # Only steps with tokens are counted; less is rounding.
+    if sums.steps < 1 or not 0.99 <= sums.tokens / sums.steps <= 2 * key.bucket:
         return None
     mean = sums.seconds / sums.steps
     if not SHORTEST_STEP <= mean <= LONGEST_STEP or sums.decodes > 1.01 * sums.tokens:
@@ -205,16 +231,18 @@ def _row(key: CellKey, sums: Sums, at: float) -> CellMeans | None:
     )
 
 
-_figures: Final = attrgetter("seconds", "weight", "steps", "tokens", "decodes", "attention", "kv_tokens", "mixed")
+def _columns(rows: Mapping[CellKey, Rows]) -> Matrix:
+    """The fields of all rows."""
+    cells = [np.frombuffer(cell, dtype=np.float64).reshape(-1, _WIDTH) for cell in rows.values()]
+    return np.concatenate(cells).T if cells else np.empty((_WIDTH, 0))
 
 
 class _Table:
     """Rows as columns: made once, used for each κ."""
 
-    def __init__(self, rows: Iterable[CellMeans]) -> None:
-        columns = np.array([_figures(row) for row in rows], dtype=np.float64).T
-        self.seconds, self.weight, self.steps, self.tokens = columns[:4]
-        self.decodes, self.attention, self.kv_tokens, self.mixed = columns[4:]
+    def __init__(self, columns: Matrix) -> None:
+        self.seconds, self.weight, self.steps, self.tokens = columns[1:5]
+        self.decodes, self.attention, self.kv_tokens, self.mixed = columns[5:]
 
     @property
     def magnitudes(self) -> Matrix:
@@ -252,9 +280,9 @@ def _model(vector: Matrix, kappa: int) -> StepModel:
     return StepModel(t0=t0, h=h, c1=c1, c2=c2 if kappa > 1 else c1, beta=beta, g=g, d=d, kappa=kappa)
 
 
-def _fit(rows: Sequence[CellMeans], prior: StepModel, step_time: StepTimeEstimator) -> Fit:
+def _fit(table: _Table, prior: StepModel, step_time: StepTimeEstimator) -> Fit:
     kept = step_time.fit.model.kappa if step_time.fit is not None else prior.kappa
-    pull, table = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull, _Table(rows)
+    pull = TUNABLES.proven_pull if step_time.proven else TUNABLES.guess_pull
     kappas = _kappas(table, kept, proven=step_time.proven)
     vectors, losses = _solve(table, prior, kappas, pull)
     best = int(np.argmin(losses))
@@ -262,7 +290,8 @@ def _fit(rows: Sequence[CellMeans], prior: StepModel, step_time: StepTimeEstimat
     fit = Fit(
         model=model,
         error=float(np.median(np.abs(table.predicted(model) / table.seconds - 1.0))),
-        steps=int(sum(row.steps for row in rows)),
+        # One after the other: a sum shall not change in its last digit.
+        steps=int(sum(table.steps.tolist())),
         reach=int(table.tokens.max()),
         doubt=None,
     )
@@ -317,11 +346,11 @@ def _doubt(fit: Fit, table: _Table, *, proven: bool) -> Doubt | None:
     return Doubt.FEW_STEPS if fit.steps < TUNABLES.least_steps else None
 
 
-def _watch(step_time: StepTimeEstimator, fresh: Sequence[CellMeans], at: float) -> StepTimeEstimator:
+def _watch(step_time: StepTimeEstimator, fresh: Mapping[CellKey, Rows], at: float) -> StepTimeEstimator:
     """Advance the change detector; on an alarm forget what was seen before the change began."""
     if step_time.model is None or step_time.fit is None:
         return step_time
-    table = _Table(fresh)
+    table = _Table(_columns(fresh))
     weights = table.weight * np.minimum(table.steps, 50.0)
     ratios = table.seconds / np.maximum(table.predicted(step_time.model), 1e-9)
     ratio = float((weights * ratios).sum() / weights.sum())

@@ -21,8 +21,8 @@ from flyball_operator.tuning.observe.signals import (
     blind_spot,
     steps_between,
 )
-from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import ConditionState
+from flyball_operator.tuning.observe.verdict import metrics_verdict
+from flyball_operator.tuning.reasons import ConditionState
 from flyball_operator.tuning.tunables import TUNABLES
 
 NOT_ASKED: Final = Unobserved(Missing.NOT_SCRAPED, "Prometheus has not been asked yet")
@@ -90,6 +90,6 @@ class SignalHistory:
         """Whether the service can be observed. `lost`: status says that it cannot; a new leader takes that not back."""
         missing, now = blind_spot(self.observation, TUNABLES.stale_seconds), self._clock()
         if missing is None or (self._observed_at is not None and now - self._observed_at < self._grace_seconds):
-            return conditions.metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
+            return metrics_verdict(None, ready_pods=ready_pods, twice=self._twice)
         young = self._observed_at is None and not lost and now - self._began_at < self._grace_seconds
-        return conditions.metrics_verdict(missing, ready_pods=ready_pods, young=young)
+        return metrics_verdict(missing, ready_pods=ready_pods, young=young)

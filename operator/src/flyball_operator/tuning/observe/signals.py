@@ -141,6 +141,11 @@ class RequestLoad:
     refused: float = 0.0
     uneven: float = 1.0
 
+    @property
+    def none(self) -> bool:
+        """Whether no request came, and none is there."""
+        return self.running + self.waiting + self.arrivals + self.refused <= 0
+
 
 @dataclass(frozen=True)
 class ObjectiveCounts:
@@ -204,6 +209,8 @@ class Signals:
     @cached_property
     def impossible(self) -> str | None:
         """The first figure with which nothing can be reckoned, None if there is none; looked for once."""
+        if self._is_possible:
+            return None
         # A clock may be behind: an age below zero is one of nothing.
         own = {"at": self.at, "age_seconds": abs(self.age_seconds), "window_seconds": self.window_seconds}
         named: list[tuple[str, Mapping[str, float]]] = [("", own)]
@@ -216,6 +223,16 @@ class Signals:
         return next(
             (f"{prefix}{name}" for prefix, part in named for name in part if not 0 <= part[name] < math.inf), None
         )
+
+    @property
+    def _is_possible(self) -> bool:
+        """The same, without a name: nearly always so, and a thousand are looked at in a tick."""
+        load = self.load.__dict__.values() if isinstance(self.load, RequestLoad) else ()
+        counts = [figure for found in self.outcomes.values() for figure in (found.met, found.violated)]
+        figures = (self.at, abs(self.age_seconds), self.window_seconds, *load, *counts)
+        sane = all(0.0 <= figure < math.inf for figure in figures)
+        steps = self.steps.cells.values() if isinstance(self.steps, StepWindow) else ()
+        return sane and all(sums.is_sane for sums in steps)
 
 
 Observation = Signals | Unobserved

@@ -8,7 +8,7 @@ from typing import Final
 from flyball_engine.figures import figure
 from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
 from flyball_operator.tuning.capacity import Balance
-from flyball_operator.tuning.report.conditions import ConditionState, Reason
+from flyball_operator.tuning.reasons import ConditionState, Reason
 from flyball_operator.tuning.state import TuningState
 
 #: What was not weighed anew for so long is told no more: an autoscaler would follow a load of then.
@@ -66,7 +66,8 @@ class CapacityReport:
 
         `verdict`: what is reported of capacity beside it. While it cannot be observed the advice stands.
         """
-        return None if self._stale or verdict.reason in _UNKNOWN else state.advised
+        unknown = self._stale or verdict.reason in _UNKNOWN
+        return None if unknown or state.desired is None else state.desired.replicas
 
 
 def _reported(service: InferenceService) -> tuple[str, ConditionState | None]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
 from flyball_engine.figures import figure, format_duration, significant
 from flyball_operator.api import names
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import (
     TUNER_CONDITIONS,
-    Condition,
     ConditionType,
     Mode,
     ObjectiveStatus,
@@ -25,74 +23,9 @@ from flyball_operator.api.v1alpha1 import (
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.observe.signals import ObjectiveCounts, OrderOutcome, Unobserved
 from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.reasons import ConditionState, Reason
 from flyball_operator.tuning.spec import LatencyObjective
 from flyball_operator.tuning.tunables import TUNABLES
-
-
-class Reason(StrEnum):
-    """Reasons of the tuner's conditions, beside those of `signals.Missing`."""
-
-    SCRAPED = "Scraped"
-    """MetricsAvailable: Prometheus has fresh samples of the service's pods."""
-    SCRAPED_TWICE = "ScrapedTwice"
-    """MetricsAvailable: likewise, of several targets for one engine. One is counted, the message names their jobs."""
-    NO_READY_PODS = "NoReadyPods"
-    """Nothing to observe or to tune yet."""
-    APPLIED = "Applied"
-    """Tuned: every engine core of every Ready pod runs under the law's limits."""
-    LEARNING = "Learning"
-    """Tuned is False: start values, until the step-time model is trusted. CapacitySufficient is Unknown until then."""
-    DISABLED = "Disabled"
-    """Tuned is False: mode Disabled runs at the upper bounds."""
-    RECOMMEND_ONLY = "RecommendOnly"
-    """Tuned is False: mode Recommend leaves live limits alone."""
-    NOT_TUNED = "NotTuned"
-    """Of all conditions of the tuner: the service is not governed, or its spec is not accepted."""
-    NOT_DECIDING = "NotDeciding"
-    """Tuned is False: there are requests, and for minutes the law could not decide; the message says why."""
-    LOOP_STALLED = "LoopStalled"
-    """Tuned is Unknown: no tick of this service was completed lately; the operator's log says why."""
-    PAUSED = "Paused"
-    """Tuned is False: an annotation pauses tuning; the engines keep their setpoint."""
-    PAUSE_UNCLEAR = "PauseNotUnderstood"
-    """Tuned is False: the same, but the annotation says something else than is accepted."""
-    PUSHING = "Pushing"
-    """Tuned is Unknown: some pods have not confirmed the setpoint yet."""
-    ONE_POD_FIRST = "OnePodFirst"
-    """Tuned is Unknown: a policy that rests on little is tried in one pod, the others follow once it works there."""
-    PUSH_FAILED = "PushFailed"
-    """Tuned is False: an engine refused the setpoint, or did not confirm it."""
-    UNREACHABLE = "EngineUnreachable"
-    """Tuned is False: the control port of a Ready pod does not answer."""
-    UNGOVERNED = "EngineUngoverned"
-    """Tuned is False: the plugin could not load in a pod, which runs as plain vLLM."""
-    WATCHDOG_TRIPPED = "WatchdogTripped"
-    """Tuned is False: requests stood still under the setpoint, and an engine returned to its start values."""
-    ADMISSION_STUCK = "AdmissionStuck"
-    """Tuned is False: requests wait in an engine with slots free, and for over a minute it admitted none."""
-    UNSUPPORTED = "KnobUnsupported"
-    """Tuned is False: this engine cannot move a limit live, or not refuse requests by a deadline."""
-    FENCED = "NewerLeader"
-    """Tuned is False: status names an epoch above that of our Lease; this operator stopped acting for the service."""
-    UNEXPLAINED = "SetpointUnexplained"
-    """Tuned is False: an engine answers with an epoch or generation that no leader has given; the others are tuned."""
-    MET = "Met"
-    """ObjectivesMet: every objective that was counted is met."""
-    VIOLATED = "Violated"
-    """ObjectivesMet is False."""
-    NO_OBJECTIVES = "NoObjectives"
-    """ObjectivesMet and CapacitySufficient are Unknown: the spec names none."""
-    NO_REQUESTS = "NoRequests"
-    """ObjectivesMet is Unknown: nothing was counted in the window. CapacitySufficient: none ever came."""
-    NOT_OBSERVED = "NotObserved"
-    """ObjectivesMet is Unknown: the counts could not be read. CapacitySufficient: the signals could not."""
-    SUFFICIENT = "Sufficient"
-    """CapacitySufficient: the pods carry what arrives, at the objectives."""
-    OVERLOADED = "Overloaded"
-    """CapacitySufficient is False: more arrives than the pods carry at the objectives."""
-    INFEASIBLE = "Infeasible"
-    """CapacitySufficient is False: even an idle engine cannot keep some objective."""
-
 
 #: What is wrong where another leader acts.
 FENCED: Final = (
@@ -104,41 +37,6 @@ LEAST_BUDGET: Final = -999
 ORDER_SHOWN_WITHIN: Final = 0.25
 #: Of what others wrote so much is repeated.
 _SHOWN_LENGTH: Final = 40
-
-Event = tuple[Literal["Normal", "Warning"], str]
-
-
-@dataclass(frozen=True)
-class ConditionState:
-    """A condition without its bookkeeping."""
-
-    status: str
-    reason: str
-    message: str
-
-    def condition(self, kind: ConditionType, generation: int) -> Condition:
-        """The condition; who writes it dates it."""
-        return Condition(
-            type=kind, status=self.status, reason=self.reason, message=self.message, observed_generation=generation
-        )
-
-
-def metrics_verdict(
-    missing: Unobserved | None, *, ready_pods: int, young: bool = False, twice: str = ""
-) -> ConditionState:
-    """Whether the service can be observed; while it is `young`, Prometheus may just not have come to it yet.
-
-    `twice`: as in `Signals`.
-    """
-    if ready_pods == 0:
-        return ConditionState("Unknown", Reason.NO_READY_PODS, "no pod is Ready")
-    if missing is not None:
-        return ConditionState(
-            "Unknown" if young else "False", missing.reason.value, f"{missing.detail}; the limits hold"
-        )
-    if twice:
-        return ConditionState("True", Reason.SCRAPED_TWICE, f"Prometheus has fresh samples; {twice}")
-    return ConditionState("True", Reason.SCRAPED, "Prometheus has fresh samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,54 +270,6 @@ def rounded_up(seconds: float) -> str:
     """A duration to two digits, never less than it is."""
     unit = 10.0 ** (math.floor(math.log10(max(seconds, 1e-6))) - 1)
     return format_duration(math.ceil(seconds / unit - 1e-9) * unit, digits=3)
-
-
-#: Events of a condition that turned "True" or "False".
-_TURNS: Final[Mapping[ConditionType, Mapping[str, Event]]] = {
-    ConditionType.METRICS_AVAILABLE: {"True": ("Normal", "MetricsAvailable"), "False": ("Warning", "MetricsLost")},
-    ConditionType.OBJECTIVES_MET: {"True": ("Normal", "ObjectivesMet"), "False": ("Warning", "ObjectivesViolated")},
-    # Of False the reason is told.
-    ConditionType.CAPACITY_SUFFICIENT: {"True": ("Normal", "CapacitySufficient")},
-}
-_PAUSES: Final[Mapping[str, Event]] = {
-    Reason.PAUSED: ("Normal", "TuningPaused"),
-    Reason.PAUSE_UNCLEAR: ("Warning", "TuningPaused"),
-}
-_FAILURES: Final = (
-    Reason.PUSH_FAILED,
-    Reason.UNREACHABLE,
-    Reason.UNGOVERNED,
-    Reason.UNSUPPORTED,
-    Reason.FENCED,
-    Reason.UNEXPLAINED,
-    Reason.NOT_DECIDING,
-    Reason.LOOP_STALLED,
-    Reason.ADMISSION_STUCK,
-)
-
-
-def event(kind: ConditionType, before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
-    """Type and reason of the event that a transition from `before` (status, reason) is worth, if any."""
-    if before == (verdict.status, verdict.reason):
-        return None
-    if kind is ConditionType.TUNED:
-        return _tuned_event(before, verdict)
-    if kind is ConditionType.CAPACITY_SUFFICIENT and verdict.status == "False":
-        return ("Warning", f"Capacity{verdict.reason}")
-    if verdict.reason == Reason.SCRAPED_TWICE:
-        return "Warning", verdict.reason
-    turned = before is None or before[0] != verdict.status
-    if kind is ConditionType.CAPACITY_SUFFICIENT and (before is None or before[0] != "False"):
-        return None
-    return _TURNS[kind].get(verdict.status) if turned else None
-
-
-def _tuned_event(before: tuple[str, str] | None, verdict: ConditionState) -> Event | None:
-    if verdict.reason in _PAUSES:
-        return _PAUSES[verdict.reason]
-    if verdict.reason in _FAILURES:
-        return "Warning", verdict.reason
-    return ("Normal", "TuningResumed") if before is not None and before[1] in _PAUSES else None
 
 
 def shown(policy: Policy) -> str:

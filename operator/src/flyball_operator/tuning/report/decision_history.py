@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api.v1alpha1 import DecisionStatus, Mode
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.observe.signals import Signals
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.spec import TuningSpec
 from flyball_operator.tuning.state import Decision
 

@@ -8,8 +8,8 @@ from flyball_engine.figures import percent
 from flyball_operator.api.v1alpha1 import Condition, ConditionType
 from flyball_operator.tuning.estimate.step_time import Fit
 from flyball_operator.tuning.ports import EventType
-from flyball_operator.tuning.report import conditions
-from flyball_operator.tuning.report.conditions import ConditionState
+from flyball_operator.tuning.reasons import ConditionState
+from flyball_operator.tuning.report.transitions import event_of
 
 ConditionStates = dict[ConditionType, ConditionState]
 Post = Callable[[EventType, str, str], Awaitable[None]]
@@ -40,7 +40,7 @@ class EventRecorder:
         for kind, verdict in verdicts.items():
             before = self._reported.get(kind)
             self._reported[kind] = (verdict.status, verdict.reason)
-            found = conditions.event(kind, before, verdict)
+            found = event_of(kind, before, verdict)
             if found is not None:
                 await self._post(found[0], found[1], verdict.message)
         trusted = fit is not None and fit.trusted

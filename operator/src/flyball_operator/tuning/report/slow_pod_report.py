@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flyball_operator.api.v1alpha1 import TuningStatus
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.observe import slow_pods
-from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.report.event_recorder import EventRecorder
 
 

@@ -5,26 +5,37 @@ from __future__ import annotations
 from typing import Final
 
 from flyball_engine.contract import Limits, Setpoint
-from flyball_operator.api.v1alpha1 import Condition, ConditionType, Mode, SetpointStatus, TuningStatus
+from flyball_operator.api.v1alpha1 import (
+    TUNER_CONDITIONS,
+    Condition,
+    ConditionType,
+    Mode,
+    SetpointStatus,
+    TuningStatus,
+)
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
 from flyball_operator.tuning.estimate.step_time import doubt_message
 from flyball_operator.tuning.observe.signal_history import SignalHistory
 from flyball_operator.tuning.observe.signals import Observation, OrderOutcome, Signals, blind_spot
 from flyball_operator.tuning.policy import Policy
-from flyball_operator.tuning.report import conditions, status_codec
+from flyball_operator.tuning.reasons import ConditionState, Reason
+from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.capacity_report import CapacityReport
 from flyball_operator.tuning.report.conditions import SetpointProgress
 from flyball_operator.tuning.report.decision_history import DecisionHistory
 from flyball_operator.tuning.report.event_recorder import ConditionStates, EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
+from flyball_operator.tuning.report.scaling_report import RESCALED, ScalingReport, scaling_verdict
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
-from flyball_operator.tuning.report.unchanged import Unchanged
+from flyball_operator.tuning.report.unchanged import Equal, Unchanged
 from flyball_operator.tuning.service_context import ServiceContext
 from flyball_operator.tuning.state import Decision
 from flyball_operator.tuning.tunables import TUNABLES
 
 _WINDOW: Final = "5m"
+_SCALING: Final = ConditionType.SCALING_ACTIVE
 
 
 class StatusReporter:
@@ -47,13 +58,16 @@ class StatusReporter:
         self._events = events
         service = context.service
         self._capacity = CapacityReport(service, context.dependencies.clock)
+        self._scaling = ScalingReport(service.status)
         self._met = Unchanged(conditions.objectives_status)
         self._model, self._recommended = Unchanged(status_codec.model_status), Unchanged(status_codec.setpoint_status)
         self._live, self._shown = Unchanged(_live_status), Unchanged(_live_shown)
+        self._made = Equal(TuningStatus)
+        self._conditions = {kind: Equal(ConditionState.condition) for kind in TUNER_CONDITIONS}
         self._counted: OrderOutcome | None = None
         self._binding, self._order = service.status.tuning.binding_objective, service.status.tuning.order
         self.history = DecisionHistory(service.status.tuning.decisions)
-        not_deciding = events.reason(ConditionType.TUNED) == conditions.Reason.NOT_DECIDING
+        not_deciding = events.reason(ConditionType.TUNED) == Reason.NOT_DECIDING
         self.liveness = Liveness(context.dependencies, context.labels, not_deciding=not_deciding)
 
     def spec_edited(self) -> None:
@@ -73,6 +87,8 @@ class StatusReporter:
         metrics.decided(*labels, decision, context.state.step_time.fit)
         self._capacity.note(context.state)
         metrics.capacity(*labels, self._capacity.balance(context.state))
+        if (rescaled := self._scaling.note(context.state, context.spec, begun=not context.takes_over)) is not None:
+            self._events.pending.append(("Normal", RESCALED, rescaled))
         self.liveness.decided(decision, context.state, observation, self._engine_pods)
         if decision.output is not None:
             self._binding = decision.output.binding
@@ -98,7 +114,9 @@ class StatusReporter:
 
     async def report_ended(self) -> None:
         """Report that nobody tunes the service any more."""
-        await self.write(conditions.ended())
+        scales = self._context.spec.scaling is not None
+        states = conditions.ended()
+        await self.write({kind: one for kind, one in states.items() if scales or kind is not _SCALING})
 
     def states(self, *, late: bool = False) -> ConditionStates:
         """Our conditions. `late`: no tick is completed any more."""
@@ -115,25 +133,27 @@ class StatusReporter:
             canary=self._canary.pod,
             stalled=self.liveness.stall if late else None,
             not_deciding=self.liveness.not_deciding if spec.live else None,
-            unordered=pods.unordered() if spec.orders else None,
-            unclassed=pods.unclassed() if spec.classes is not None else None,
+            unordered=pods.lacks.unordered if spec.orders else None,
+            unclassed=pods.lacks.unclassed if spec.classes is not None else None,
             learning=f"start values until the step-time model is trusted: {doubt_message(state.step_time.fit)}",
         )
         _, _, met = self._met(spec.objectives, self._signals.outcomes, window=_WINDOW)
         lost = self._events.status(ConditionType.METRICS_AVAILABLE) == "False"
         metrics = self._signals.verdict(ready_pods=pods.ready, lost=lost)
+        capacity = conditions.capacity_verdict(
+            self._capacity.balance(state),
+            objectives=spec.objectives,
+            metrics=metrics,
+            known=self._capacity.known,
+            lengths=state.workload.lengths,
+        )
+        scaling = scaling_verdict(state, spec, capacity, begun=not context.takes_over)
         return {
             ConditionType.METRICS_AVAILABLE: metrics,
             ConditionType.TUNED: conditions.tuned_verdict(progress),
             ConditionType.OBJECTIVES_MET: met,
-            ConditionType.CAPACITY_SUFFICIENT: conditions.capacity_verdict(
-                self._capacity.balance(state),
-                objectives=spec.objectives,
-                metrics=metrics,
-                known=self._capacity.known,
-                lengths=state.workload.lengths,
-            ),
-        }
+            ConditionType.CAPACITY_SUFFICIENT: capacity,
+        } | ({} if scaling is None else {_SCALING: scaling})
 
     async def write(self, states: ConditionStates) -> None:
         """Hand the whole of our part to the writer, which knows what can wait."""
@@ -142,7 +162,7 @@ class StatusReporter:
             return
         rows, met, _ = self._met(context.spec.objectives, self._signals.outcomes, window=_WINDOW)
         generation = context.service.metadata.generation
-        found: list[Condition] = [state.condition(kind, generation) for kind, state in states.items()]
+        found: list[Condition] = [self._conditions[kind](state, kind, generation) for kind, state in states.items()]
         await dependencies.writer.write(
             context.service,
             tuning=self._tuning(),
@@ -150,13 +170,14 @@ class StatusReporter:
             objectives_met=met,
             desired_replicas=self._capacity.replicas(context.state, states[ConditionType.CAPACITY_SUFFICIENT]),
             conditions=found,
+            scaling=self._scaling.status(context.state, context.spec),
         )
 
     def _tuning(self) -> TuningStatus:
         context, pods, live = self._context, self._engine_pods, self._context.setpoint
         mode, state, now = context.spec.mode, context.state, context.dependencies.wall()
         shadow = mode is Mode.RECOMMEND or (mode is Mode.AUTO and not context.spec.live)
-        return TuningStatus(
+        return self._made(
             mode=mode,
             epoch=context.generations.written_epoch,
             generation=context.generations.generation,

@@ -28,6 +28,7 @@ from flyball_lab.simulator.kv import BLOCK_TOKENS
 from flyball_lab.simulator.virtual import TimedAct
 from flyball_operator.api import names
 from flyball_operator.api.v1alpha1 import InferenceService, Overload
+from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.capacity import Balance
 from flyball_operator.tuning.estimate.step_time import StepTimeEstimator
 from flyball_operator.tuning.observe.signals import (
@@ -44,7 +45,6 @@ from flyball_operator.tuning.observe.signals import (
     difference,
 )
 from flyball_operator.tuning.policy import NO_BUDGET, Policy
-from flyball_operator.tuning.report import status_codec
 from flyball_operator.tuning.service_tuner import ServiceTuner
 from flyball_operator.tuning.spec import LatencyObjective, TuningSpec
 from flyball_operator.tuning.state import TuningState
@@ -61,7 +61,7 @@ _UNSCRAPED: Final = Unobserved(Missing.NOT_SCRAPED, "no scrape yet")
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """What one scrape shows."""
 
     at: float
@@ -103,7 +103,7 @@ class ClosedLoop:
         self._policy: Policy | None = None
         self._now = 0.0
         self._each: deque[list[int]] = deque(maxlen=int(TUNABLES.compared_seconds / self._scrape_seconds))
-        self._samples: deque[_Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
+        self._samples: deque[Sample] = deque(maxlen=int(self._window_seconds / self._scrape_seconds) + 1)
 
     @property
     def state(self) -> TuningState:
@@ -134,26 +134,16 @@ class ClosedLoop:
         self._service.end()
 
     def _scrape(self, core: Core) -> None:
-        queued = len(core.scheduler.running) + len(core.scheduler.waiting)
         self._each.append([len(one.scheduler.running) + len(one.scheduler.waiting) for one in cores_of(core)])
-        refused = sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS)
-        self._samples.append(
-            _Sample(
-                core.now,
-                PackedSteps.of(step_sums(core.statistics.sums)).cells(),
-                core.ledger.collect(),
-                queued,
-                refused,
-            )
-        )
+        self._samples.append(sample(core))
 
     def _decide(self, core: Core) -> None:
         if len(self._samples) < 2:
             return
-        seen = _signals(self._samples[0], self._samples[-1], core, self._tuning)
+        seen = signals_between(self._samples[0], self._samples[-1], core, self._tuning, cores=self._cores)
         if isinstance(seen.load, RequestLoad):
             seen = replace(seen, load=replace(seen.load, uneven=_uneven(self._each)))
-        self.signals = replace(seen, window_seconds=self._window_seconds, cores=self._cores)
+        self.signals = replace(seen, window_seconds=self._window_seconds)
         self._now = core.now
         # Counts come by a query of their own, whose reader passes over figures that cannot be.
         counts = Attainment(outcomes=self.signals.outcomes)
@@ -297,7 +287,18 @@ def _times(period: float, seconds: float) -> Sequence[float]:
     return [number * period for number in range(1, int(seconds / period) + 1)]
 
 
-def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) -> Signals:
+def sample(core: Core) -> Sample:
+    """One scrape."""
+    return Sample(
+        core.now,
+        PackedSteps.of(step_sums(core.statistics.sums)).cells(),
+        core.ledger.collect(),
+        len(core.scheduler.running) + len(core.scheduler.waiting),
+        sum(one.gate.counts[reason] for one in cores_of(core) for reason in REFUSALS),
+    )
+
+
+def signals_between(before: Sample, after: Sample, core: Core, tuning: TuningSpec, *, cores: int) -> Signals:
     """What two scrapes say, and the gauges of now."""
     scheduler, seconds = core.scheduler, after.at - before.at
     ended = sum(after.counts.requests.values()) - sum(before.counts.requests.values())
@@ -318,7 +319,7 @@ def _signals(before: _Sample, after: _Sample, core: Core, tuning: TuningSpec) ->
         at=after.at,
         age_seconds=core.now - after.at,
         window_seconds=WINDOW_SECONDS,
-        cores=1,
+        cores=cores,
         steps=StepWindow(start=before.at, end=after.at, cells=difference(before.cells, after.cells) or {}),
         load=load,
         outcomes={name: _outcome(before.counts.objectives, after.counts.objectives, name) for name in ids},
@@ -331,7 +332,7 @@ def _uneven(each: Iterable[Sequence[int]]) -> float:
     return max(had) * len(had) / sum(had) if any(had) else 1.0
 
 
-def _grown(before: _Sample, after: _Sample, outcome: Outcome) -> float:
+def _grown(before: Sample, after: Sample, outcome: Outcome) -> float:
     return after.counts.requests[outcome] - before.counts.requests[outcome]
 
 

@@ -146,6 +146,7 @@ class RunFigures:
     `first`: the share of those let in whose first token came in time; `tokens`: of those that got one, the share whose
     other tokens did. `good_each`, `recovery`: see `measures`. `below`: seconds of too low an attainment among all,
     `below_let_in` among those let in. `longest`: seconds of the longest wait for a first token among those let in.
+    `infeasible`: requests that no order serves in time, which `kept` leaves out where they are counted.
     Where it was watched: `swing`, the coefficient of variation of S over the decisions; `outside`, decisions whose
     limits were outside of the envelope; `raised`, decisions that ended in an exception.
     """
@@ -159,6 +160,7 @@ class RunFigures:
     below_let_in: int = 0
     recovery: int = 0
     longest: float = 0.0
+    infeasible: int = 0
     good_each: tuple[int, ...] = ()
     swing: float = 0.0
     outside: int = 0

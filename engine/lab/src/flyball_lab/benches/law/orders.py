@@ -94,10 +94,11 @@ def crowds(*, quick: bool = False) -> tuple[Crowd, ...]:
 class QueueDiscipline:
     """A setpoint: `seqs` at most, steps of `budget` × the token objective, and a step model.
 
-    `on_time`: prompts in the order of the on-time set, in that of their arrival otherwise; `relegates`: late ones last.
-    `pressed`: P-PAS says what tokens a step has, and no step has a time.
-    `sheds`: who would be late is refused; with `at_arrival` only then, by the queue that is foreseen. `speed`: prompts
-    are believed to be so many times as fast as they are. `margin`: the share of the deadline that is planned with.
+    `tokens`: what a step may have at most, in place of a time. `on_time`: prompts in the order of the on-time set, in
+    that of their arrival otherwise; `relegates`: late ones last. `pressed`: P-PAS says what tokens a step has, and no
+    step has a time. `sheds`: who would be late is refused; with `at_arrival` only then, by the queue that is foreseen.
+    `speed`: prompts are believed to be so many times as fast as they are. `margin`: the share of the deadline that is
+    planned with.
     """
 
     name: str
@@ -108,6 +109,7 @@ class QueueDiscipline:
     at_arrival: bool = False
     speed: float = 1.0
     seqs: int = 256
+    tokens: int | None = None
     budget: float = STEP_MARGIN
     margin: float = 0.95
     late_share: float = OnTime().late_share
@@ -117,9 +119,11 @@ class QueueDiscipline:
         spec = model_spec(_faster(case.known, self.speed))
         order = OnTime(first_token_deadline_seconds=case.ttft, margin=self.margin, late_share=self.late_share)
         shed = Shed(ttft_deadline_seconds=case.ttft, margin=GATE_MARGIN if self.at_arrival else self.margin)
-        return fixed(Limits(max_num_active_seqs=self.seqs), case.tuning).model_copy(
+        limits = Limits(max_num_active_seqs=self.seqs, max_num_scheduled_tokens=self.tokens)
+        timed = self.tokens is None and not self.pressed
+        return fixed(limits, case.tuning).model_copy(
             update={
-                "step": None if self.pressed else StepBudget(seconds=self.budget * case.token, model=spec),
+                "step": StepBudget(seconds=self.budget * case.token, model=spec) if timed else None,
                 "on_time": order if self.on_time or self.relegates else None,
                 "shed": shed if self.sheds else None,
             }
@@ -148,6 +152,9 @@ def _faster(model: StepModel, speed: float) -> StepModel:
 #: vLLM's order, all wait; the same, late ones last; with a step's tokens by P-PAS; the on-time order, all wait and
 #: shed; and with wrong models.
 FIRST_COME: Final = QueueDiscipline(name="first come, first served")
+#: vLLM as it starts on such a GPU: no step has a time. And with limits by hand, of which the best in hindsight.
+DEFAULTS: Final = QueueDiscipline(name="vLLM's defaults, 256/8192", tokens=8192)
+BY_HAND: Final = (DEFAULTS, *(QueueDiscipline(name=f"256/{tokens}", tokens=tokens) for tokens in (512, 2048)))
 LATE_LAST: Final = QueueDiscipline(name="late ones last", relegates=True)
 P_PAS: Final = QueueDiscipline(name=PPAS, pressed=True)
 QUEUE: Final = QueueDiscipline(name="on time, all wait", on_time=True)

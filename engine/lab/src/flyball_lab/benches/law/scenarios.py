@@ -14,7 +14,8 @@ from flyball_engine.contract import Limits, Metric, Setpoint
 from flyball_engine.model import StepModel
 from flyball_lab.benches.law.plays import first_in_time, known_model, tokens_in_time, whole_in_time
 from flyball_lab.benches.law.setpoints import GATE_MARGIN, fixed, gated
-from flyball_lab.simulator.core import Core, Speculation
+from flyball_lab.simulator.core import Core
+from flyball_lab.simulator.core_config import Speculation
 from flyball_lab.simulator.fleet import fleet
 from flyball_lab.simulator.lengths import SHAPES
 from flyball_lab.simulator.presets import PRESETS, EnginePreset

@@ -38,7 +38,7 @@ from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import TIMEOUT, PrometheusReader
 from flyball_operator.tuning.observe.signals import Observation, Signals, Unobserved
 from flyball_operator.tuning.policy import NO_BUDGET, model_spec
-from flyball_operator.tuning.report.status_codec import step_model_of
+from flyball_operator.tuning.status_codec import step_model_of
 
 #: Seconds between scrapes, and between decisions: the operator's default, and the scrape interval it asks for.
 SCRAPE: Final = "5s"

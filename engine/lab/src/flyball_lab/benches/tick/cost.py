@@ -9,6 +9,7 @@ time from one read to the next, so what decisions, read-backs and pushes take in
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from flyball_engine.figures import figure
@@ -32,6 +34,8 @@ from flyball_lab.pages.figures import table
 WARM_TICKS: Final = 5
 #: Ticks that come late may take minutes each: after so many seconds what was measured will do.
 LONGEST_SECONDS: Final = 300.0
+#: What the chart sets of the operator's process.
+SETTINGS: Final = MappingProxyType({"MALLOC_ARENA_MAX": "1"})
 #: Engines are scraped as they are in a cluster.
 SCRAPE: Final = "5s"
 _PROMETHEUS: Final = "Prometheus processor s"
@@ -42,6 +46,14 @@ _SPREADS: Final = {
     "seconds of the read by the clock": "read wall s",
     "seconds of the tick by the clock": "tick wall s",
 }
+#: What is asked of 1000 services: row of the page, the figure, and its most.
+ASKED: Final = (
+    ("processor seconds of a tick, p50", "operator processor s p50", 1.0),
+    ("memory, MiB", "memory MiB", 300.0),
+    ("seconds of the read, the largest", "read wall s max", 4.0),
+    ("seconds to a status of every service", "cold start s", 20.0),
+)
+ASKED_OF: Final = 1000
 Row = dict[str, Any]
 
 
@@ -62,7 +74,7 @@ def measure(options: Options) -> dict[str, dict[str, float]]:
 
 
 def tables(figures: Figures) -> Tables:
-    """A column for each number of services: medians, and the largest."""
+    """A column for each number of services: medians, and the largest. What is asked, where it was measured."""
     rows = [(shown, *(_spread(values, key) for values in figures.values())) for shown, key in _SPREADS.items()]
     for shown, key in (
         ("queries of a tick, at most", "queries"),
@@ -70,7 +82,15 @@ def tables(figures: Figures) -> Tables:
         ("seconds from its start to a status of every service", "cold start s"),
     ):
         rows.append((shown, *(figure(values[key]) for values in figures.values())))
-    return {"": table(("p50/largest", *(title.removesuffix(f" of {PODS} pods") for title in figures)), rows)}
+    found = {"": table(("p50/largest", *(title.removesuffix(f" of {PODS} pods") for title in figures)), rows)}
+    if values := figures.get(_title(ASKED_OF)):
+        asked = [(shown, f"{most:g}", _against(values[key], most)) for shown, key, most in ASKED]
+        found["asked"] = table((f"{ASKED_OF} services", "asked, at most", "got"), asked)
+    return found
+
+
+def _against(value: float, most: float) -> str:
+    return figure(value) if value <= most else f"{figure(value)}: missed"
 
 
 def _spread(values: Mapping[str, float], key: str) -> str:
@@ -105,9 +125,8 @@ def _ticks(services: int, ticks: int) -> Iterator[Row]:
             "--services": str(services),
             "--port": str(port),
         }
-        said = stack.enter_context(
-            _process("flyball_lab.benches.tick.operator", *(word for pair in arguments.items() for word in pair))
-        )
+        words = (word for pair in arguments.items() for word in pair)
+        said = stack.enter_context(_process("flyball_lab.benches.tick.operator", *words, settings=SETTINGS))
         yield from measured(said, ticks)
 
 
@@ -129,11 +148,15 @@ def _await_ready(said: Iterator[str]) -> None:
 
 
 @contextmanager
-def _process(module: str, *arguments: str) -> Iterator[Any]:
+def _process(module: str, *arguments: str, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """What a process says, line by line; it ends with us."""
     # A group of its own: a Ctrl-C is ours to answer.
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | dict(settings or {}),
     )
     try:
         yield process.stdout

@@ -34,9 +34,9 @@ from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.observe.signals import Attainment, Identity, Observation, Signals, Unobserved
 from flyball_operator.tuning.ports import EventType
-from flyball_operator.tuning.report.metrics import TunerMetrics
 from flyball_operator.tuning.tuner import Tuner, collect_garbage_seldom
 
 PODS: Final = 2

@@ -1,0 +1,1 @@
+"""Downloads one model into a folder, once: `python3 -m flyball_engine.download`."""

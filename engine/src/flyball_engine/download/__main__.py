@@ -1,0 +1,226 @@
+"""The command `python3 -m flyball_engine.download --model=ORG/NAME --revision=REVISION --folder=FOLDER`; see `--help`.
+
+Effects are here: it waits for the lock, downloads, and says how far it has come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from flyball_engine.download.failure import DownloadError, explain, in_words, without_credentials
+from flyball_engine.download.files import (
+    MANIFEST,
+    PARTS,
+    Content,
+    Manifest,
+    content,
+    damaged,
+    locked,
+    read_manifest,
+    size_of,
+    write_manifest,
+)
+from flyball_engine.download.hub import HubFile, fetch, list_files
+from flyball_engine.model_cache import LOCK_SECONDS, DownloadExit
+from flyball_engine.termination import write_termination_message
+
+#: Files that are downloaded at once: one connection of a hub brings some 50-100 MB/s.
+PARALLEL: Final = 4
+#: Seconds between two lines about how far the download has come.
+PROGRESS_SECONDS: Final = 10.0
+#: Exit code of a failure that no `DownloadExit` is for, such as of the device. It is tried again.
+_UNKNOWN: Final = 1
+
+_CODES: Final = "\n".join(f"  {code.value}  {code.name.lower().replace('_', ' ')}" for code in DownloadExit)
+_HELP: Final = f"""Fills a folder with one model of a Hugging Face hub.
+
+A file that is whole is not downloaded again. One that is not goes on where it ended. Each is compared with the checksum
+that the hub tells. The manifest {MANIFEST} is written last. Where it is there, the files are compared with it, and only
+those that are missing or damaged are downloaded. A second process waits for the first.
+
+HF_ENDPOINT is the address of the hub, and HF_TOKEN a token for it.
+
+Exit codes:
+  0   the folder holds the model
+  1   another failure, such as of the device
+{_CODES}"""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be where."""
+
+    model: str
+    revision: str
+    folder: Path
+    lock_seconds: float
+
+
+def say(message: str) -> None:
+    """One line for whoever reads the container's log."""
+    print(f"flyball: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def download(wanted: Wanted, variables: Mapping[str, str]) -> str:
+    """Make the folder, which is ours alone, hold the model. Returns what was done, in one sentence."""
+    known = read_manifest(wanted.folder)
+    if known is not None and (known.model, known.revision) == (wanted.model, wanted.revision):
+        say(f"comparing {len(known.files)} files, {known.size} bytes, with the manifest")
+        wrong = damaged(wanted.folder, known)
+        if not wrong:
+            return f"the folder holds {_sentence(known)}; nothing was downloaded"
+        say(f"downloading anew what is missing or damaged: {', '.join(wrong[:5])}")
+        (wanted.folder / MANIFEST).unlink()
+        for name in wrong:
+            (wanted.folder / name).unlink(missing_ok=True)
+    return f"downloaded {_sentence(_fill(wanted, variables))}"
+
+
+def _sentence(manifest: Manifest) -> str:
+    return f"{manifest.model} at commit {manifest.commit}: {len(manifest.files)} files, {manifest.size} bytes"
+
+
+def _fill(wanted: Wanted, variables: Mapping[str, str]) -> Manifest:
+    commit, files = list_files(wanted.model, wanted.revision)
+    total = sum(file.size or 0 for file in files)
+    have = size_of(wanted.folder)
+    say(f"{wanted.model} at commit {commit}: {len(files)} files, {total} bytes, of which {have} are there")
+    free = shutil.disk_usage(wanted.folder).free
+    if total - have > free:
+        message = f"no room on the volume: {total - have} bytes are to be downloaded, {free} are free"
+        raise DownloadError(DownloadExit.DISK_FULL, message)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_tell, args=(wanted, total, variables, ended), daemon=True)
+    watcher.start()
+    try:
+        found = _all_of(wanted, commit, files)
+    finally:
+        ended.set()
+        watcher.join()
+    manifest = Manifest(wanted.model, wanted.revision, commit, found)
+    shutil.rmtree(wanted.folder / PARTS, ignore_errors=True)
+    write_manifest(wanted.folder, manifest)
+    return manifest
+
+
+def _all_of(wanted: Wanted, commit: str, files: Sequence[HubFile]) -> dict[str, Content]:
+    pool = ThreadPoolExecutor(PARALLEL)
+    tasks = {file.name: pool.submit(_one, wanted, commit, file) for file in files}
+    done, _ = wait(tasks.values(), return_when=FIRST_EXCEPTION)
+    # What is under way is not waited for after a failure: the process ends.
+    pool.shutdown(wait=False, cancel_futures=True)
+    for task in done:
+        task.result()
+    return {name: task.result() for name, task in tasks.items()}
+
+
+def _one(wanted: Wanted, commit: str, file: HubFile) -> Content:
+    target, part = wanted.folder / file.name, wanted.folder / PARTS / f"{commit}-{file.name.replace('/', '%')}"
+    if target.is_file() and file.is_like(found := content(target)):
+        return found
+    # Once more from the beginning where the content is another: a part may be damaged.
+    for _ in range(2):
+        fetch(wanted.model, commit, file, part)
+        found = content(part)
+        if file.is_like(found):
+            with part.open("rb+") as whole:
+                os.fsync(whole.fileno())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.replace(target)
+            return found
+        say(f"{file.name}: {found.size} bytes with SHA-256 {found.sha256} are not what the hub tells")
+        part.unlink()
+    message = f"{file.name} arrived twice with another content than the hub says ({file.size} bytes)"
+    raise DownloadError(DownloadExit.CHECKSUM_WRONG, message)
+
+
+def _tell(wanted: Wanted, total: int, variables: Mapping[str, str], ended: threading.Event) -> None:
+    while not ended.wait(PROGRESS_SECONDS):
+        message = f"{min(size_of(wanted.folder), total)} of {total} bytes of {wanted.model} are there"
+        say(message)
+        # For a process that is killed.
+        write_termination_message(message, variables)
+
+
+def _options(argv: Sequence[str]) -> Wanted:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m flyball_engine.download",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", required=True, metavar="ORG/NAME", help="as the hub names it")
+    parser.add_argument("--revision", default="main", help="branch, tag or commit; default main")
+    parser.add_argument("--folder", required=True, type=Path, help="is made where it is not there")
+    parser.add_argument(
+        "--lock-seconds",
+        type=float,
+        default=LOCK_SECONDS,
+        metavar="SECONDS",
+        help=f"longest wait for another download of this folder; default {LOCK_SECONDS}",
+    )
+    given = parser.parse_args(argv)
+    return Wanted(given.model, given.revision, given.folder, given.lock_seconds)
+
+
+def _end(message: str, code: int, variables: Mapping[str, str]) -> NoReturn:
+    say(message)
+    if (why := write_termination_message(message, variables)) is not None:
+        say(why)
+    # At once: threads may be in the middle of files, and what they have is kept.
+    os._exit(code)
+
+
+class _Record(logging.LogRecord):
+    """A line of the client's log, which has addresses as they were asked for."""
+
+    def getMessage(self) -> str:  # noqa: N802 - logging's name
+        return without_credentials(super().getMessage())
+
+
+def main(argv: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Download, and end with what became of it."""
+    wanted = _options(argv)
+    logging.setLogRecordFactory(_Record)
+    # As process 1 we would otherwise not hear it.
+    signal.signal(signal.SIGTERM, lambda *_: _end("stopped; the next run goes on from here", 143, variables))
+    # Where a file may grow no further, writing shall fail and be told, not kill.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with locked(wanted.folder, wanted.lock_seconds):
+            _download_and_end(wanted, variables)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        _fail(error, wanted, variables)
+
+
+def _download_and_end(wanted: Wanted, variables: Mapping[str, str]) -> NoReturn:
+    """With the lock: threads may write until the process has ended."""
+    try:
+        done = download(wanted, variables)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        _fail(error, wanted, variables)
+    _end(done, 0, variables)
+
+
+def _fail(error: Exception, wanted: Wanted, variables: Mapping[str, str]) -> NoReturn:
+    kept = f"{size_of(wanted.folder)} bytes are kept for the next run"
+    if (failure := explain(error)) is not None:
+        _end(f"{failure}; {kept}", failure.code, variables)
+    say(without_credentials("".join(traceback.format_exception(error))))
+    _end(f"{in_words(error)}; {kept}", _UNKNOWN, variables)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ)

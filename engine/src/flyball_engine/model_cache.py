@@ -1,0 +1,41 @@
+"""What operator and engine image agree on about a model that is downloaded once: the command and its exit codes. Pure.
+
+The command runs in a Job, with the engine image and the plugin, and fills a folder of a PersistentVolumeClaim.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+DOWNLOAD_MODULE: Final = "flyball_engine.download"
+#: Seconds for which a second download of the same model waits for the first: 1 TB at 150 MB/s takes 2 hours.
+LOCK_SECONDS: Final = 7200
+
+
+class DownloadExit(IntEnum):
+    """Exit codes of a download that failed. The termination message has the words."""
+
+    REVISION_MISSING = 64
+    """The model has no such branch, tag or commit."""
+    MODEL_MISSING = 65
+    """The hub has no such model, or not a file of it."""
+    NO_ACCESS = 66
+    """The hub wants a token (401), or the token has no access (403)."""
+    CHECKSUM_WRONG = 67
+    """A file arrived twice with another content than the hub says."""
+    DISK_FULL = 68
+    """The volume has no room for the model, or a quota is used up."""
+    HUB_UNREACHABLE = 69
+    """No connection, no address, 429, 5xx, or an answer that is no hub's."""
+    NOT_LOCKED = 70
+    """Another download of the same model did not end in time."""
+
+
+#: What may pass without anybody's help, so that the same download is tried again.
+PASSING: Final = frozenset({DownloadExit.HUB_UNREACHABLE, DownloadExit.NOT_LOCKED, DownloadExit.CHECKSUM_WRONG})
+
+
+def download_command(*, model: str, revision: str, folder: str) -> list[str]:
+    """Command of the container that downloads."""
+    return ["python3", "-m", DOWNLOAD_MODULE, f"--model={model}", f"--revision={revision}", f"--folder={folder}"]

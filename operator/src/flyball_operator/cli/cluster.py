@@ -1,0 +1,144 @@
+"""How commands reach the cluster of a person's kubeconfig: their options, the connection, and what ends them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from flyball_operator.cli.output import NOT_HAD
+
+if TYPE_CHECKING:
+    from flyball_operator.kube.api import KubeApi
+
+T = TypeVar("T")
+
+TEXT: Final = "text"
+JSON: Final = "json"
+
+#: Seconds between two looks: no faster than a person sees, no slower than an hour.
+_LEAST_INTERVAL: Final = 0.5
+_MOST_INTERVAL: Final = 3600.0
+
+
+class NotHadError(Exception):
+    """What a command works on is not to be had; the message says why."""
+
+
+def add_options(parser: argparse.ArgumentParser, *, namespace_help: str) -> None:
+    """Which cluster and namespace."""
+    parser.add_argument("-n", "--namespace", metavar="NAME", help=namespace_help)
+    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig: the current one")
+
+
+def add_output(parser: argparse.ArgumentParser, *, shape: str) -> None:
+    """How the result is written; `shape`: that of the JSON, which stays as it is."""
+    parser.add_argument(
+        "-o", "--output", choices=(TEXT, JSON), default=TEXT, metavar="FORMAT", help=f"{TEXT} or {JSON}: {shape}"
+    )
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    """How often what is live is looked at."""
+    parser.add_argument(
+        "--interval", type=_interval, default=2.0, metavar="SECONDS", help="between two looks, 0.5 to 3600: 2"
+    )
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _LEAST_INTERVAL <= seconds <= _MOST_INTERVAL:
+        raise argparse.ArgumentTypeError(f"{text!r}, accepted: {_LEAST_INTERVAL:g} to {_MOST_INTERVAL:g} seconds")
+    return seconds
+
+
+def asked(options: argparse.Namespace, work: Callable[[KubeApi], Awaitable[int]]) -> int:
+    """The exit code of `work`, which is given the API to read from."""
+
+    async def anywhere(api: KubeApi, _namespace: str) -> int:
+        return await work(api)
+
+    return asked_in(options, anywhere)
+
+
+def asked_in(
+    options: argparse.Namespace,
+    work: Callable[[KubeApi, str], Awaitable[int]],
+    *,
+    writes: bool = False,
+    not_had: int = NOT_HAD,
+) -> int:
+    """The same of `work` that is given the namespace, too: that of the options, else of the kubeconfig's context.
+
+    `writes`: whether it may write. `not_had`: the exit code where the cluster, or an object, is not to be had.
+    """
+
+    async def there(api: KubeApi, namespace: str) -> int:
+        return await work(api, options.namespace or namespace)
+
+    try:
+        return asyncio.run(reading(options, options.parser.prog.replace(" ", "-"), there, writes=writes))
+    except NotHadError as error:
+        print(f"{options.parser.prog}: {error}", file=sys.stderr)
+        return not_had
+
+
+async def reading(
+    options: argparse.Namespace,
+    asking: str,
+    work: Callable[[KubeApi, str], Awaitable[T]],
+    *,
+    writes: bool = False,
+) -> T:
+    """What `work` makes of the API and of the namespace of the kubeconfig's context.
+
+    `asking` names the command in API server logs; `writes`: whether it may write. Raises `NotHadError`.
+    """
+    # The client takes a second to import, which other commands do not want to pay.
+    from flyball_operator.kube.api import NeverLeading, Unfenced, connected, kubeconfig  # noqa: PLC0415 – see above
+    from flyball_operator.kube.errors import ClusterError  # noqa: PLC0415
+
+    try:
+        configuration, namespace = await kubeconfig(options.context)
+        fence = Unfenced() if writes else NeverLeading()
+        async with connected(configuration, asking, fence, instance=f"pid {os.getpid()}") as api:
+            return await work(api, namespace)
+    except ClusterError as error:
+        raise NotHadError(str(error)) from error
+
+
+async def one_service(api: KubeApi, namespace: str, name: str) -> dict[str, Any]:
+    """The InferenceService of this name, as the API server has it. Raises `NotHadError`."""
+    # With the client, which takes a second to import.
+    from flyball_operator.kube.errors import NotFoundError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import INFERENCE_SERVICES  # noqa: PLC0415
+
+    try:
+        return await api.get(INFERENCE_SERVICES, namespace, name)
+    except NotFoundError as error:
+        raise NotHadError(f"no InferenceService {name} in namespace {namespace}: {error}") from error
+
+
+async def expect_namespace(api: KubeApi, name: str | None) -> None:
+    """Where nothing was found in a namespace: raises `NotHadError` if it is not there. None: all were looked at.
+
+    Who may not read namespaces is not told.
+    """
+    # With the client, which takes a second to import.
+    from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import NAMESPACES  # noqa: PLC0415
+
+    if name is None:
+        return
+    try:
+        await api.get(NAMESPACES, None, name)
+    except NotFoundError as error:
+        raise NotHadError(f"there is no namespace {name}") from error
+    except ForbiddenError:
+        return

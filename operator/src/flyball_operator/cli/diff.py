@@ -1,0 +1,139 @@
+"""`flyball diff`: what an edited manifest would change. The API server judges it by a dry run, nothing is stored."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in
+from flyball_operator.cli.manifest_changes import LAST_APPLIED, as_json, as_lines, changes, merge_patch
+from flyball_operator.cli.output import WRONG_INPUT
+from flyball_operator.cli.services import WrongServiceError, document
+from flyball_operator.cli.terminal import wrapped
+from flyball_operator.reconcile.plan.objects import Object, annotation, controlled_by
+
+if TYPE_CHECKING:
+    from flyball_operator.kube.api import KubeApi
+
+#: As `kubectl diff` has it.
+CHANGED: Final = 1
+#: The API server quotes a patch whole, and names no object, before it says what is wrong.
+_PATCH: Final = re.compile(r'(?:^ "" is invalid: )?patch: Invalid value: "\{.*\}": ', re.DOTALL)
+_SHAPE: Final = (
+    '{"changed": bool, "created": bool, "fields": [{"field", "before", "after"}], "pods": {"replaced": bool, …},'
+    ' "limits": […]}'
+)
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "diff",
+        help="what an edited manifest would change: fields, pods, limits",
+        description="Says what applying a manifest would change of a service: which fields, whether its pods are "
+        "replaced, and what becomes of its limits. The API server judges it by a dry run: of kubectl apply where the "
+        "service was applied so, else of a server-side apply. Nothing is stored. It needs get and patch of "
+        "inferenceservices.serving.flyball.dev, create for a new one, and get of deployments. Exit codes as kubectl "
+        "diff: 0 nothing changes, 1 something changes, 2 an error, such as a manifest that is refused.",
+    )
+    parser.add_argument(
+        "-f", "--file", required=True, metavar="FILE", help="of one InferenceService; -: standard input"
+    )
+    parser.add_argument(
+        "--field-manager", default="kubectl", metavar="NAME", help="of a server-side apply, such as helm: kubectl"
+    )
+    add_options(parser, namespace_help="that of the manifest, else of the kubeconfig's context")
+    add_output(parser, shape=_SHAPE)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what would change; returns the exit code."""
+    try:
+        manifest = document(options.file)
+    except WrongServiceError as error:
+        print(f"flyball diff: {error}", file=sys.stderr)
+        return WRONG_INPUT
+
+    async def work(api: KubeApi, namespace: str) -> int:
+        return await _diff(api, _placed(manifest, options.namespace, namespace), options)
+
+    return asked_in(options, work, not_had=WRONG_INPUT)
+
+
+def _placed(manifest: Mapping[str, Any], asked: str | None, fallback: str) -> Object:
+    """The manifest with its namespace. Raises `NotHadError` where it has no name, or another namespace."""
+    meta = manifest.get("metadata")
+    if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
+        raise NotHadError("the manifest has no metadata.name, accepted: the name of a service")
+    if asked is not None and meta.get("namespace") not in (None, asked):
+        raise NotHadError(f"the manifest's metadata.namespace is {meta['namespace']}, --namespace is {asked}")
+    # What the API server wrote last, as `kubectl get -o yaml` shows it, is nobody's wish.
+    kept = {field: meta[field] for field in ("name", "labels") if field in meta}
+    kept["namespace"] = meta.get("namespace") or fallback
+    # Not absent, or the patch would take all annotations away.
+    written = meta.get("annotations") or {}
+    kept["annotations"] = {key: value for key, value in written.items() if key != LAST_APPLIED}
+    return {**{key: value for key, value in manifest.items() if key != "status"}, "metadata": kept}
+
+
+async def _diff(api: KubeApi, manifest: Object, options: argparse.Namespace) -> int:
+    # With the client, which takes a second to import.
+    from flyball_operator.kube.errors import ForbiddenError, InvalidObjectError, NotFoundError  # noqa: PLC0415 – see above
+    from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES  # noqa: PLC0415
+
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    before: Object | None
+    try:
+        before = await api.get(INFERENCE_SERVICES, namespace, name)
+    except NotFoundError:
+        before = None
+    try:
+        deployment: Object | None = await api.get(DEPLOYMENTS, namespace, name)
+    except (NotFoundError, ForbiddenError):
+        deployment = None
+    if before is None or (deployment is not None and not controlled_by(deployment, str(before["metadata"]["uid"]))):
+        deployment = None
+    try:
+        after = await _dry(api, before, manifest, options.field_manager)
+    except InvalidObjectError as error:
+        raise NotHadError(_PATCH.sub("", str(error))) from error
+    found = changes(None if before is None else (before, _parsed(before)), (after, _parsed(after)), deployment)
+    if options.output == JSON:
+        print(json.dumps(as_json(namespace, name, found), indent=2))
+    else:
+        print("\n".join(wrapped(line, hang=4) for line in as_lines(namespace, name, found)))
+    return CHANGED if found.any else 0
+
+
+async def _dry(api: KubeApi, before: Object | None, manifest: Object, manager: str) -> Object:
+    """What the API server would hold after the apply."""
+    from flyball_operator.kube.resources import INFERENCE_SERVICES  # noqa: PLC0415 – see `_diff`
+
+    namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    if before is None:
+        return await api.dry_create(INFERENCE_SERVICES, namespace, manifest)
+    if last := annotation(before, LAST_APPLIED):
+        try:
+            applied = json.loads(last)
+        except ValueError as error:
+            raise NotHadError(f"the annotation {LAST_APPLIED} of {namespace}/{name} is no JSON") from error
+        return await api.dry_merge(INFERENCE_SERVICES, namespace, name, merge_patch(applied, manifest))
+    identity = {"uid": before["metadata"]["uid"]}
+    body = {**manifest, "metadata": {**manifest["metadata"], **identity}}
+    return await api.dry_apply_as(manager, INFERENCE_SERVICES, body)
+
+
+def _parsed(raw: Object) -> InferenceService:
+    try:
+        return parse_service(raw)
+    except InvalidSpecError as error:
+        raise NotHadError(f"the spec is wrong: {'; '.join(error.errors)}") from error
+    except ParseError as error:
+        raise NotHadError(f"this is no InferenceService: {error}") from error

@@ -1,0 +1,311 @@
+"""What is checked of the namespaces with services, and of the services. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from flyball_engine.contract import CONTROL_PORT
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.cli.doctor.checks import known_operators, listed, log_command, unread
+from flyball_operator.cli.doctor.findings import Finding, fail, ok, warn
+from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, services
+from flyball_operator.cli.doctor.reachable import Caller, blocking
+from flyball_operator.kube.namespace_leases import LEASE_SECONDS
+from flyball_operator.reconcile.plan.objects import Object, annotation, moment
+from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
+from flyball_operator.tuning.observe.signals import Missing
+from flyball_operator.tuning.reasons import Reason
+
+_GET: Final = "kubectl get inferenceservices.serving.flyball.dev"
+#: Of MetricsAvailable: Prometheus was asked, and what it has of the engines is not enough.
+_SCRAPES: Final = frozenset({Missing.NOT_SCRAPED, Missing.STALE, Missing.PARTIAL, Missing.TOO_FEW_SAMPLES})
+#: Of Tuned: somebody wants it so.
+_CHOSEN: Final = frozenset({Reason.DISABLED, Reason.RECOMMEND_ONLY, Reason.PAUSED, Reason.PAUSE_UNCLEAR})
+_PROMETHEUS: Final = frozenset(Missing) - _SCRAPES
+
+
+def prometheus(installation: Installation) -> Iterator[Finding]:
+    """The operator is told of a Prometheus, and reaches it: as conditions of services say."""
+    check = "prometheus"
+    for one in known_operators(installation):
+        if not one.settings.get("FLYBALL_PROMETHEUS_URL"):
+            yield warn(check, f"{one.where} is told of no Prometheus", "set prometheus.url in the chart's values")
+    by_reason: dict[str, list[Object]] = {}
+    seen = False
+    for service, condition in _of_metrics(installation):
+        seen = seen or condition["reason"] in (Reason.SCRAPED, Reason.SCRAPED_TWICE, *_SCRAPES)
+        if condition["reason"] in _PROMETHEUS:
+            by_reason.setdefault(str(condition["reason"]), []).append(service)
+    for reason, found in sorted(by_reason.items()):
+        said = _condition(found[0], ConditionType.METRICS_AVAILABLE)["message"]
+        yield fail(check, f"{reason} for {_named(found)}: {said}", "docs/operations.md, MetricsAvailable, has the step")
+    if not by_reason and seen:
+        yield ok(check, "answers the operator")
+    elif not by_reason and installation.services_asked:
+        yield warn(check, "no service says whether it answers", f"{_GET} -A; a service with Ready pods tells")
+
+
+def scraping(installation: Installation) -> Iterator[Finding]:
+    """Prometheus has the series of each service's pods, once."""
+    check, good = "scraping", 0
+    for service, condition in _of_metrics(installation):
+        said = f"{_where(service)}: {condition['reason']}: {condition['message']}"
+        if condition["reason"] in _SCRAPES:
+            level = fail if condition["status"] == "False" else warn
+            yield level(check, said, _scrape_mend(installation, service))
+        elif condition["reason"] == Reason.SCRAPED_TWICE:
+            yield warn(check, said, "switch one of the named jobs off")
+        elif condition["reason"] == Reason.SCRAPED:
+            good += 1
+    if good:
+        yield ok(check, f"{good} services are scraped")
+
+
+def _scrape_mend(installation: Installation, service: Object) -> str:
+    """Where pods lack what jobs of annotations go by, that is why."""
+    for tenant, found in services(installation):
+        if found is not service or isinstance(tenant.pods, Unread):
+            continue
+        bare = [
+            pod["metadata"]["name"]
+            for pod in _pods_of(tenant, service)
+            if annotation(pod, names.ANNOTATION_SCRAPE) != "true"
+        ]
+        if bare:
+            return f"give pod {listed(bare)} the annotation {names.ANNOTATION_SCRAPE}=true, or use a PodMonitor"
+    return "docs/scraping.md, When nothing is seen, has the step"
+
+
+def network_policies(installation: Installation) -> Iterator[Finding]:
+    """No NetworkPolicy holds the operator off the control port of engines."""
+    check, good = "network-policies", 0
+    for tenant in _tenants(installation):
+        if isinstance(tenant.policies, Unread):
+            yield unread(check, f"those of {tenant.name} cannot be listed", tenant.policies)
+            continue
+        looked = [
+            one for one in _responsible(installation, tenant) if any(_pods_of(tenant, it) for it in tenant.services)
+        ]
+        held = [said for one in looked for said in _held_off(installation, tenant, one)]
+        yield from held
+        # Without an operator or pods there is nobody to hold off.
+        good += bool(looked) and not held
+    if good:
+        yield ok(check, f"in {good} namespaces none blocks port {CONTROL_PORT}")
+
+
+def _held_off(installation: Installation, tenant: Tenant, operator: Operator) -> Iterator[Finding]:
+    caller = Caller(operator.namespace, installation.namespace_labels.get(operator.namespace), operator.labels)
+    if isinstance(tenant.pods, Unread) or isinstance(tenant.policies, Unread):
+        return
+    for service in tenant.services:
+        for pod in _pods_of(tenant, service)[:1]:
+            if found := blocking(tenant.policies, pod, CONTROL_PORT, names.PORT_CONTROL, caller):
+                yield fail(
+                    "network-policies",
+                    f"{_where(service)}: {listed(found)} lets {operator.where} not in at port {CONTROL_PORT}",
+                    f"kubectl edit networkpolicy {found[0]} -n {tenant.name}",
+                )
+
+
+def plugin_versions(installation: Installation) -> Iterator[Finding]:
+    """Pods have the plugin that the operator would give them."""
+    check, good = "plugin", 0
+    for tenant in _tenants(installation):
+        wanted = {one.settings.get("FLYBALL_PLUGIN_IMAGE") for one in _responsible(installation, tenant)} - {None}
+        if isinstance(tenant.pods, Unread):
+            yield unread(check, f"pods of {tenant.name} cannot be listed", tenant.pods)
+            continue
+        if len(wanted) != 1:
+            continue
+        (image,) = wanted
+        for service in tenant.services:
+            found = {_plugin(pod) for pod in _pods_of(tenant, service)} - {""}
+            other = found - {image}
+            good += bool(found) and not other
+            if other:
+                meta = service["metadata"]
+                yield warn(
+                    check,
+                    f"{_where(service)} runs {listed(sorted(other))}, the operator has {image}",
+                    f"kubectl annotate --overwrite inferenceservices.serving.flyball.dev {meta['name']}"
+                    f' -n {meta["namespace"]} {names.ANNOTATION_ADOPT}="$(date +%s)"',
+                )
+    if good:
+        yield ok(check, f"pods of {good} services have the operator's")
+
+
+def _plugin(pod: Object) -> str:
+    for container in pod["spec"].get("initContainers") or ():
+        if container.get("name") == names.CONTAINER_PLUGIN:
+            return str(container.get("image", ""))
+    return ""
+
+
+def signing_keys(installation: Installation) -> Iterator[Finding]:
+    """Engines have the public keys that the operator signs by."""
+    check, good = "signing-key", 0
+    for one in known_operators(installation):
+        if not (one.settings.get("FLYBALL_SIGNING_KEY_SECRET") or one.settings.get("FLYBALL_SIGNING_KEY_FILE")):
+            yield fail(check, f"{one.where} has no signing key", "set signingKey in the chart's values")
+    for tenant in _tenants(installation):
+        keeps = [one for one in _responsible(installation, tenant) if one.settings.get("FLYBALL_SIGNING_KEY_SECRET")]
+        governed = [service for service in tenant.services if _governed(service)]
+        if not keeps or not governed:
+            continue
+        mend = log_command(keeps[0])
+        where = f"ConfigMap {tenant.name}/{names.PUBLIC_KEYS}"
+        if isinstance(tenant.keys, Unread):
+            yield unread(check, f"{where} cannot be read", tenant.keys)
+        elif tenant.keys is None:
+            yield fail(check, f"{where} is not there: engines refuse setpoints", mend)
+        elif (tenant.keys["metadata"].get("labels") or {}).get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
+            label = f"{names.LABEL_MANAGED_BY}: {names.MANAGED_BY}"
+            said = f"{where} is not the operator's: it lacks the label {label}, so engines refuse the next key"
+            yield fail(check, said, f"kubectl delete configmap {names.PUBLIC_KEYS} -n {tenant.name}")
+        elif not (tenant.keys.get("data") or {}).get(names.PUBLIC_KEYS_KEY):
+            yield fail(check, f"{where} has no {names.PUBLIC_KEYS_KEY}: engines refuse setpoints", mend)
+        else:
+            good += 1
+    if good:
+        yield ok(check, f"{good} namespaces have the public keys")
+
+
+def releases(installation: Installation) -> Iterator[Finding]:
+    """Each namespace with services is looked after by a release that is there."""
+    check, good = "namespaces", 0
+    if isinstance(installation.tenants, Unread):
+        yield unread(check, "services cannot be listed", installation.tenants, "or name a namespace: -n NAME")
+        return
+    known = {one.release for one in known_operators(installation)}
+    for tenant in installation.tenants:
+        if isinstance(tenant.lease, Unread):
+            yield unread(check, f"the Lease of {tenant.name} cannot be read", tenant.lease)
+            continue
+        if tenant.lease is None or isinstance(installation.operators, Unread):
+            continue
+        holder = str((tenant.lease.get("spec") or {}).get("holderIdentity") or "")
+        if holder and holder not in known:
+            yield _unfound(check, installation, tenant.name, holder, tenant.lease)
+        else:
+            good += 1
+    if good:
+        yield ok(check, f"{good} are looked after by a release that is there")
+
+
+def _unfound(check: str, installation: Installation, namespace: str, holder: str, lease: Object) -> Finding:
+    """Of a release that holds a namespace. Its Lease is worth deleting only where the release is surely gone."""
+    said = f"{namespace} is looked after by {holder}, which"
+    if installation.searched is not None:
+        return warn(
+            check, f"{said} is not in namespace {installation.searched}", "look again without --operator-namespace"
+        )
+    renewed = moment(lease["spec"].get("renewTime"))
+    age = None if renewed is None else (installation.now - renewed).total_seconds()
+    if age is not None and age < LEASE_SECONDS:
+        return warn(
+            check,
+            f"{said} was not found, though it renewed its Lease {max(age, 0.0):.0f} s ago",
+            f"kubectl get lease {names.NAMESPACE_LEASE} -n {namespace} -o yaml",
+        )
+    return fail(
+        check,
+        f"{said} was not found",
+        f"install it anew, or: kubectl delete lease {names.NAMESPACE_LEASE} -n {namespace}",
+    )
+
+
+def governance(installation: Installation) -> Iterator[Finding]:
+    """Which services are not governed, and why."""
+    check, good, total = "services", 0, 0
+    for tenant, service in services(installation):
+        total += 1
+        found = _ungoverned(installation, tenant, service)
+        good += found is None
+        if found is not None:
+            yield found
+    if total == 0 and installation.services_asked and not isinstance(installation.tenants, Unread):
+        yield ok(check, "there are none")
+    elif good:
+        yield ok(check, f"{good} of {total} are governed")
+
+
+def _ungoverned(installation: Installation, tenant: Tenant, service: Object) -> Finding | None:
+    """Why a service is not governed; None if it is, or is about to be."""
+    return next(_reasons(installation, tenant, service), None)
+
+
+def _reasons(installation: Installation, tenant: Tenant, service: Object) -> Iterator[Finding]:
+    meta, check, where = service["metadata"], "services", _where(service)
+    explain = f"flyball explain {meta['name']} -n {meta['namespace']}"
+    accepted = _condition(service, ConditionType.ACCEPTED)
+    tuned = _condition(service, ConditionType.TUNED)
+    if not accepted:
+        yield _unseen(installation, tenant, where)
+    elif accepted["reason"] == NAMESPACE_NOT_WATCHED:
+        yield fail(check, f"{where}: {accepted['message']}", "restore it, then helm upgrade")
+    elif accepted["status"] != "True":
+        yield fail(check, f"{where}: {accepted['reason']}: {accepted['message']}", explain)
+    if not _governed(service):
+        yield warn(check, f"{where}: spec.engine.governed is false: plain vLLM", "set it to true")
+    if tuned.get("reason") in _CHOSEN:
+        yield warn(check, f"{where}: {tuned['reason']}: {tuned['message']}", explain)
+    elif tuned.get("status") == "False" and tuned["reason"] != Reason.LEARNING:
+        yield fail(check, f"{where}: {tuned['reason']}: {tuned['message']}", explain)
+
+
+def _unseen(installation: Installation, tenant: Tenant, where: str) -> Finding:
+    """Of a service that no operator has looked at. An operator that does not run is the reason before any setting."""
+    check, said, first = "services", f"{where}: no operator has looked at it", "first mend the operator, as said above"
+    looked = _responsible(installation, tenant)
+    if not looked and not isinstance(installation.operators, Unread):
+        return fail(check, f"{said}: none was found", first)
+    if looked and not any(one.ready for one in looked):
+        return fail(check, f"{said}: {listed(one.where for one in looked)} is not Ready", first)
+    return fail(check, said, "add its namespace to watch.namespaces")
+
+
+def _governed(service: Object) -> bool:
+    return bool((service["spec"].get("engine") or {}).get("governed", True))
+
+
+def _of_metrics(installation: Installation) -> Iterator[tuple[Object, Mapping[str, Any]]]:
+    for _, service in services(installation):
+        if found := _condition(service, ConditionType.METRICS_AVAILABLE):
+            yield service, found
+
+
+def _condition(service: Object, kind: ConditionType) -> Mapping[str, Any]:
+    """The condition, with all that is read of it; empty where there is none."""
+    for found in (service.get("status") or {}).get("conditions") or ():
+        if found.get("type") == kind:
+            return {"status": "Unknown", "reason": "", "message": "", **found}
+    return {}
+
+
+def _tenants(installation: Installation) -> Iterable[Tenant]:
+    return () if isinstance(installation.tenants, Unread) else installation.tenants
+
+
+def _responsible(installation: Installation, tenant: Tenant) -> list[Operator]:
+    """The operator that looks after a namespace; all of them where its Lease does not say."""
+    found = list(known_operators(installation))
+    holder = tenant.lease["spec"].get("holderIdentity") if isinstance(tenant.lease, dict) else None
+    return [one for one in found if one.release == holder] or found
+
+
+def _pods_of(tenant: Tenant, service: Object) -> list[Object]:
+    if isinstance(tenant.pods, Unread):
+        return []
+    uid = service["metadata"].get("uid")
+    return [pod for pod in tenant.pods if (pod["metadata"].get("labels") or {}).get(names.LABEL_SERVICE_UID) == uid]
+
+
+def _where(service: Object) -> str:
+    return f"{service['metadata']['namespace']}/{service['metadata']['name']}"
+
+
+def _named(found: Iterable[Object]) -> str:
+    return listed(_where(one) for one in found)

@@ -1,0 +1,67 @@
+"""A service and what is around it, as a command read it; and how sentences about it end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from flyball_operator.api.v1alpha1 import (
+    Condition,
+    ConditionType,
+    InferenceServiceSpec,
+    InferenceServiceStatus,
+    ObjectMeta,
+)
+from flyball_operator.reconcile.plan.objects import Object, moment
+
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+
+
+@dataclass(frozen=True)
+class Found:
+    """A service and what is around it, as it was read. `spec`: None where it is wrong, `error` then says what is.
+
+    `deployment`: None where there is none, or it may not be read. `events`: about the service.
+    """
+
+    meta: ObjectMeta
+    spec: InferenceServiceSpec | None
+    status: InferenceServiceStatus
+    error: str
+    deployment: Object | None
+    pods: Sequence[Object]
+    events: Sequence[Object]
+    now: datetime
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """A condition, None where nobody has said it yet."""
+        return next((one for one in self.status.conditions if one.type is kind), None)
+
+    def says(self, kind: ConditionType, status: str) -> Condition | None:
+        """A condition that has this status."""
+        found = self.condition(kind)
+        return found if found is not None and found.status == status else None
+
+    @property
+    def where(self) -> str:
+        """Namespace and name."""
+        return f"{self.meta.namespace}/{self.meta.name}"
+
+
+def sentence(text: str) -> str:
+    """With a full stop at the end."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def ago(text: str, now: datetime) -> str:
+    """How long ago that was, in one unit; nothing of a moment that is none, or to come."""
+    then = moment(text)
+    seconds = (now - then).total_seconds() if then is not None else -1.0
+    if seconds < 0:
+        return ""
+    size, unit = next((one for one in ((_DAY, "d"), (_HOUR, "h"), (60, "m")) if seconds >= one[0]), (1, "s"))
+    return f" ({seconds // size:.0f}{unit} ago)"

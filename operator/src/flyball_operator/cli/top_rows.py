@@ -1,0 +1,194 @@
+"""The table of `flyball top`: a row per service, from what the API server has of it. Pure.
+
+Only what a row shows is kept, so that a thousand services are a few hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.reconcile.plan.objects import Object
+
+#: Columns that names and reasons have at least.
+_LEAST: Final = 8
+_GAP: Final = "  "
+_NUMBER: Final = r"[\d.]+(?:e[+-]?\d+)?"
+#: As `tuning.report.conditions` tells the load: the status has it nowhere else.
+_ARRIVES: Final = re.compile(rf"({_NUMBER})(?: requests/s)? arrive")
+_CARRIES: Final = re.compile(rf"carr(?:y|ies) ({_NUMBER})")
+#: Conditions whose trouble is named, the gravest first.
+_TROUBLES: Final = (
+    ConditionType.ACCEPTED,
+    ConditionType.READY,
+    ConditionType.METRICS_AVAILABLE,
+    ConditionType.TUNED,
+    ConditionType.CAPACITY_SUFFICIENT,
+    ConditionType.OBJECTIVES_MET,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One service. `attained`: percent of its worst objective, the one with the least budget left; None: not counted.
+
+    `arrivals`, `capacity`: requests per second; None: not known. `reason`: why it is not Ready, else of the gravest
+    trouble.
+    """
+
+    namespace: str
+    name: str
+    ready: int
+    desired: int
+    is_ready: bool
+    worst_objective: str
+    attained: float | None
+    budget_remaining: float | None
+    arrivals: float | None
+    capacity: float | None
+    requests: int | None
+    tokens: int | None
+    reason: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def load(self) -> float | None:
+        """Share of the capacity that arrives."""
+        return self.arrivals / self.capacity if self.arrivals is not None and self.capacity else None
+
+
+def key_of(service: Object) -> tuple[str, str]:
+    """Namespace and name of an object."""
+    return str(service["metadata"]["namespace"]), str(service["metadata"]["name"])
+
+
+def row(service: Object) -> Row:
+    """The row of a service. What its status does not say, or says wrongly, is not known."""
+    status = _mapping(service.get("status"))
+    tuning = _mapping(status.get("tuning"))
+    setpoint = _mapping(tuning.get("setpoint"))
+    conditions = {one["type"]: one for one in status.get("conditions") or () if isinstance(one, Mapping)}
+    told = str(_mapping(conditions.get(ConditionType.CAPACITY_SUFFICIENT)).get("message", ""))
+    worst = _worst(status.get("objectives") or ())
+    namespace, name = key_of(service)
+    ready = int(status.get("readyReplicas") or 0)
+    desired = _mapping(service.get("spec")).get("replicas")
+    return Row(
+        namespace=namespace,
+        name=name,
+        ready=ready,
+        desired=int(status.get("replicas") or 0) if desired is None else int(desired),
+        is_ready=_mapping(conditions.get(ConditionType.READY)).get("status") == "True",
+        worst_objective=str(worst.get("name", "")),
+        attained=_number(worst.get("attained")),
+        budget_remaining=_number(worst.get("budgetRemaining")),
+        arrivals=_told(_ARRIVES, told),
+        capacity=_told(_CARRIES, told),
+        requests=setpoint.get("maxNumActiveSeqs"),
+        tokens=setpoint.get("maxNumScheduledTokens"),
+        reason=_reason(conditions),
+    )
+
+
+def _worst(objectives: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    counted = [one for one in objectives if _number(one.get("budgetRemaining")) is not None]
+    return min(counted, key=lambda one: float(one["budgetRemaining"]), default={})
+
+
+def _reason(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    if not conditions:
+        return "New"
+    for kind in _TROUBLES:
+        found = conditions.get(kind)
+        if found is not None and (found["status"] == "False" or (found["status"] != "True" and kind in _TROUBLES[:2])):
+            return str(found.get("reason", ""))
+    return ""
+
+
+def _told(pattern: re.Pattern[str], message: str) -> float | None:
+    found = pattern.search(message)
+    return _number(found[1]) if found is not None else None
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None
+
+
+def _mapping(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _unknown_last(of: Callable[[Row], float | None]) -> Callable[[Row], tuple[Any, ...]]:
+    def key(one: Row) -> tuple[Any, ...]:
+        value = of(one)
+        return (value is None, 0.0 if value is None else value, *one.key)
+
+    return key
+
+
+#: What rows can be sorted by: the worst first, names by the alphabet.
+SORTS: Final[Mapping[str, Callable[[Row], tuple[Any, ...]]]] = {
+    "name": lambda one: one.key,
+    "pods": lambda one: (one.is_ready, one.ready - one.desired, *one.key),
+    "worst": _unknown_last(lambda one: one.budget_remaining),
+    "load": _unknown_last(lambda one: None if one.load is None else -one.load),
+    "reason": lambda one: (not one.reason, one.reason, *one.key),
+}
+_HEAD: Final = ("NAMESPACE", "NAME", "PODS", "WORST", "LOAD", "LIMITS", "REASON")
+#: Of the head, columns whose words are cut where there is no room.
+_CUT: Final = (1, 0, 6)
+
+
+def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
+    """Rows in the order of one of `SORTS`."""
+    return sorted(rows, key=SORTS[sort])
+
+
+def table(rows: Sequence[Row], width: int) -> list[str]:
+    """A head and a line per row, none longer than `width`: names and reasons are cut where there is no room."""
+    cells = [_HEAD, *map(_cells, rows)]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(_HEAD))]
+    room = width - len(_GAP) * (len(_HEAD) - 1)
+    while sum(widths) > room and any(widths[at] > _LEAST for at in _CUT):
+        longest = max(_CUT, key=widths.__getitem__)
+        widths[longest] -= 1
+    return [
+        _GAP.join(cut(cell, size).ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip()[:width]
+        for line in cells
+    ]
+
+
+def _cells(one: Row) -> tuple[str, ...]:
+    load = "-" if one.load is None else f"{one.arrivals:g}/{one.capacity:g} {100 * one.load:.0f}%"
+    attained = "-" if one.attained is None else f"{one.attained:.1f}%"
+    limits = f"{_or_dash(one.requests)}/{_or_dash(one.tokens)}"
+    return one.namespace, one.name, f"{one.ready}/{one.desired}", attained, load, limits, one.reason or "-"
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def cut(text: str, size: int) -> str:
+    """The text in so many columns; what is cut ends with an ellipsis."""
+    return text if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many there are and how many of them are Ready."""
+    return f"{len(rows)} {'service' if len(rows) == 1 else 'services'}, {sum(one.is_ready for one in rows)} Ready"
+
+
+def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """The document of `-o json`."""
+    return {"services": [asdict(one) | {"load": one.load} for one in rows]}

@@ -1,0 +1,1 @@
+"""EFFECT. Makes, publishes and rotates the signing key."""

@@ -1,0 +1,273 @@
+"""Whether the model is on its volume: what the Job that downloads it has come to, and what to do about that.
+
+While it is not, the Deployment keeps the template it has, so that what serves goes on. Without a Deployment none is
+made: it would have no pod, and a Deployment without pods would read as an outage. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from flyball_engine.model_cache import PASSING, DownloadExit
+from flyball_operator.api import names
+from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan import causes, event_causes, model_job
+from flyball_operator.reconcile.plan.cause import CauseReason, cause
+from flyball_operator.reconcile.plan.intents import Create, Delete, Intent
+from flyball_operator.reconcile.plan.objects import (
+    Kind,
+    Object,
+    annotation,
+    being_deleted,
+    controlled_by,
+    moment,
+    name,
+    uid,
+)
+from flyball_operator.reconcile.plan.pods import has_ended
+from flyball_operator.reconcile.plan.rollout import RolloutDecision
+from flyball_operator.reconcile.plan.snapshot import Snapshot
+
+#: Seconds after which a Job that failed by what passes is made anew: a hub that is down for an hour sees 6 of them.
+RETRY_SECONDS: Final = 600.0
+#: Seconds after which a Job that the API server refused is asked for again: nobody tells when a quota has room.
+_REFUSED_SECONDS: Final = 60.0
+_NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" not found')
+_UNBOUND: Final = re.compile(r"unbound immediate PersistentVolumeClaims|binding volumes|being deleted")
+
+
+class ModelReason(StrEnum):
+    """Reasons of `ModelReady`, and of `Progressing` while a rollout waits for the model."""
+
+    DOWNLOADED = "Downloaded"
+    """The volume has the model; the message has its bytes."""
+    DOWNLOADING = "Downloading"
+    """The Job downloads; the message has what an earlier attempt left."""
+    DOWNLOAD_PENDING = "DownloadPending"
+    """The Job's pod does not download yet; the message says why, once anything does."""
+    DOWNLOAD_REFUSED = "DownloadRefused"
+    """The API server refused the Job; the message is its own. It is asked for again."""
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    """There is no PersistentVolumeClaim of that name."""
+    CLAIM_PENDING = "ClaimPending"
+    """The PersistentVolumeClaim has no volume yet."""
+    REVISION_NOT_FOUND = "RevisionNotFound"
+    """The model has no such revision."""
+    MODEL_NOT_FOUND = "ModelNotFound"
+    """The hub has no such model."""
+    MODEL_ACCESS_DENIED = "ModelAccessDenied"
+    """The hub wants a token, or the token has no access."""
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    """A file arrived with another content than the hub says. It is tried again."""
+    VOLUME_FULL = "VolumeFull"
+    """The volume has no room for the model."""
+    HUB_UNREACHABLE = "HubUnreachable"
+    """The hub does not answer. It is tried again."""
+    LOCK_TIMEOUT = "LockTimeout"
+    """Another download into the same folder did not end. It is tried again."""
+    DOWNLOAD_FAILED = "DownloadFailed"
+    """The download ended otherwise; the message has its last lines. It is tried again."""
+
+
+_REASONS: Final = {
+    DownloadExit.REVISION_MISSING: ModelReason.REVISION_NOT_FOUND,
+    DownloadExit.MODEL_MISSING: ModelReason.MODEL_NOT_FOUND,
+    DownloadExit.NO_ACCESS: ModelReason.MODEL_ACCESS_DENIED,
+    DownloadExit.CHECKSUM_WRONG: ModelReason.CHECKSUM_MISMATCH,
+    DownloadExit.DISK_FULL: ModelReason.VOLUME_FULL,
+    DownloadExit.HUB_UNREACHABLE: ModelReason.HUB_UNREACHABLE,
+    DownloadExit.NOT_LOCKED: ModelReason.LOCK_TIMEOUT,
+}
+#: What nobody but the user can mend.
+_FINAL: Final = frozenset(reason for code, reason in _REASONS.items() if code not in PASSING)
+_STUCK: Final = _FINAL | {ModelReason.DOWNLOAD_REFUSED}
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What has become of the model. `job`: the Job for it, None where there is none.
+
+    `again`: seconds after which to look again, and at 0 the Job is made anew; None where nothing is to be tried.
+    """
+
+    reason: ModelReason
+    message: str
+    job: Object | None = None
+    again: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the volume has it."""
+        return self.reason is ModelReason.DOWNLOADED
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it will not come without somebody's help."""
+        return self.reason in _STUCK
+
+
+def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
+    """What has become of the model; None where no cache is asked for."""
+    if service.spec.model.cache is None:
+        return None
+    wanted = model_job.job_name(service)
+    job = next((one for one in snapshot.jobs if name(one) == wanted), None)
+    if job is None or being_deleted(job):
+        return _without_job(job, snapshot)
+    pods = sorted(
+        (pod for pod in snapshot.job_pods if controlled_by(pod, uid(job))),
+        key=lambda pod: (str(pod["metadata"].get("creationTimestamp") or ""), name(pod)),
+    )
+    found = [end for pod in pods if (end := _ended(pod)) is not None]
+    ended = [end for end in found if end.get("exitCode")]
+    # The Job is told later, and never where a container that a policy added does not end.
+    if (found and not found[-1].get("exitCode")) or _condition(job, "Complete") is not None:
+        last = next((str(end.get("message") or "") for end in reversed(found) if not end.get("exitCode")), "")
+        return ModelState(ModelReason.DOWNLOADED, _line(last) or f"Job {wanted} has completed", job)
+    if (failed := _condition(job, "Failed")) is not None:
+        return _failed(job, failed, ended, snapshot)
+    if not pods:
+        return _without_pod(job, snapshot)
+    return replace(_under_way(job, pods, ended, snapshot), job=job)
+
+
+def _without_job(leaving: Object | None, snapshot: Snapshot) -> ModelState:
+    if leaving is None and snapshot.job_refused:
+        return ModelState(ModelReason.DOWNLOAD_REFUSED, _line(snapshot.job_refused), again=_REFUSED_SECONDS)
+    return ModelState(ModelReason.DOWNLOAD_PENDING, "a Job that downloads the model is being made", leaving)
+
+
+def _advice(job: Object) -> str:
+    command = f"kubectl delete job {name(job)} -n {job['metadata']['namespace']}"
+    return f"change the spec, or mend it and try again with {command}"
+
+
+def _failed(job: Object, failed: Object, ended: Sequence[Object], snapshot: Snapshot) -> ModelState:
+    reason, message = _why(ended) if ended else (ModelReason.DOWNLOAD_FAILED, _line(str(failed.get("message", ""))))
+    if reason in _FINAL:
+        return ModelState(reason, f"{message}; {_advice(job)}", job)
+    since = moment(failed.get("lastTransitionTime"))
+    passed = (snapshot.now - since).total_seconds() if since is not None else 0.0
+    # No more than all of it where the clock was set back.
+    again = min(RETRY_SECONDS, max(0.0, RETRY_SECONDS - passed))
+    return ModelState(reason, f"{message}; it is tried again after {RETRY_SECONDS / 60:g} minutes", job, again)
+
+
+def _without_pod(job: Object, snapshot: Snapshot) -> ModelState:
+    why = event_causes.of_job(job, snapshot.events)
+    message = _line(f"the Job cannot make its pod: {why}") if why else "the Job has yet to make its pod"
+    return ModelState(ModelReason.DOWNLOAD_PENDING, message, job, event_causes.look_at_job_again(job, snapshot.now))
+
+
+def _under_way(job: Object, pods: Sequence[Object], ended: Sequence[Object], snapshot: Snapshot) -> ModelState:
+    # Of a pod whose download has ended, another container may go on.
+    running = [pod for pod in pods if not has_ended(pod) and _ended(pod) is None]
+    before = ""
+    if ended:
+        reason, before = _why(ended)
+        if not running:
+            # The Job's controller has yet to say that it gives up.
+            return ModelState(reason, f"{before}; {_advice(job) if reason in _FINAL else 'it is tried again'}")
+    last = (running or pods)[-1]
+    found = causes.find([last], None, None, snapshot.events)
+    if found is None:
+        reason, message = _told(last)
+        return ModelState(reason, f"{message}; the attempt before: {before}" if before else message)
+    waits = {CauseReason.CONFIG_MISSING, CauseReason.UNSCHEDULABLE}
+    if found.reason in waits and _NO_CLAIM.search(found.message):
+        return ModelState(ModelReason.CLAIM_NOT_FOUND, f"{found.message.rstrip('.')}; the download waits for it")
+    if found.reason in waits and _UNBOUND.search(found.message):
+        return ModelState(ModelReason.CLAIM_PENDING, f"{found.message.rstrip('.')}; the download waits for it")
+    return ModelState(ModelReason.DOWNLOAD_PENDING, f"{found.reason}: {found.message}")
+
+
+def _told(pod: Object) -> tuple[ModelReason, str]:
+    """How far a pod is that nothing is wrong with."""
+    if "running" in (_container(pod).get("state") or {}):
+        return ModelReason.DOWNLOADING, f"pod {name(pod)} downloads the model"
+    return ModelReason.DOWNLOAD_PENDING, f"pod {name(pod)} has yet to start the download"
+
+
+def _why(ended: Sequence[Object]) -> tuple[ModelReason, str]:
+    last = ended[-1]
+    code = int(last.get("exitCode", 0))
+    known = code in set(DownloadExit)
+    reason = _REASONS[DownloadExit(code)] if known else ModelReason.DOWNLOAD_FAILED
+    words = str(last.get("message") or last.get("reason") or "no message")
+    return reason, _line(words if known else f"exit code {code}: {words}")
+
+
+def _line(text: str) -> str:
+    """One line of bounded length: a pod may say anything."""
+    return cause(CauseReason.CONTAINER_FAILED, "", text).message.removeprefix(": ").rstrip(".:") if text else ""
+
+
+def _ended(pod: Object) -> dict[str, Any] | None:
+    """How the container that downloads ended; None if it has not."""
+    return (_container(pod).get("state") or {}).get("terminated") or None
+
+
+def _container(pod: Object) -> Object:
+    """Status of the container that downloads; empty before it has one."""
+    found = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((dict(one) for one in found if one.get("name") == names.CONTAINER_DOWNLOAD), {})
+
+
+def _condition(job: Object, kind: str) -> Object | None:
+    found = (job.get("status") or {}).get("conditions") or ()
+    return next((one for one in found if one.get("type") == kind and one.get("status") == "True"), None)
+
+
+def intents(service: InferenceService, snapshot: Snapshot, found: ModelState | None) -> Iterator[Intent]:
+    """Make the Job, once. Delete it to make it anew, and those that nothing asks for any more; never a volume."""
+    if found is not None:
+        body = model_job.render(service, snapshot.config)
+        if found.job is None and not snapshot.job_refused:
+            yield Create(Kind.JOB, body)
+        elif found.job is not None and not found.ready and (found.again == 0 or _differs(found.job, body)):
+            yield from _delete(found.job)
+    for other in snapshot.jobs:
+        if found is None or name(other) != model_job.job_name(service):
+            yield from _delete(other)
+
+
+def _differs(job: Object, body: Object) -> bool:
+    """Whether another image, token or node is asked for now. What is done stays as it was done."""
+    return annotation(job, names.ANNOTATION_INTENT) != annotation(body, names.ANNOTATION_INTENT)
+
+
+def _delete(job: Object) -> Iterator[Intent]:
+    if not being_deleted(job):
+        yield Delete(Kind.JOB, name(job), uid(job))
+
+
+def held(found: ModelState | None, snapshot: Snapshot, rollout: RolloutDecision) -> bool:
+    """Whether the rollout waits for the model: its template would be new to the Deployment."""
+    if found is None or found.ready or rollout.target is not rollout.current:
+        return False
+    return _template(snapshot) != rollout.current.spec_hash
+
+
+def kept(snapshot: Snapshot, rollout: RolloutDecision) -> RolloutDecision | None:
+    """The decision to keep the template that the Deployment has; None where it has none that is known."""
+    present = next((one for one in rollout.kept if one.spec_hash == _template(snapshot)), None)
+    return replace(rollout, target=present) if present is not None else None
+
+
+def shown_template(found: ModelState | None, snapshot: Snapshot, rollout: RolloutDecision) -> Object:
+    """The pod template that clients meet: that asked for, or the Deployment's while the rollout waits for the model."""
+    deployment = snapshot.own(Kind.DEPLOYMENT)
+    if deployment is None or not held(found, snapshot, rollout):
+        return rollout.target.template
+    template: Object = deployment["spec"]["template"]
+    return template
+
+
+def _template(snapshot: Snapshot) -> str | None:
+    """Which template the Deployment has; None where there is no Deployment."""
+    deployment = snapshot.own(Kind.DEPLOYMENT)
+    return None if deployment is None else annotation(deployment["spec"]["template"], names.ANNOTATION_SPEC_HASH)

@@ -1,0 +1,41 @@
+"""How far a Deployment has come with the template it has, by the word of its own controller. Pure."""
+
+from __future__ import annotations
+
+from flyball_operator.api import names
+from flyball_operator.reconcile.plan.objects import Object, annotation, being_deleted
+
+
+def runs(deployment: Object, spec_hash: str) -> bool:
+    """Whether the Deployment has this template, and its controller has seen that it has."""
+    template: Object = deployment["spec"]["template"]
+    if being_deleted(deployment):
+        return False
+    observed = int((deployment.get("status") or {}).get("observedGeneration", 0))
+    seen = observed >= int(deployment["metadata"].get("generation", 1))
+    return seen and annotation(template, names.ANNOTATION_SPEC_HASH) == spec_hash
+
+
+def progressing(deployment: Object) -> Object:
+    """The condition of that name; empty where there is none."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    return next((dict(item) for item in conditions if item.get("type") == "Progressing"), {})
+
+
+def complete(deployment: Object) -> bool:
+    """Whether every pod has the template; scaling up later does not undo that."""
+    status = deployment.get("status") or {}
+    all_updated = status.get("updatedReplicas", 0) == status.get("replicas", 0)
+    return all_updated and (progressing(deployment).get("reason") == "NewReplicaSetAvailable" or whole(deployment))
+
+
+def whole(deployment: Object) -> bool:
+    """Whether as many pods as wanted, and at least one, are Ready with the template, and no others are left."""
+    return full(deployment) and deployment["spec"].get("replicas", 1) >= 1
+
+
+def full(deployment: Object) -> bool:
+    """The same, and true of none wanted, too."""
+    status = deployment.get("status") or {}
+    counts = {status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")}
+    return bool(counts == {deployment["spec"].get("replicas", 1)})

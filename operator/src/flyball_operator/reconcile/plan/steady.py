@@ -1,0 +1,67 @@
+"""Whether a look at a service would see the same again until somebody writes something of it. Pure.
+
+What a plan is made from beside objects that are watched is the time, events of pods that wait, objects that are not the
+service's own, and what policies make of an apply. A steady service depends on none of these.
+"""
+
+from __future__ import annotations
+
+from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
+from flyball_operator.reconcile.plan.adoption import NEVER, Standing
+from flyball_operator.reconcile.plan.intents import Plan
+from flyball_operator.reconcile.plan.objects import Object, digest, uid, version_of
+from flyball_operator.reconcile.plan.pods import has
+from flyball_operator.reconcile.plan.snapshot import Desire, Snapshot
+
+
+def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:
+    """Whether only a change of the service or of what it has calls for another look.
+
+    `left`: the service as this look left it.
+    """
+    ready = next((found for found in left.status.conditions if found.type == ConditionType.READY), None)
+    return (
+        not plan.intents
+        and plan.requeue_after is None
+        and left.meta.deletion_timestamp is None
+        and ready is not None
+        and ready.status == "True"
+        # Whoever waits to adopt another template is looked at when its turn comes.
+        and (snapshot.turn == NEVER or plan.standing is Standing.CURRENT)
+        and all(snapshot.own(kind) is not None for kind in snapshot.objects)
+        and all(has(pod, "Ready") for pod in snapshot.pods)
+        # Nobody tells when a policy changes.
+        and not any(known.mutated for known in snapshot.dry_runs.values())
+    )
+
+
+def considered(desire: Desire) -> str:
+    """A digest of what plans are made from: the spec's number, metadata, and the status but for the tuner's part.
+
+    Of that, the number of replicas counts.
+    """
+    meta, status = desire.meta, desire.status
+    scaling = status.present_scaling
+    part = status.model_dump(mode="json", by_alias=True, exclude={"conditions"})
+    conditions = [found.model_dump(mode="json") for found in status.conditions if found.type in RECONCILER_CONDITIONS]
+    return digest(
+        [
+            meta.model_dump(mode="json", exclude={"resource_version"}),
+            {field: value for field, value in part.items() if field not in TUNER_FIELDS},
+            conditions,
+            None if scaling is None else scaling.replicas,
+        ]
+    )
+
+
+def versions(snapshot: Snapshot) -> dict[str, int]:
+    """Versions of the objects in a snapshot, by UID; of the service, which is compared by its content, none."""
+    found: list[Object] = [
+        *snapshot.objects.values(),
+        *snapshot.revisions,
+        *snapshot.pods,
+        *snapshot.slices,
+        *snapshot.jobs,
+        *snapshot.job_pods,
+    ]
+    return {snapshot.desire.meta.uid: 0} | {uid(one): version_of(one) for one in found}

@@ -1,0 +1,205 @@
+"""Makes a policy live: the intent is written to status, then it is written to engines, then read back.
+
+The order of a change is fixed. So whatever ends in between, the next leader finds in status the newest number that any
+engine can hold.
+"""
+
+from __future__ import annotations
+
+from flyball_engine.contract import DEFAULT_CLASS, Classes, ObjectiveSpec, Setpoint
+from flyball_operator.api.v1alpha1 import Mode
+from flyball_operator.tuning import status_codec
+from flyball_operator.tuning.actuate.canary import undecided, undone
+from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
+from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.policy import Policy
+from flyball_operator.tuning.report import conditions
+from flyball_operator.tuning.report.decision_history import is_change
+from flyball_operator.tuning.report.status_reporter import StatusReporter
+from flyball_operator.tuning.report.unchanged import Unchanged
+from flyball_operator.tuning.service_context import ServiceContext
+from flyball_operator.tuning.spec import TuningSpec
+from flyball_operator.tuning.state import Decision, TuningState
+
+
+class SetpointRollout:
+    """Of one service: to its engines at once, or to one of them first."""
+
+    def __init__(
+        self, context: ServiceContext, engine_pods: EnginePods, canary: CanaryRollout, reporter: StatusReporter
+    ) -> None:
+        self._context = context
+        self._engine_pods = engine_pods
+        self._canary = canary
+        self._reporter = reporter
+        self._surveyed = False
+        self._followed = context.spec
+        self._owed_to_all = False
+        self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
+        self._able: Policy | None = None
+        self._number = (0, 0)
+
+    @property
+    def behind_spec(self) -> bool:
+        """Whether the spec was edited since it was last followed."""
+        spec = self._context.spec
+        return self._followed is not spec and self._followed != spec
+
+    @property
+    def live(self) -> Policy | None:
+        """The policy that all engines were given last, None if none was, or one alone has it."""
+        setpoint = self._context.setpoint
+        return Policy.of(setpoint) if setpoint is not None and self._canary.pod is None else None
+
+    async def take_over(self) -> None:
+        """At first, adopt what runs: the policy is status's, and so is its number, under our epoch."""
+        if self._surveyed:
+            return
+        await self._engine_pods.survey()
+        self._surveyed = True
+        context = self._context
+        policy = status_codec.policy_of(context.service.status.tuning.setpoint)
+        if policy is not None:
+            # The same setpoint under our epoch, before anything is reported. Status does not change.
+            context.setpoint = self._made(policy)
+            context.metrics.policy(*context.labels, Policy.of(context.setpoint))
+            if context.spec.paused is not None:
+                self._canary.resume(context.service.status.tuning)
+            if context.may_act and not context.generations.afresh:
+                context.generations.give()
+                await self._engine_pods.push(context.setpoint)
+
+    async def check_canary(self, now: float) -> str:
+        """End the trial of a policy in one pod when that has shown enough; why it failed, until that is undone."""
+        context = self._context
+        if context.setpoint is None or context.spec.paused is not None:
+            return ""
+        found = self._canary.check(context.setpoint, trusted=context.trusted)
+        if found is None:
+            return self._canary.failure
+        canary, ended = found
+        if not ended.why:
+            if context.may_act:
+                await self._engine_pods.push(context.setpoint)
+            return ""
+        context.state, message = undone(context.state, canary, ended, now)
+        self._canary.failure = message
+        await context.post("Warning", "CanaryFailed", message)
+        return message
+
+    async def follow(self, decision: Decision, before: TuningState, *, at_once: bool) -> None:
+        """Make live what should be. `before` is the state that was decided from. `at_once`: in all pods."""
+        context, canary, paused = self._context, self._canary, self._context.spec.paused is not None
+        edited = self.behind_spec and not paused
+        if edited or paused:
+            # What users ask for waits for no trial.
+            canary.stop()
+        self._followed = context.spec
+        # What is owed to all pods stays so until it is written.
+        self._owed_to_all = canary.pod is None and (self._owed_to_all or at_once or edited)
+        context.metrics.paused(*context.labels, paused)
+        wanted = self._wanted()
+        if canary.pod is not None:
+            context.state = undecided(before, context.state)
+        elif wanted is not None and (self._outnumbered or self._differs(wanted, context.setpoint)):
+            if not context.may_act:
+                context.take_back(before)
+            else:
+                await self._change(wanted, decision, before)
+                if edited and context.spec.live:
+                    canary.accept(trusted=context.trusted)
+        elif not paused:
+            canary.end()
+            self._owed_to_all = False
+
+    @property
+    def _outnumbered(self) -> bool:
+        """Whether the same setpoint needs a newer number: an engine has one above, or status had one that cannot be."""
+        live = self._context.setpoint
+        return live is not None and (self._context.generations.afresh or self._engine_pods.overtaken(live))
+
+    def _made(self, policy: Policy) -> Setpoint:
+        """A setpoint under the present number, without what some engine cannot do."""
+        context, generations = self._context, self._context.generations
+        lacks = self._engine_pods.lacks
+        able, classes = lacks.able(policy), lacks.unclassed is None
+        # While they are equal, they shall be the same: what is made of them is not made anew then.
+        self._able = self._able if self._able == able else able
+        number = (generations.epoch, generations.generation)
+        self._number = self._number if self._number == number else number
+        return self._numbered(self._able, context.spec, context.service.metadata.uid, self._number, classes)
+
+    def _wanted(self) -> Setpoint | None:
+        """The setpoint that should be live, numbered as the present one; None if none should be."""
+        spec, setpoint = self._context.spec, self._context.setpoint
+        if spec.paused is not None:
+            return setpoint
+        upper = Policy(limits=spec.envelope.upper())
+        live = self._canary.others(upper) or (Policy.of(setpoint) if setpoint is not None else upper)
+        # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
+        # try.
+        left = live.within(sheds=spec.sheds, orders=False)
+        return self._made(
+            {Mode.AUTO: self._context.state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[spec.mode]
+        )
+
+    async def _change(self, wanted: Setpoint, decision: Decision, decided_from: TuningState) -> None:
+        """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
+        context, reporter, generations = self._context, self._reporter, self._context.generations
+        before, history, numbers = context.setpoint, reporter.history, generations.advance()
+        number = {"epoch": generations.epoch, "generation": generations.generation}
+        context.setpoint = wanted.model_copy(update=number)
+        # Pods start at the upper bounds: that is what a first setpoint moves them from.
+        left = Policy.of(before) if before is not None else Policy(limits=context.spec.envelope.upper())
+        policy = Policy.of(wanted)
+        reporter.history = history.changed(left, policy, decision, context.spec.mode)
+        try:
+            await reporter.write(reporter.states())
+        except BaseException:
+            context.setpoint, reporter.history = before, history
+            generations.restore(numbers)
+            context.take_back(decided_from)
+            raise
+        generations.give()
+        if context.spec.paused is None:
+            self._canary.end()
+        owed, self._owed_to_all = self._owed_to_all, False
+        # What was not decided now is where pods are to begin, or go on from.
+        if decision.changed and not owed and is_change(left, policy):
+            self._canary.begin(before, left, live=context.spec.live, trusted=context.trusted)
+        await self._engine_pods.push(context.setpoint)
+        context.metrics.policy(*context.labels, policy)
+        if is_change(left, policy):
+            why = reporter.history.decisions[0].trigger
+            await context.post("Normal", "Retuned", f"{conditions.shown(left)} to {conditions.shown(policy)}: {why}")
+
+
+def _numbered(able: Policy, spec: TuningSpec, uid: str, number: tuple[int, int], classed: bool) -> Setpoint:
+    classes = None
+    # What is live, or in status, may have deadlines of classes that the spec has no more.
+    able = able.due_by({name: due for name, due in able.deadlines.items() if spec.names_class(name)})
+    if classed:
+        classes = spec.classes_due(dict(able.class_deadlines))
+    names = (DEFAULT_CLASS, *(() if classes is None else classes.names))
+    objectives = {o.id: o.contract for o in spec.objectives if o.of_class in names}
+    return Setpoint(
+        service=uid,
+        epoch=number[0],
+        generation=number[1],
+        limits=able.limits,
+        step=able.step,
+        shed=able.shed,
+        on_time=able.on_time,
+        queue=able.queue,
+        objectives=tuple(objectives.values()),
+        classes=classes,
+    )
+
+
+def _differs(wanted: Setpoint, live: Setpoint | None) -> bool:
+    return live is None or _body(wanted) != _body(live)
+
+
+def _body(setpoint: Setpoint) -> tuple[Policy, tuple[ObjectiveSpec, ...], Classes | None]:
+    """All that it says but its number."""
+    return Policy.of(setpoint), setpoint.objectives, setpoint.classes

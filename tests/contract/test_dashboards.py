@@ -1,0 +1,139 @@
+"""Every query of the dashboards on real parts: Prometheus scrapes the operator's exporter and those of engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball_engine.contract import MetricName
+from flyball_lab.dashboards import files
+from flyball_lab.dashboards.filled import annotation_queries, chosen, panel_queries, variables
+from flyball_lab.harness.prometheus_api import PrometheusApi, QueryRefusedError, Series
+from flyball_lab.tools import metrics
+from flyball_lab.tools.observed_service import Traffic, observed_service
+from support import helm
+
+#: What Grafana makes of its own variables, here for scrapes every half second.
+GRAFANA = {"__rate_interval": "5s", "__range": "60s"}
+#: Seconds until all that dashboards show has happened, at the most.
+PATIENCE = 180
+#: Chats, prompts that make others late, and prompts that cannot be in time even if served alone.
+OVERLOAD = (Traffic(6, 120, 40), Traffic(5, 1500, 8), Traffic(0.3, 4000, 4))
+#: What is zero but for rare events. These shall have happened, so that a line at zero does not count.
+REFUSED = 'flyball_admissions_total{decision="refused"}'
+EVENTS = (
+    REFUSED,
+    'flyball_admissions_total{decision="admitted"}',
+    "flyball_moved_behind_total",
+    "flyball_cached_prompt_tokens_total",
+    'flyball_objective_requests_total{outcome="violated"}',
+    'flyball_slot_seconds_total{state="withheld"}',
+    "flyball_local_bias",
+    "flyball_operator_model_trusted",
+)
+
+
+def figures(found: list[Series]) -> list[float]:
+    return [value for _, values in found for value in values.values() if math.isfinite(value)]
+
+
+def empty(board: Mapping[str, Any], api: PrometheusApi) -> list[str]:
+    """Variables, queries of panels and annotations that find nothing; a wrong query raises."""
+    now = time.time()
+    offered = variables(board, api.label_values)
+    found = [f"variable {name}" for name, values in offered.items() if not values]
+    values = GRAFANA | chosen(board, offered)
+    for query in panel_queries(board, values):
+        asked = api.instant(query.expression, now) if query.instant else api.over(query.expression, now - 30, now, 1)
+        if not figures(asked):
+            found.append(f"panel {query.panel}, {query.legend}: {query.expression}")
+    for title, expression in annotation_queries(board, values).items():
+        if not figures(api.over(expression, now - 60, now, 1)):
+            found.append(f"annotation {title}: {expression}")
+    return [f"{board['title']}: {one}" for one in found]
+
+
+def missing(api: PrometheusApi) -> list[str]:
+    """What has not happened yet, then what dashboards lack."""
+    unseen = [event for event in EVENTS if not any(value > 0 for value in figures(api.instant(event, time.time())))]
+    return unseen or [one for name in files.DASHBOARDS for one in empty(files.document(name), api)]
+
+
+async def test_every_query_finds_figures_in_what_operator_and_engines_export(
+    tmp_path: Path, note_figure: Callable[[str], None]
+) -> None:
+    began = time.monotonic()
+    async with observed_service(tmp_path) as service, service.load(*OVERLOAD):
+        found = ["not asked yet"]
+        while found and time.monotonic() < began + PATIENCE:
+            await asyncio.sleep(0.5)
+            found = await asyncio.to_thread(missing, service.prometheus)
+            if REFUSED not in found:
+                # Those that are late are refused, and then wait behind the others.
+                service.world.edit(tuning={"overload": "Queue"})
+        assert not found, "\n".join(found)
+        note_figure(f"all {len(queries())} queries found figures after {time.monotonic() - began:.0f} s")
+
+        # The test itself: it finds a panel of a metric that is not there, and a query that is none.
+        board = files.document("engines")
+        target = next(panel for panel in board["panels"] if panel.get("targets"))["targets"][0]
+        target["expr"] = "flyball_not_there"
+        assert len(await asyncio.to_thread(empty, board, service.prometheus)) == 1
+        target["expr"] = "sum(("
+        with pytest.raises(QueryRefusedError, match="parse error"):
+            await asyncio.to_thread(empty, board, service.prometheus)
+
+
+def queries() -> list[str]:
+    """Every query of every dashboard."""
+    boards = [files.document(name) for name in files.DASHBOARDS]
+    return [
+        expression
+        for board in boards
+        for expression in (
+            *(query.expression for query in panel_queries(board, {})),
+            *annotation_queries(board, {}).values(),
+            *(one["query"] for one in board["templating"]["list"] if one["type"] == "query"),
+        )
+    ]
+
+
+def test_dashboards_ask_for_metrics_that_there_are() -> None:
+    defined = {one.name for one in metrics.operator_metrics()} | set(MetricName)
+    histograms = {f"{MetricName.BATCH_SIZE}_{suffix}" for suffix in ("bucket", "sum", "count")}
+    asked = {name for query in queries() for name in re.findall(r"\bflyball_\w+", query)}
+    assert asked <= defined | histograms, asked - defined - histograms
+
+
+@pytest.mark.parametrize("name", files.DASHBOARDS)
+def test_panels_lie_side_by_side_and_have_numbers_and_texts(name: str) -> None:
+    board = files.document(name)
+    cells: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        taken = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not taken & cells, panel["title"]
+        assert max(x for x, _ in taken) < 24, panel["title"]
+        assert panel["type"] == "row" or panel["description"].endswith("."), panel["title"]
+        cells |= taken
+    assert [panel["id"] for panel in board["panels"]] == list(range(1, len(board["panels"]) + 1))
+    assert len({(panel["type"], panel["title"]) for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_chart_ships_them_where_they_are_asked_for() -> None:
+    assert not [one for one in helm.of_kind(helm.render({}), "ConfigMap") if "dashboard" in one["metadata"]["name"]]
+    options = {"enabled": True, "namespace": "monitoring", "annotations": {"grafana_folder": "Flyball"}}
+    made = helm.of_kind(helm.render({"metrics": {"dashboards": options}}), "ConfigMap")
+    assert {one["metadata"]["namespace"] for one in made} == {"monitoring"}
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in made)
+    assert all(one["metadata"]["annotations"] == {"grafana_folder": "Flyball"} for one in made)
+    shipped = {name: json.loads(text) for one in made for name, text in one["data"].items()}
+    assert shipped == {f"flyball-{name}.json": files.document(name) for name in files.DASHBOARDS}

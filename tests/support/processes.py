@@ -1,0 +1,34 @@
+"""Which tests one process has, where several share them: what begins with the same fixture, if that takes long.
+
+xdist has marks for it (`xdist_group`), which it does not see with pytest 9.2.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+#: Files whose tests use one server, which takes most of a minute to start.
+_SERVED = ("classes", "gate", "lifecycle", "outcomes", "parameters", "sizing")
+#: Files whose tests use one name on the cluster.
+_RELEASED = ("admission_policies", "chart")
+_TOGETHER = {
+    **{f"tests/engine/test_{name}.py": "the shared server" for name in _SERVED},
+    **{f"tests/apiserver/test_{name}.py": name for name in _RELEASED},
+}
+#: A file's tests share fixtures there, but for those of this one.
+_BY_FILE, _BY_TEST = "tests/engine/", "tests/engine/test_own_tests.py"
+
+
+def group(test: str) -> str:
+    """What has to be in one process with this test, by its name in pytest: a name for all of it."""
+    file = test.partition("::")[0]
+    if file in _TOGETHER:
+        return _TOGETHER[file]
+    return file if file.startswith(_BY_FILE) and file != _BY_TEST else test
+
+
+class Grouped(LoadScopeScheduling):  # type: ignore[misc]  # its types are not told
+    """Gives each process a group at a time, the largest first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)

@@ -1,0 +1,88 @@
+"""What the API server has, asked in this process.
+
+Tests that wait look ten times a second, and a kubectl for each look takes forty times as much of the processors as a
+request: engines and operators lack it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from flyball_operator.kube import resources
+from flyball_operator.kube.resources import Resource
+
+Object = dict[str, Any]
+
+#: Kinds that tests look at; those outside a namespace are asked for without one.
+_RESOURCES = (
+    resources.INFERENCE_SERVICES,
+    resources.DEPLOYMENTS,
+    resources.SERVICES,
+    resources.DISRUPTION_BUDGETS,
+    resources.NETWORK_POLICIES,
+    resources.REVISIONS,
+    resources.JOBS,
+    resources.REPLICA_SETS,
+    resources.PODS,
+    resources.ENDPOINT_SLICES,
+    resources.EVENTS,
+    resources.LEASES,
+    resources.CRDS,
+    resources.NAMESPACES,
+    resources.CONFIG_MAPS,
+    Resource("", "v1", "resourcequotas"),
+    Resource("", "v1", "secrets"),
+    Resource("", "v1", "persistentvolumeclaims"),
+)
+_SINGULAR = {"customresourcedefinitions": "crd", "networkpolicies": "networkpolicy"}
+
+
+def _spellings(resource: Resource) -> tuple[str, ...]:
+    """How kubectl's users name it."""
+    plural = resource.plural
+    return plural, f"{plural}.{resource.group}", _SINGULAR.get(plural, plural.removesuffix("s"))
+
+
+_BY_NAME = {spelling: resource for resource in _RESOURCES for spelling in _spellings(resource)}
+
+
+class ReadError(Exception):
+    """The API server did not answer, or not with what was asked for. The message is what it said."""
+
+
+@cache
+def api() -> client.ApiClient:
+    """Connections to the API server that KUBECONFIG names."""
+    configuration = client.Configuration()
+    # Named here: the library looks at the variable as it is imported.
+    config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return client.ApiClient(configuration)
+
+
+def read(kind: str, namespace: str, name: str | None = None, *, selector: str = "") -> Object | None:
+    """An object, or the list of all where `name` is absent; None if there is none. Raises `ReadError`."""
+    resource = _BY_NAME[kind]
+    path = resource.path(namespace if resource.namespaced else None, name)
+    query = [("labelSelector", selector)] if selector else []
+    headers = {"Accept": "application/json"}
+    try:
+        request = api().param_serialize(
+            "GET", path, query_params=query, header_params=headers, auth_settings=["BearerToken"]
+        )
+        answer = api().call_api(*request, _request_timeout=30.0)
+        body = answer.read()  # type: ignore[no-untyped-call]
+    except (ApiException, HTTPError) as error:
+        raise ReadError(f"{path}: {error}") from error
+    if answer.status == 404 and name is not None:
+        return None
+    if answer.status != 200:
+        raise ReadError(f"{path}: {answer.status} {body.decode(errors='replace')}")
+    found: Object = json.loads(body)
+    return found

@@ -1,0 +1,94 @@
+"""What a support bundle takes out of objects and logs, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flyball_operator.api import names
+from flyball_operator.cli.bundle.redaction import REDACTED, redacted, text
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----"
+JWT = "eyJhbGciOiJFZERTQSJ9.eyJhdWQiOiJ1aWQtMSJ9.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        ([{"name": "A", "value": "x"}], [{"name": "A", "value": REDACTED}]),
+        ({"httpHeaders": [{"name": "Authorization", "value": "x"}]}, None),
+        ({"args": ["--api-key", "x", "--port=1"]}, {"args": ["--api-key", REDACTED, "--port=1"]}),
+        ({"args": ["--api-key=x"]}, {"args": [f"--api-key={REDACTED}"]}),
+        ({"command": ["--hf_token", "x"]}, {"command": ["--hf_token", REDACTED]}),
+        ({"volumeAttributes": {"a": "x"}}, {"volumeAttributes": {"a": REDACTED}}),
+        ({"apiKey": "x"}, {"apiKey": REDACTED}),
+        ({"annotations": {"team": "x"}}, {"annotations": {"team": REDACTED}}),
+        ({"annotations": {names.ANNOTATION_TUNING_REASON: "x"}}, None),
+        ({"metadata": {"managedFields": [{"x": 1}], "name": "a"}}, {"metadata": {"name": "a"}}),
+    ],
+)
+def test_what_may_be_a_secret_goes(found: object, left: object) -> None:
+    shown = redacted(found)
+    assert '"x"' not in json.dumps(shown)
+    assert left is None or shown == left
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"args": ["--max-num-batched-tokens", "8192", "--tokenizer", "qwen", "--enable-prefix-caching"]},
+        {"env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}]},
+        {"tls": {"secretName": "chat-tls"}},
+        {"annotations": {names.ANNOTATION_ASKED: "hash 2026-11-20T10:00:00Z"}},
+        {"tolerations": [{"key": "nvidia.com/gpu", "value": "present"}]},
+        {"conditions": [{"type": "Ready", "status": "True", "message": 'secret "hf" not found'}]},
+        {"message": "signing-key: team-a/flyball-public-keys is not there"},
+        {"maxNumBatchedTokens": 8192, "ready": True, "none": None},
+    ],
+)
+def test_what_a_fault_needs_stays(found: object) -> None:
+    assert redacted(found) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "secret"),
+    [
+        (f"key is {PEM} and so on", "MC4CAQ"),
+        (PEM[:50], "MC4CAQ"),
+        (f"Authorization: Bearer {JWT}", "eyJ"),
+        ("Authorization: Basic dXNlcjpwYXNz", "dXNl"),
+        ("hf_abcdefghijklmnop was refused", "abcdefgh"),
+        ("sk-abcdefghijklmnop", "abcdefgh"),
+        ("https://user:hunter2@prometheus/api", "hunter2"),
+        ("vllm serve --api-key hunter2 --port 1", "hunter2"),
+        ("vllm serve --api-key='hunter2 more' --port 1", "hunter2"),
+        ('{"password": "hunter2", "a": 1}', "hunter2"),
+        ("HF_TOKEN=hunter2", "hunter2"),
+        ("--hf-token hunter2", "hunter2"),
+        ("--api-key=hunter2", "hunter2"),
+    ],
+)
+def test_what_looks_like_a_credential_goes_from_texts(found: str, secret: str) -> None:
+    assert secret not in text(found)
+    assert REDACTED in text(found)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "200 tokens: 3 requests",
+        "max_num_batched_tokens=8192 seqs=48",
+        "ttft 320ms",
+        "in the last 5m: first-token 93.8 % of 99 %, per-token 50.0 % of 95 %",
+    ],
+)
+def test_figures_stay_in_texts(found: str) -> None:
+    assert text(found) == found
+
+
+def test_what_is_nested_without_end_is_cut() -> None:
+    found: object = "x"
+    for _ in range(200):
+        found = {"a": found}
+    assert '"x"' not in json.dumps(redacted(found))
