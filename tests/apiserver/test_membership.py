@@ -120,7 +120,7 @@ def test_a_bare_pod_with_a_services_labels_and_uid_is_told_nothing_and_changes_n
             play_endpoints(mine, [pod])
             expect_condition(mine, "Ready", "True", "Serving")
             eventually(lambda: own.engine.history, expecting="the service's own engine to be told")
-            before = eventually(lambda: confirmed(mine), expecting="its setpoint to be confirmed", within=120)
+            before = eventually(lambda: confirmed(mine), expecting="its setpoint to be confirmed")
             assert before["applied"] == "1/1"
             throughout(lambda: told(mine) == before, expecting=f"nothing but {before}", seconds=12, every=1)
             assert [beside.engine.history, across.engine.history] == [[], []]

@@ -80,12 +80,12 @@ def lacking(place: str) -> list[str]:
 
 def test_everything_at_once_is_in_the_deployment_and_leaves_it_again(tenant: str) -> None:
     apply(everything(), namespace=tenant)
-    eventually(lambda: not lacking(tenant), expecting=f"all of it, not without {lacking(tenant)}", within=120)
+    eventually(lambda: not lacking(tenant), expecting=f"all of it, not without {lacking(tenant)}")
     expect_condition(tenant, "Accepted", "True", "Accepted", name=NAME)
     budget = eventually(lambda: get("poddisruptionbudget", NAME, namespace=tenant), expecting="the budget")
     assert budget["spec"]["maxUnavailable"] == "50%"
     apply(everything(SWAPPED), namespace=tenant)
-    eventually(lambda: not lacking(tenant), expecting="the other sources", within=120)
+    eventually(lambda: not lacking(tenant), expecting="the other sources")
     expect_condition(tenant, "Accepted", "True", "Accepted", name=NAME)
     less = {"podTemplate": None, "parallelism": None, "podDisruptionBudget": {"enabled": False}}
     patch(RESOURCE, NAME, {"spec": less}, namespace=tenant)
@@ -95,7 +95,7 @@ def test_everything_at_once_is_in_the_deployment_and_leaves_it_again(tenant: str
         kept = [field for field in ASKED if spec.get(field, "default-scheduler") != "default-scheduler"]
         return not kept and len(spec["containers"]) == len(spec["initContainers"]) == 1
 
-    eventually(gone, expecting="what is asked for no longer to leave", within=120)
+    eventually(gone, expecting="what is asked for no longer to leave")
     assert not lacking(tenant)
     eventually(lambda: get("poddisruptionbudget", NAME, namespace=tenant) is None, expecting="no budget", within=240)
     expect_condition(tenant, "Accepted", "True", "Accepted", name=NAME)
@@ -109,4 +109,4 @@ def test_what_only_the_deployment_is_refused_for_is_told_with_its_field(tenant: 
     assert "nodeSelectorTerms[0].matchExpressions[0].values" in message
     expect_condition(tenant, "Stalled", "True", "RefusedByServer")
     apply(idle_service(), namespace=tenant)
-    expect_condition(tenant, "Accepted", "True", "Accepted", within=120)
+    expect_condition(tenant, "Accepted", "True", "Accepted")

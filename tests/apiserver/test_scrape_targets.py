@@ -37,7 +37,7 @@ def test_the_annotation_job_finds_the_engines_ports_and_nothing_of_the_init_cont
     found = {"role": "pod", "kubeconfig_file": os.environ["KUBECONFIG"], "namespaces": {"names": [work]}}
     job = replace(annotation_job([]), discovery={"kubernetes_sd_configs": [found]})
     with prometheus(tmp_path, jobs=[job]) as running:
-        targets = eventually(running.targets, expecting="targets of the pod", within=120)
+        targets = eventually(running.targets, expecting="targets of the pod")
     assert sorted(target["url"] for target in targets) == [
         f"http://{ADDRESS}:{port}/metrics" for port in sorted((API_PORT, CONTROL_PORT))
     ]

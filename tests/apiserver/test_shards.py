@@ -70,7 +70,7 @@ def holder_of_each(place: str) -> dict[str, str]:
 def expect_writers(audit: Audit, place: str, by: dict[str, list[str]]) -> None:
     """Wait until each service was written by these operators, one after the other."""
     eventually(lambda: all(writers(audit, place).values()), expecting="writes of all services")
-    eventually(lambda: writers(audit, place) == by, expecting=f"writes by {by}", within=30)
+    eventually(lambda: writers(audit, place) == by, expecting=f"writes by {by}")
 
 
 def test_of_a_killed_replica_its_services_move_and_it_gets_as_many_back(place: str, tmp_path: Path) -> None:

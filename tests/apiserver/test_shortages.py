@@ -182,7 +182,7 @@ def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:
         "spec__engine__image": f"{NO_REGISTRY}/engine:1",
     }
     apply(idle_service(**on_real_node), namespace=place)
-    message = expect_waiting(place, "RegistryUnavailable", within=120)
+    message = expect_waiting(place, "RegistryUnavailable", within=300)
     assert "connection refused" in message
     expect_still_waiting(place, "RegistryUnavailable")
     assert condition(place, "Available")[:2] == ("False", "RegistryUnavailable")

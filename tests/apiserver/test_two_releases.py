@@ -51,7 +51,7 @@ def expect_edits_to_be_seen(place: str) -> None:
 
 
 def expect_watched(operator: OperatorProcess, place: str, *, so: bool) -> None:
-    eventually(lambda: operator.watches(place) is so, expecting=f"{place} watched: {so}", within=120)
+    eventually(lambda: operator.watches(place) is so, expecting=f"{place} watched: {so}")
 
 
 def said(operator: OperatorProcess, words: str) -> list[str]:

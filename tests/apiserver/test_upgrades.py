@@ -62,7 +62,7 @@ def test_an_operator_works_with_a_later_crd_and_a_field_that_it_does_not_know(
         before = one("deployment", place)["metadata"]["generation"]
         changed_crd(add_a_field)
         # What the later schema adds may be served a moment later.
-        eventually(lambda: set_later_field(place), expecting="the later field is kept", within=60)
+        eventually(lambda: set_later_field(place), expecting="the later field is kept")
         seen = one(RESOURCE, place)["metadata"]["generation"]
         eventually(lambda: one(RESOURCE, place)["status"]["observedGeneration"] == seen, expecting="the edit is seen")
         assert one("deployment", place)["metadata"]["generation"] == before
@@ -84,7 +84,7 @@ def test_an_earlier_crd_is_told_by_what_it_lacks(place: str, tmp_path: Path, cha
     process = OperatorProcess(place, tmp_path)
     try:
         lacks = "does not have, or has otherwise: spec.podTemplate.runtimeClassName; upgrade the CRD"
-        eventually(lambda: lacks in process.readyz()[1], expecting="what the CRD lacks, in readiness", within=60)
+        eventually(lambda: lacks in process.readyz()[1], expecting="what the CRD lacks, in readiness")
     finally:
         process.stop()
 
@@ -104,7 +104,7 @@ def test_services_adopt_a_new_operators_template_one_after_the_other(place: str,
         assert adopted(place) == first
         play_all(place, dict.fromkeys(both, NEWER))
         figure = 'flyball_operator_services_by_template{standing="current"} 2.0'
-        eventually(lambda: figure in process.metrics(), expecting="both have adopted", within=120)
+        eventually(lambda: figure in process.metrics(), expecting="both have adopted")
 
 
 def adopted(place: str) -> set[str]:

@@ -124,7 +124,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cont
 
     client = ControlClient(control_url, signer)
     try:
-        eventually(up, expecting="the engine serves", within=60)
+        eventually(up, expecting="the engine serves")
         yield url, client, control_url, key
     finally:
         client.close()

@@ -114,7 +114,7 @@ def test_what_was_stopped_in_the_middle_goes_on(downloads: Downloads, hub: Hub, 
 
     # The client writes in blocks of 10 MB.
     eventually(lambda: len(hub.gets("sub/model.safetensors")) == 1, expecting="the file is asked for")
-    eventually(in_the_middle, expecting="a part of the weights", within=60)
+    eventually(in_the_middle, expecting="a part of the weights")
     process.send_signal(sent)
     process.communicate(timeout=60)
     assert process.returncode == (143 if sent == signal.SIGTERM else -sent)
@@ -131,7 +131,7 @@ def test_what_was_stopped_in_the_middle_goes_on(downloads: Downloads, hub: Hub, 
 def test_the_second_waits_for_the_first(downloads: Downloads, hub: Hub) -> None:
     hub.holds["sub/model.safetensors"] = 10
     first = downloads.start(hub.address)
-    eventually(lambda: len(hub.gets("sub/model.safetensors")) == 1, expecting="the first downloads", within=60)
+    eventually(lambda: len(hub.gets("sub/model.safetensors")) == 1, expecting="the first downloads")
     second = downloads.start(hub.address)
     hub.go_on.set()
     for process in (first, second):

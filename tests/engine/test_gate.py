@@ -145,7 +145,7 @@ class Gated:
         ) as running:
             assert running.status_code == 200
             # The gate decides by what the core published last: idle, and of the setpoint before, until its first step.
-            eventually(lambda: self.served.core().running > 0, expecting="the core says that it is busy", within=60)
+            eventually(lambda: self.served.core().running > 0, expecting="the core says that it is busy")
             yield
 
     def admissions(self, reason: AdmissionReason) -> int:
@@ -218,7 +218,7 @@ def test_an_answer_that_will_be_too_long_is_refused_where_it_is_to_be_whole_in_t
     whole = ObjectiveSpec(metric=Metric.END_TO_END_LATENCY, threshold_seconds=1e-3)
     gated.served.set(step=a_budget(0.3, INSTANT), shed=Shed(ttft_deadline_seconds=1000.0), objectives=(whole,))
     long = COMPLETION | {"max_tokens": 256, "ignore_eos": True}
-    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle")
     for body in (COMPLETION, long, COMPLETION, long, COMPLETION):
         answer = gated.post("/v1/completions", body)
         assert answer.status_code in (200, 503), answer.text
@@ -236,7 +236,7 @@ def test_an_answer_that_will_be_too_long_is_refused_where_it_is_to_be_whole_in_t
 def test_an_idle_engine_answers_what_is_late_anyway(gated: Gated, route: str) -> None:
     path, body = GENERATING[route]
     gated.sheds_after(1e-3)
-    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle")
     let_in = gated.admissions(AdmissionReason.IDLE)
     answer = gated.post(path, body)
     expect_route(answer)
@@ -344,16 +344,14 @@ def test_past_a_queue_that_takes_too_long_all_come_in_and_the_late_ones_are_refu
     expired = gated.admissions(AdmissionReason.EXPIRED)
     load = StreamLoad(url=gated.served.server.url, model=MODEL_NAME, concurrency=64, prompt_tokens=900, max_tokens=8)
     with load.running() as totals:
-        eventually(
-            lambda: gated.admissions(AdmissionReason.EXPIRED) > expired + 20, expecting="some are refused", within=120
-        )
-        eventually(lambda: gated.first_tokens("met", deadline) > 20, expecting="some are in time", within=120)
+        eventually(lambda: gated.admissions(AdmissionReason.EXPIRED) > expired + 20, expecting="some are refused")
+        eventually(lambda: gated.first_tokens("met", deadline) > 20, expecting="some are in time")
     assert totals.finished > 0
     assert not totals.truncated
     assert not totals.failures
     assert totals.refused
     # Nothing of what was refused, or ended, stands in the way of the next.
-    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle")
     assert gated.post("/v1/completions", COMPLETION).status_code == 200
 
 
@@ -412,7 +410,7 @@ def test_of_a_burst_that_a_model_takes_too_lightly_each_is_answered_whole_or_ref
     assert expired >= 10, "the model was right"
     assert {answer.request.content.count(b'"stream":true') for answer in refused} == {0, 1}
     # Nothing of what was refused stands in the way of the next, or holds a block.
-    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle", within=60)
+    eventually(lambda: gated.served.core().running == 0, expecting="the engine is idle")
     core = gated.served.core()
     assert (core.waiting, core.kv_cache_usage) == (0, 0)
     assert gated.post("/v1/completions", COMPLETION).status_code == 200

@@ -101,10 +101,10 @@ def secured(
 
 @pytest.mark.begins_server
 def test_it_answers_a_request_of_its_own_and_then_waits_for_its_setpoint(secured: Secured) -> None:
-    eventually(lambda: "no setpoint yet" in secured.probed(), expecting="an answer", within=120, every=0.2)
+    eventually(lambda: "no setpoint yet" in secured.probed(), expecting="an answer", every=0.2)
     with secured.control() as control:
         control.put(setpoint(1))
-        eventually(lambda: secured.probed() == "", expecting="the engine to be Ready", within=20)
+        eventually(lambda: secured.probed() == "", expecting="the engine to be Ready")
         assert summed(secured.client.get(METRICS_PATH).text, "vllm:generation_tokens_total") == 2
         assert summed(control.metrics(), MetricName.REQUESTS) == 0, "it is nobody's request"
 
@@ -153,7 +153,7 @@ def test_who_has_no_key_is_no_refusal_of_an_overload(secured: Secured) -> None:
         before = counted('violated"'), counted('met"')
         assert client.complete() == NO_KEY
         assert client.complete(key=KEY) == 200
-        eventually(lambda: counted('met"') == before[1] + 1, expecting="the answer is counted", within=60)
+        eventually(lambda: counted('met"') == before[1] + 1, expecting="the answer is counted")
         assert counted('violated"') == before[0]
 
 
@@ -177,5 +177,5 @@ def test_each_renewed_certificate_is_served_without_a_restart(secured: Secured) 
     # VLLM by itself serves the first renewal, and none after it.
     for name in ("second", "third"):
         secured.secret.update(tls_data(secured.authority.issue(name)))
-        eventually(lambda name=name: client.presented() == name, expecting=f"{name} is served", within=120)  # type: ignore[misc]
+        eventually(lambda name=name: client.presented() == name, expecting=f"{name} is served")  # type: ignore[misc]
     assert secured.server.process.poll() is None

@@ -46,7 +46,6 @@ def expect_established(crd: Path) -> None:
     eventually(
         lambda: kubectl("wait", "--for=condition=Established", "--timeout=20s", "-f", str(crd)),
         expecting=f"{crd.name} is served",
-        within=120,
     )
 
 

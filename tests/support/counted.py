@@ -75,7 +75,7 @@ class Counted:
 
     def expect_outcomes(self, **outcomes: int) -> None:
         """Wait for these; the server hears of a client that left a moment later."""
-        eventually(lambda: self.outcomes() == outcomes, expecting=f"{outcomes}, got {self.outcomes()}", within=30)
+        eventually(lambda: self.outcomes() == outcomes, expecting=f"{outcomes}, got {self.outcomes()}")
 
 
 def moved(objective: ObjectiveSpec, seconds: float) -> ObjectiveSpec:

@@ -58,7 +58,7 @@ def expect_placed(place: str, node: str, image: str) -> None:
         nodes = [pod["spec"].get("nodeName") for pod in found if pod["spec"]["containers"][0]["image"] == image]
         return nodes == [node]
 
-    eventually(placed, expecting=f"a pod of {image} on {node}", within=120, every=0.5)
+    eventually(placed, expecting=f"a pod of {image} on {node}", every=0.5)
 
 
 def end_deleted_pods(place: str) -> None:

@@ -350,4 +350,4 @@ class Service:
             applied, _, ready = self.tuning().get("appliedPods", "").partition("/")
             return applied == ready != "0" and bool(self.tuning()["generation"])
 
-        eventually(confirmed, expecting=f"every pod of {self.name} confirmed its setpoint", within=120)
+        eventually(confirmed, expecting=f"every pod of {self.name} confirmed its setpoint")

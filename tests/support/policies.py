@@ -134,7 +134,7 @@ def remove(place: str) -> None:
     for kind in ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy"):
         delete(kind, place, namespace=place)
     with suppress(AssertionError):
-        eventually(lambda: not _mutates(place), expecting="the policy to be gone", within=30)
+        eventually(lambda: not _mutates(place), expecting="the policy to be gone")
 
 
 def _apply(kind: str, name: str, spec: Object) -> None:

@@ -43,7 +43,7 @@ class Served:
         accepted = self.control.read().accepted
         self.generation = max(self.generation, accepted.generation if accepted else 0)
         self.set()
-        eventually(lambda: self.core().running == 0, expecting="the engine is idle", within=60)
+        eventually(lambda: self.core().running == 0, expecting="the engine is idle")
 
 
 class Keeper:

@@ -131,7 +131,7 @@ class Shards:
             del self._terms[shard]
             if lost_by is not None:
                 rest = LEAST_REST_SECONDS if process.clock() - began > LONGEST_REST_SECONDS else rest
-                log.error("%s is lost: %s; it is stood for again in %g s", shard.title, lost_by, rest)
+                log.warning("%s is lost: %s; it is stood for again in %g s", shard.title, lost_by, rest)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), rest)
                 rest = min(2 * rest, LONGEST_REST_SECONDS)

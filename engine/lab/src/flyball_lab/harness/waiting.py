@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T | None], *, expecting: str, within: float = 120, every: float = 0.1) -> T:
+def eventually(probe: Callable[[], T | None], *, expecting: str, within: float = 300, every: float = 0.1) -> T:
     """Wait until `probe` returns something true, and return it.
 
     `within` is a generous limit in seconds, not an expectation of speed. Raises `AssertionError` that says what was
