@@ -16,10 +16,10 @@ from support.operators import (
     OperatorProcess,
     condition,
     expect_condition,
-    idle_service,
     made,
     one,
     serve,
+    ungoverned_service,
 )
 
 NEXT = "vllm/next:1"
@@ -35,7 +35,7 @@ def steps(place: str) -> dict[str, Any]:
 @pytest.fixture
 def replacing(place: str, running: OperatorProcess, device_node: str) -> str:
     """The namespace of a service that served from the only device, and whose next pod is about to have it."""
-    apply(idle_service(spec__replicas=1, **on_device(device_node)), namespace=place)
+    apply(ungoverned_service(spec__replicas=1, **on_device(device_node)), namespace=place)
     made(place)
     expect_placed(place, device_node, IMAGE)
     serve(place)

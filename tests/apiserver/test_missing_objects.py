@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.cluster import apply, namespace
-from support.operators import expect_condition, idle_service, operator
+from support.operators import expect_condition, operator, ungoverned_service
 
 MISSING = {
     "priority": ("priorityClassName", "no PriorityClass with name not-there was found"),
@@ -16,7 +16,7 @@ MISSING = {
 def test_a_missing_class_is_named_with_its_field(crd: Path, tmp_path: Path) -> None:
     with namespace("flyball-missing") as place, operator(place, tmp_path):
         for name, (field, _) in MISSING.items():
-            apply(idle_service(name, **{f"spec__podTemplate__{field}": "not-there"}), namespace=place)
+            apply(ungoverned_service(name, **{f"spec__podTemplate__{field}": "not-there"}), namespace=place)
         for name, (field, words) in MISSING.items():
             message = expect_condition(place, "Ready", "False", "PodsRefused", name=name)
             assert f"{words}; create it, or change spec.podTemplate.{field}" in message

@@ -23,6 +23,7 @@ from support.operators import (
     one,
     operator,
     serve,
+    ungoverned_service,
 )
 
 BAD = "flyball.test/none:1"
@@ -214,10 +215,10 @@ def test_orphans_are_left_alone_until_they_are_removed(place: str, running: Oper
 def test_a_bad_image_is_taken_back_while_the_good_one_serves(
     place: str, running: OperatorProcess, replicas: int
 ) -> None:
-    apply(idle_service(spec__replicas=replicas), namespace=place)
+    apply(ungoverned_service(spec__replicas=replicas), namespace=place)
     made(place)
     serve(place, replicas=replicas)
-    apply(idle_service(spec__replicas=replicas, spec__engine__image=BAD), namespace=place)
+    apply(ungoverned_service(spec__replicas=replicas, spec__engine__image=BAD), namespace=place)
     play_trouble(place, image=BAD, serving=IMAGE, state=NO_SUCH_IMAGE)
     expect_condition(place, "Available", "True", "EarlierRevisionServes")
     message = expect_condition(place, "Progressing", "False", "RolledBack", within=300)
@@ -231,7 +232,7 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
         expecting="the bad one not to be tried again",
         seconds=10,
     )
-    apply(idle_service(spec__replicas=replicas, spec__engine__image="vllm/next:1"), namespace=place)
+    apply(ungoverned_service(spec__replicas=replicas, spec__engine__image="vllm/next:1"), namespace=place)
     made(place, "vllm/next:1")
     serve(place, image="vllm/next:1", replicas=replicas)
 
@@ -239,12 +240,12 @@ def test_a_bad_image_is_taken_back_while_the_good_one_serves(
 def test_without_an_earlier_good_one_the_failure_is_told_and_a_good_spec_recovers(
     place: str, running: OperatorProcess
 ) -> None:
-    apply(idle_service(spec__engine__image=BAD), namespace=place)
+    apply(ungoverned_service(spec__engine__image=BAD), namespace=place)
     play_trouble(place, image=BAD, state=NO_SUCH_IMAGE)
     assert "flyball.test" in expect_condition(place, "Available", "False", "ImagePullFailed")
     message = expect_condition(place, "Progressing", "False", "ImagePullFailed", within=300)
     assert "no earlier good generation" in message
-    apply(idle_service(), namespace=place)
+    apply(ungoverned_service(), namespace=place)
     made(place)
     serve(place)
 

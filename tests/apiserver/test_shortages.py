@@ -26,10 +26,10 @@ from support.operators import (
     OperatorProcess,
     condition,
     expect_condition,
-    idle_service,
     made,
     one,
     serve,
+    ungoverned_service,
 )
 from support.tenants import tenants
 
@@ -111,7 +111,7 @@ def image_of(place: str) -> str:
 
 
 def test_a_quota_is_waited_for_and_the_rollout_goes_on_once_it_is_raised(place: str) -> None:
-    apply(idle_service(spec__replicas=1), namespace=place)
+    apply(ungoverned_service(spec__replicas=1), namespace=place)
     made(place)
     serve(place)
     quota = {
@@ -142,7 +142,7 @@ def test_a_quota_is_waited_for_and_the_rollout_goes_on_once_it_is_raised(place: 
 def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time_anew(
     place: str, device_node: str
 ) -> None:
-    apply(idle_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
+    apply(ungoverned_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
     # Only a pod that the scheduler gave the node has the device.
     made(place)
     expect_placed(place, device_node, IMAGE)
@@ -165,7 +165,7 @@ def test_a_full_node_is_waited_for_and_what_fails_after_it_has_its_start_up_time
 
 
 def test_the_way_that_a_full_node_is_told_with_makes_room_on_it(place: str, device_node: str) -> None:
-    apply(idle_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
+    apply(ungoverned_service(spec__replicas=1, spec__rollout=SURGE, **on_device(device_node)), namespace=place)
     made(place)
     expect_placed(place, device_node, IMAGE)
     serve(place)
@@ -181,7 +181,7 @@ def test_a_registry_that_refuses_connections_is_waited_for(place: str) -> None:
         "spec__podTemplate__nodeSelector": {},
         "spec__engine__image": f"{NO_REGISTRY}/engine:1",
     }
-    apply(idle_service(**on_real_node), namespace=place)
+    apply(ungoverned_service(**on_real_node), namespace=place)
     message = expect_waiting(place, "RegistryUnavailable", within=300)
     assert "connection refused" in message
     expect_still_waiting(place, "RegistryUnavailable")
@@ -227,13 +227,13 @@ def test_a_volume_that_cannot_be_mounted_is_named_from_the_kubelets_events(place
         "spec__podTemplate__volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": lost_volume}}],
         "spec__podTemplate__volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
     }
-    apply(idle_service(**changes), namespace=place)
+    apply(ungoverned_service(**changes), namespace=place)
     assert lost_volume in expect_waiting(place, "VolumeUnavailable", within=180)
     expect_still_waiting(place, "VolumeUnavailable")
 
 
 def test_one_bad_pod_beside_a_ready_one_rolls_nothing_back_and_is_named(place: str) -> None:
-    apply(idle_service(spec__replicas=3), namespace=place)
+    apply(ungoverned_service(spec__replicas=3), namespace=place)
     made(place)
     serve(place, replicas=3)
     edit(place, engine={"image": NEXT}, rollout={"maxSurge": 2, "maxUnavailable": 0})

@@ -184,6 +184,11 @@ def idle_service(name: str = "chat", **changes: Any) -> Object:
     return good(name, **changes)
 
 
+def ungoverned_service(name: str = "chat", **changes: Any) -> Object:
+    """An idle service whose engines wait for no setpoint: its progress deadline is 40 s, not 130."""
+    return idle_service(name, spec__engine__governed=False, spec__tuning={"mode": "Disabled"}, **changes)
+
+
 def condition(namespace: str, kind: str, name: str = "chat") -> tuple[str, str, str]:
     """Status, reason and message of a condition of a service."""
     found = get("inferenceservices.serving.flyball.dev", name, namespace=namespace) or {}
