@@ -10,7 +10,7 @@ import pytest
 
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import annotation
+from flyball_operator.api.objects import annotation
 from support.cluster import Object, apply, get, items, kubectl, namespace, patch, throughout
 from support.kubelet import play_kubelet
 from support.operators import Audit, Write, expect_condition, expect_no_node, idle_service, operator

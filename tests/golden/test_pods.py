@@ -14,9 +14,9 @@ import yaml
 from flyball_lab.harness.manifests import Object
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object as Rendered
 from flyball_operator.api.parse import parse_service
 from flyball_operator.reconcile.plan import deployment, disruption_budget, model_job, pod, service
-from flyball_operator.reconcile.plan.objects import Object as Rendered
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
 

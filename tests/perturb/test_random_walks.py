@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import Phase, given, settings
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, OWNED
-from flyball_operator.reconcile.plan.objects import Kind
 from support.memory_api import Object, Path, leaves
 from support.memory_cluster import MemoryCluster, service
 from support.specs import WALKS, walks

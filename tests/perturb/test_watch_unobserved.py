@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball_operator.api import names
+from flyball_operator.api.service_key import Key
 from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, PODS, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue

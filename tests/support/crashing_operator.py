@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from flyball_operator.api.service_key import Key
 from flyball_operator.app.main import main
-from flyball_operator.kube.reader import Key
 from flyball_operator.reconcile.queue import KeyQueue
 from flyball_operator.reconcile.reconciler import Reconciler
 

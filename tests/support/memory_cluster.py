@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from flyball_lab.harness.manifests import good
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
+from flyball_operator.api.service_key import Key
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
-from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     ENDPOINT_SLICES,
@@ -26,8 +27,8 @@ from flyball_operator.kube.resources import (
     SERVICES,
 )
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.objects import timestamp
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
+from flyball_operator.reconcile.reader import SnapshotReader
 from flyball_operator.reconcile.reconciler import Reconciler
 from flyball_operator.reconcile.steady import SteadyServices
 from support.memory_api import CrashError, MemoryApi, Object

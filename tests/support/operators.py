@@ -25,7 +25,7 @@ from flyball_lab.harness.ports import free_port
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import annotation
+from flyball_operator.api.objects import annotation
 from support.cluster import get
 from support.kubelet import play_kubelet
 

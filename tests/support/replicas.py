@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from flyball_lab.harness.virtual_time import now
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.app.informer import Informers
 from flyball_operator.app.settings import Settings
@@ -28,7 +29,6 @@ from flyball_operator.kube.election import Elector
 from flyball_operator.kube.errors import NotFoundError, NotLeadingError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.namespace_leases import NamespaceLeases
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.shares import Shares
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.tuning.metrics import TunerMetrics

@@ -7,9 +7,9 @@ from collections import Counter
 from functools import partial
 from typing import Any, cast
 
+from flyball_operator.api.service_key import Key
 from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.kube.api import KubeApi
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     INFERENCE_SERVICES,

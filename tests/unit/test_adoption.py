@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from flyball_operator.api import names
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.app.main import ExitCode, main
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, InvalidObjectError
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, Resource
 from flyball_operator.reconcile.adoptions import Adoptions
 from flyball_operator.reconcile.plan.adoption import (

@@ -8,10 +8,10 @@ import pytest
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
 from flyball_operator.reconcile.plan import event_causes
 from flyball_operator.reconcile.plan.cause import CauseReason
 from flyball_operator.reconcile.plan.causes import find
-from flyball_operator.reconcile.plan.objects import timestamp
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MULTI_ATTACH = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) chat-0'

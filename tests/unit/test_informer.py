@@ -15,6 +15,7 @@ from kubernetes.aio import client
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.virtual_time import in_virtual_time
+from flyball_operator.api.service_key import Key
 from flyball_operator.app.informer import LONGEST_RETRY_SECONDS, Informer, Informers
 from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.kube.api import KubeApi
@@ -26,7 +27,6 @@ from flyball_operator.kube.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind, timestamp
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, PODS
 from flyball_operator.reconcile.plan.in_place import PATIENCE_SECONDS, PROVISION_SECONDS
-from flyball_operator.reconcile.plan.objects import Kind, timestamp
 from flyball_operator.reconcile.plan.rollout import decide
 from support.memory_api import Object
 from support.memory_cluster import NAMESPACE, MemoryCluster, service

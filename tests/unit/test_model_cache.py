@@ -9,11 +9,11 @@ import pytest
 
 from flyball_engine.model_cache import DownloadExit
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
 from flyball_operator.kube.errors import ForbiddenError
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, JOBS, PODS, SERVICES, Resource
 from flyball_operator.reconcile.plan.event_causes import AGAIN_SECONDS, PATIENCE_SECONDS
 from flyball_operator.reconcile.plan.model_cache import RETRY_SECONDS
-from flyball_operator.reconcile.plan.objects import timestamp
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.memory_api import MemoryApi, Object
 from support.memory_cluster import DOWNLOADED, NAMESPACE, MemoryCluster, service

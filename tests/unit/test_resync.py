@@ -12,6 +12,7 @@ import pytest
 from flyball_lab.harness import virtual_time
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
@@ -23,7 +24,6 @@ from flyball_operator.kube.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue

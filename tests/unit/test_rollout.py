@@ -10,9 +10,9 @@ import pytest
 from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_engine.control.readiness import Readiness
 from flyball_operator.api import names
+from flyball_operator.api.objects import timestamp
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.deployment import ENGINE_STARTS, PROGRESS_MARGIN
-from flyball_operator.reconcile.plan.objects import timestamp
 from support.memory_api import Object
 from support.memory_cluster import NAMESPACE, MemoryCluster, service
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from flyball_engine.contract import Metric, ObjectiveSpec
 from flyball_lab.harness.manifests import good
+from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.app import service_metrics
-from flyball_operator.reconcile.plan.snapshot import Desire, read_desire
 
 READY = {"type": "Ready", "status": "False", "reason": "Unschedulable", "message": "no room"}
 OBJECTIVES = [

@@ -11,6 +11,7 @@ import pytest
 from flyball_lab.harness.manifests import Object, good
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api import names
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard, shards
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import Informers
@@ -18,10 +19,10 @@ from flyball_operator.app.kopf_glue import WatchHandlers
 from flyball_operator.app.shards import Refresher, SharedFloor
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.resources import SERVICES
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.reader import SnapshotReader
 from flyball_operator.reconcile.resync import Resyncer, Shared
 from flyball_operator.tuning.tuner import Tuner
 from support.memory_cluster import CONFIG

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.kube.reader import Observed
+from flyball_operator.api.desire import Desire
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -23,7 +23,7 @@ from flyball_operator.kube.resources import (
     labelled,
 )
 from flyball_operator.reconcile.plan.intents import Plan
-from flyball_operator.reconcile.plan.snapshot import Desire
+from flyball_operator.reconcile.reader import Observed
 from support.memory_api import Object
 from support.memory_cluster import PULL_FAILED, service
 from support.watched_cluster import WatchedCluster

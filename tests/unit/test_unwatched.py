@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, InferenceServiceStatus
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue

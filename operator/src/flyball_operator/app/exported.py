@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from flyball_operator.api.desire import Desire
 from flyball_operator.app import service_metrics
 from flyball_operator.app.informer import Informers
 from flyball_operator.app.settings import ALL_NAMESPACES
@@ -20,7 +21,6 @@ from flyball_operator.app.shards import Shards
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.namespace_leases import NamespaceLeases
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.snapshot import Desire
 from flyball_operator.tuning.metrics import TunerMetrics
 
 

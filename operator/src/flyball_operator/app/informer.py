@@ -20,11 +20,11 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NoReturn
 
+from flyball_operator.api.service_key import Key
 from flyball_operator.app import startup
 from flyball_operator.app.kopf_glue import Watch, WatchHandlers
 from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, WATCHED, Resource
 from flyball_operator.reconcile.resync import RETRY_SECONDS, Resyncer, Shared, refuses, titled
 from flyball_operator.supervision import EndedError, ended, first

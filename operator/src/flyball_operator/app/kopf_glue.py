@@ -21,9 +21,10 @@ import kopf
 from kubernetes.aio import client
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object
+from flyball_operator.api.service_key import Key
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.errors import UnauthorizedError, UnavailableError, of_status
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     INFERENCE_SERVICES,
@@ -33,7 +34,6 @@ from flyball_operator.kube.resources import (
     Resource,
     labelled,
 )
-from flyball_operator.reconcile.plan.objects import Object
 from flyball_operator.reconcile.queue import Keys
 from flyball_operator.supervision import EndedError, ended, first
 

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from flyball_engine.signing import BadKeyError, make_key
 from flyball_operator.api import names
+from flyball_operator.api.desire import Desire
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
@@ -52,7 +53,6 @@ from flyball_operator.kube.namespace_leases import NamespaceLeases
 from flyball_operator.kube.resources import NAMESPACES, labelled, watched
 from flyball_operator.kube.shares import Shares
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.snapshot import Desire
 from flyball_operator.reconcile.resync import Shared
 from flyball_operator.supervision import EndedError, ended, first
 from flyball_operator.tuning.tuner import collect_garbage_seldom

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flyball_operator.reconcile.plan.snapshot import Desire
+from flyball_operator.api.desire import Desire
 from flyball_operator.tuning.spec import tuning_spec
 
 

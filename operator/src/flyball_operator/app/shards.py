@@ -11,11 +11,11 @@ from typing import Final
 from zlib import crc32
 
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard, shards
 from flyball_operator.app.informer import Informers
 from flyball_operator.app.term import Process, Term
 from flyball_operator.kube.election import EpochFloor, LeadershipLostError
-from flyball_operator.kube.reader import Key
 from flyball_operator.supervision import EndedError, ended, first
 
 #: Seconds between a lost Lease and the next term, at first and at most. At first as between two looks at a Lease, so

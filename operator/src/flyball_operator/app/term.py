@@ -20,6 +20,7 @@ from typing import Final
 
 from flyball_operator import __version__
 from flyball_operator.api import names
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import Informers
@@ -32,7 +33,6 @@ from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.election import Candidate, Elector, EpochFloor, LeadershipLostError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.namespace_leases import NamespaceLeases
-from flyball_operator.kube.reader import Key, SnapshotReader
 from flyball_operator.kube.shares import Shares
 from flyball_operator.kube.status import TunerStatus
 from flyball_operator.prometheus.client import PrometheusClient
@@ -42,6 +42,7 @@ from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan.adoption import OFF
 from flyball_operator.reconcile.plan.snapshot import Config
 from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.reader import SnapshotReader
 from flyball_operator.reconcile.reconciler import Reconciler
 from flyball_operator.reconcile.steady import SteadyServices
 from flyball_operator.supervision import EndedError, ended, first

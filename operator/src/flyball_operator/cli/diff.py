@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from flyball_operator.api.objects import Object, annotation, controlled_by
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in
@@ -16,7 +17,6 @@ from flyball_operator.cli.manifest_changes import LAST_APPLIED, as_json, as_line
 from flyball_operator.cli.output import WRONG_INPUT
 from flyball_operator.cli.services import WrongServiceError, document
 from flyball_operator.cli.terminal import wrapped
-from flyball_operator.reconcile.plan.objects import Object, annotation, controlled_by
 
 if TYPE_CHECKING:
     from flyball_operator.kube.api import KubeApi

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from flyball_operator.api.objects import Object, moment
 from flyball_operator.api.v1alpha1 import (
     Condition,
     ConditionType,
@@ -14,7 +15,6 @@ from flyball_operator.api.v1alpha1 import (
     InferenceServiceStatus,
     ObjectMeta,
 )
-from flyball_operator.reconcile.plan.objects import Object, moment
 
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from flyball_operator.api.objects import Object
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
 from flyball_operator.cli.pausing import LONGEST_REASON, Patch, as_json, as_text, pausing, resuming, wrong_reason
 from flyball_operator.cli.terminal import wrapped
-from flyball_operator.reconcile.plan.objects import Object
 
 if TYPE_CHECKING:
     from flyball_operator.kube.api import KubeApi

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, annotation, unless_changed
 from flyball_operator.cli.limits import limits_in_words
-from flyball_operator.reconcile.plan.objects import Object, annotation, unless_changed
 
 #: Characters of a reason: a sentence or two, which events and tables can show.
 LONGEST_REASON: Final = 200

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from flyball_operator.api.objects import Object
 from flyball_operator.api.v1alpha1 import ConditionType
-from flyball_operator.reconcile.plan.objects import Object
 
 #: Columns that names and reasons have at least.
 _LEAST: Final = 8

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from flyball_operator.api.objects import timestamp
 from flyball_operator.cli.cluster import JSON, add_interval, add_options, add_output, asked_in, one_service
 from flyball_operator.cli.terminal import Screen, columns, printable, redraws
 from flyball_operator.cli.top_rows import cut
 from flyball_operator.cli.watch_chart import Sample, as_json, chart, sample
-from flyball_operator.reconcile.plan.objects import timestamp
 
 if TYPE_CHECKING:
     from flyball_operator.kube.api import KubeApi

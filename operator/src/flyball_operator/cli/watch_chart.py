@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from flyball_operator.api.objects import Object
 from flyball_operator.cli.limits import change_in_words
 from flyball_operator.cli.top_rows import Row, cut, row
-from flyball_operator.reconcile.plan.objects import Object
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _NOT_KNOWN: Final = " "

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, controlled_by
 from flyball_operator.api.parse import InvalidSpecError, ParseError, parse_service
 from flyball_operator.cli.cluster import JSON, NotHadError, add_options, add_output, asked_in, one_service
 from flyball_operator.cli.found_service import Found
 from flyball_operator.cli.terminal import wrapped
 from flyball_operator.cli.why_sentences import why
-from flyball_operator.reconcile.plan.objects import Object, controlled_by
 
 if TYPE_CHECKING:
     from flyball_operator.kube.api import KubeApi

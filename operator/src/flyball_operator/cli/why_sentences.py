@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, moment
 from flyball_operator.api.v1alpha1 import (
     Condition,
     ConditionType,
@@ -29,7 +30,6 @@ from flyball_operator.reconcile.plan import history
 from flyball_operator.reconcile.plan.acceptance import AcceptedReason
 from flyball_operator.reconcile.plan.adoption import OutdatedReason
 from flyball_operator.reconcile.plan.cause import SHORTAGES, CauseReason
-from flyball_operator.reconcile.plan.objects import Object, moment
 from flyball_operator.reconcile.plan.status import ReconcileReason
 from flyball_operator.tuning.reasons import Reason
 

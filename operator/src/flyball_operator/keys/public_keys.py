@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, uid
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.resources import CONFIG_MAPS
-from flyball_operator.reconcile.plan.objects import Object, uid
 
 #: Seconds until a ConfigMap that others changed or deleted is written again.
 RECHECK_SECONDS: Final = 300.0

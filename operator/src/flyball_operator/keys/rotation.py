@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_engine.signing import BadKeyError, Signer
+from flyball_operator.api.objects import Object, unless_changed
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.signing_keys import HeldKeys
 from flyball_operator.keys.public_keys import PublicKeys
@@ -24,7 +25,6 @@ from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError, NotLeadingError
 from flyball_operator.kube.resources import SECRETS
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.objects import Object, unless_changed
 from flyball_operator.tuning.ports import Services
 
 #: Seconds between two rounds.

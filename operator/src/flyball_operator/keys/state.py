@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from flyball_operator.reconcile.plan.objects import moment, timestamp
+from flyball_operator.api.objects import moment, timestamp
 
 #: Keys of the Secret's data: private keys as PEM, and the times from when on they count.
 CURRENT: Final = "current"

@@ -3,8 +3,7 @@
 The client brings what is hard (kubeconfig, service-account tokens that rotate, TLS). Its typed calls are not used: they
 turn an answer of 201 into None and parse lists twenty times slower. Every call has a time-out as a float: the client's
 own is five minutes, and a tuple crashes it. Each writer has a client with a user agent of its own, so that the audit
-log tells reconciler, tuner and election apart, and the replicas. `carry_out` decides nothing: every precondition is in
-the intent.
+log tells reconciler, tuner and election apart, and the replicas.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from flyball_operator import __version__
+from flyball_operator.api.objects import Object
 from flyball_operator.kube.errors import (
     ClusterError,
-    NotFoundError,
     NotLeadingError,
     UnavailableError,
     from_response,
     of_status,
 )
-from flyball_operator.kube.resources import OWNED, Resource
-from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent
-from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.kube.resources import Resource
 
 READ_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 5.0
@@ -394,35 +391,3 @@ async def connected(
         yield api
     finally:
         await api.close()
-
-
-async def carry_out(api: KubeApi, namespace: str, intent: Intent) -> None:
-    """Make the one call of this intent.
-
-    Raises `AlreadyExistsError` and `ConflictError` where the cluster has moved on since the plan (make a new one).
-    Raises `InvalidObjectError` where the API server finds the object wrong, and the rest of the tree.
-    """
-    resource = OWNED[intent.kind]
-    match intent:
-        case Create(body=body):
-            await api.create(resource, namespace, body)
-        case Apply(body=body):
-            await api.apply(resource, body)
-        case Claim(name=name, patch=patch):
-            await api.json_patch(resource, namespace, name, patch)
-        case Delete(name=name, uid=uid):
-            try:
-                await api.delete(resource, namespace, name, uid=uid)
-            except NotFoundError:
-                return
-
-
-async def dry_run(api: KubeApi, apply: Apply) -> Object:
-    """What the call of this intent would leave. Raises as `carry_out`."""
-    return await api.dry_apply(OWNED[apply.kind], apply.body)
-
-
-def describe(intent: Intent) -> str:
-    """The intent in a few words, for the log."""
-    name = intent.body["metadata"]["name"] if isinstance(intent, Create | Apply) else intent.name
-    return f"{type(intent).__name__.lower()} {intent.kind.value} {name}"

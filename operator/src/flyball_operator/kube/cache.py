@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flyball_operator.api import names
+from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.api.membership import Link, Owner, link, owner_of
+from flyball_operator.api.objects import Object, version_of
 from flyball_operator.api.parse import NoObjectError
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, PODS, REPLICA_SETS, Resource
 from flyball_operator.kube.store import Store
 from flyball_operator.kube.versions import Versions
-from flyball_operator.reconcile.plan.membership import Link, Owner, link, owner_of
-from flyball_operator.reconcile.plan.objects import Object, version_of
-from flyball_operator.reconcile.plan.snapshot import Desire, read_desire
 
 T = TypeVar("T")
 

@@ -26,12 +26,12 @@ from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.epochs import UNRECORDED_LEADERS
+from flyball_operator.api.objects import Object, annotation
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, NotFoundError
 from flyball_operator.kube.resources import LEASES
 from flyball_operator.kube.shares import ShardGeneration, Shares
-from flyball_operator.reconcile.plan.objects import Object, annotation
 
 #: Seconds after which others take a lease whose record does not change.
 LEASE_SECONDS: Final = 15

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.objects import Object
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from flyball_operator.kube.resources import INFERENCE_SERVICES
-from flyball_operator.reconcile.plan.objects import Object
 
 _SECONDS: Final = 2.0
 #: Namespaces that are listed at the same time: an election waits for all.

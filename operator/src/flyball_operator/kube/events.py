@@ -14,11 +14,11 @@ from typing import Final, Literal
 from cachetools import LRUCache, TTLCache
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, timestamp
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.resources import EVENTS
-from flyball_operator.reconcile.plan.objects import Object, timestamp
 
 #: Seconds within which the same words about the same service are not repeated.
 REPEAT_SECONDS: Final = 600.0

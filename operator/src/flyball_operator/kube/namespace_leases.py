@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import Final, NoReturn
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import (
     AlreadyExistsError,
@@ -34,7 +35,6 @@ from flyball_operator.kube.errors import (
     UnauthorizedError,
 )
 from flyball_operator.kube.resources import LEASES
-from flyball_operator.reconcile.plan.objects import Object
 
 #: Seconds after which other releases take a Lease that does not change.
 LEASE_SECONDS: Final = 300

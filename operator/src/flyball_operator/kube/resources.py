@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import Kind
+from flyball_operator.api.objects import Kind
 
 READ: Final = ("get", "list", "watch")
 #: Nothing that serves is deleted by the operator: garbage collection follows the service.
@@ -47,7 +47,7 @@ NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies",
 REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", (*READ, *WRITE, "delete"))
 #: Of models that are downloaded once.
 JOBS: Final = Resource("batch", "v1", "jobs", ("list", "watch", "create", "delete"))
-#: Read only, for what lies between a Deployment and its pods (`reconcile.plan.membership`).
+#: Read only, for what lies between a Deployment and its pods (`api.membership`).
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", ("list", "watch"))
 PODS: Final = Resource("", "v1", "pods", READ)
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", READ)

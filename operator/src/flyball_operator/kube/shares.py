@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import Object, annotation
+from flyball_operator.api.objects import Object, annotation
 
 #: Seconds that a shard is left to a replica that has too few: three looks of that one, since it may come too late at
 #: another shard twice. So a restart moves no others.

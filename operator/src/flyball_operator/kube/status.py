@@ -16,11 +16,11 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, digest, timestamp
 from flyball_operator.api.v1alpha1 import Condition, InferenceService, ObjectiveStatus, ScalingStatus, TuningStatus
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ClusterError, ConflictError
 from flyball_operator.kube.resources import INFERENCE_SERVICES
-from flyball_operator.reconcile.plan.objects import Object, digest, timestamp
 
 #: Least seconds between two writes that change neither a condition nor a setpoint.
 QUIET_SECONDS: Final = 60.0

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.kube.reader import Key
+from flyball_operator.api.objects import Object, version_of
+from flyball_operator.api.service_key import Key
 from flyball_operator.kube.resources import INFERENCE_SERVICES, Resource
 from flyball_operator.kube.store import Store
-from flyball_operator.reconcile.plan.objects import Object, version_of
 
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 #: EndpointSlices have it of their Service, which has the service's name.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
-from flyball_operator.kube.reader import Key
+from flyball_operator.api.service_key import Key
 from flyball_operator.reconcile.plan.adoption import NEVER, OFF, AdoptionPolicy, Standing, Turn, turn
 
 

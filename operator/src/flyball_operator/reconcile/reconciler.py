@@ -17,7 +17,10 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from flyball_operator.kube.api import KubeApi, carry_out, describe, dry_run
+from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.api.objects import Kind, spelt
+from flyball_operator.api.service_key import Key
+from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import (
     AlreadyExistsError,
     ClusterError,
@@ -30,17 +33,17 @@ from flyball_operator.kube.errors import (
 )
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.leadership import Leadership
-from flyball_operator.kube.reader import Key, Observed, SnapshotReader
 from flyball_operator.kube.status import apply_status
 from flyball_operator.reconcile.adoptions import Adoptions
+from flyball_operator.reconcile.apply import carry_out, describe, dry_run
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan import admission, settling
 from flyball_operator.reconcile.plan.intents import Apply, Create, Plan
-from flyball_operator.reconcile.plan.objects import Kind, spelt
 from flyball_operator.reconcile.plan.planner import plan as make_plan
-from flyball_operator.reconcile.plan.snapshot import Attempt, Desire, DryRun, Snapshot, read_desire
+from flyball_operator.reconcile.plan.snapshot import Attempt, DryRun, Snapshot
 from flyball_operator.reconcile.plan.unwatched import unwatched
 from flyball_operator.reconcile.queue import KeyQueue
+from flyball_operator.reconcile.reader import Observed, SnapshotReader
 from flyball_operator.reconcile.steady import SteadyServices
 
 #: Rounds of snapshot, plan and apply in one go: creating takes three, a rollback four.

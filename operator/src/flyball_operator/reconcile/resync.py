@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from flyball_operator.api.objects import Object
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.epochs import highest_of
 from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundError, UnauthorizedError
-from flyball_operator.kube.reader import Key
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     INFERENCE_SERVICES,
@@ -25,7 +26,6 @@ from flyball_operator.kube.resources import (
     labelled,
 )
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.objects import Object
 from flyball_operator.reconcile.queue import Keys
 
 RETRY_SECONDS: Final = 5.0

@@ -13,11 +13,12 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from flyball_operator.api.desire import Desire
+from flyball_operator.api.objects import number_of
+from flyball_operator.api.service_key import Key
 from flyball_operator.kube.cache import Cache
-from flyball_operator.kube.reader import Key
 from flyball_operator.reconcile.plan.intents import Plan
-from flyball_operator.reconcile.plan.objects import number_of
-from flyball_operator.reconcile.plan.snapshot import Desire, Snapshot
+from flyball_operator.reconcile.plan.snapshot import Snapshot
 from flyball_operator.reconcile.plan.steady import considered, is_steady, versions
 
 _REMEMBERED: Final = 10_000

@@ -32,12 +32,12 @@ from flyball_lab.harness.tuners import TunerEnvironment, inference_service, thin
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.tools.metrics import operator_metrics
 from flyball_operator.api import names
+from flyball_operator.api.desire import Desire, read_desire
 from flyball_operator.app import service_metrics
 from flyball_operator.app.telemetry import Health, TelemetryServer
 from flyball_operator.prometheus.client import PrometheusClient
 from flyball_operator.prometheus.reader import PrometheusReader
 from flyball_operator.reconcile.metrics import Metrics
-from flyball_operator.reconcile.plan.snapshot import Desire, read_desire
 from flyball_operator.tuning.metrics import TunerMetrics
 from flyball_operator.tuning.ports import EnginePod
 

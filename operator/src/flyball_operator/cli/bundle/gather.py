@@ -14,6 +14,7 @@ import yaml
 
 from flyball_operator import __version__
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object
 from flyball_operator.cli.bundle.redaction import redacted, text
 from flyball_operator.cli.cluster import expect_namespace
 from flyball_operator.cli.doctor.collect import Scope, collect
@@ -36,7 +37,6 @@ from flyball_operator.kube.resources import (
     SERVICES,
     Resource,
 )
-from flyball_operator.reconcile.plan.objects import Object
 
 #: Kinds that carry a service's labels, and are hers.
 _OWNED: Final = (

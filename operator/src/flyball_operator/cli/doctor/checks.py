@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from flyball_operator import __version__
 from flyball_operator.api import names
+from flyball_operator.api.objects import moment
 from flyball_operator.api.served_schema import lacked
 from flyball_operator.api.shards import shards
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, skip, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Unread, operator_container
-from flyball_operator.reconcile.plan.objects import moment
 
 #: The least minor version of Kubernetes 1 that the chart installs on (`kubeVersion`).
 LEAST_MINOR: Final = 31

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object
 from flyball_operator.app.startup import Right, attributes, needed
 from flyball_operator.cli.doctor.checks import election
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, operator_container
@@ -30,7 +31,6 @@ from flyball_operator.kube.resources import (
     Resource,
     watched,
 )
-from flyball_operator.reconcile.plan.objects import Object
 
 A = TypeVar("A")
 T = TypeVar("T")

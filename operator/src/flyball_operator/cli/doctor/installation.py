@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.api.objects import Object
 
 #: The setting's name, as in `app.settings`, whose import brings the whole client along.
 _LEASE: Final = "FLYBALL_LEASE_NAME"

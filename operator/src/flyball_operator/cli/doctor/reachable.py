@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyball_operator.reconcile.plan.objects import Object
+from flyball_operator.api.objects import Object
 
 Labels = Mapping[str, str]
 

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.cli.doctor.checks import known_operators, listed, log_command, unread
 from flyball_operator.cli.doctor.findings import Finding, fail, ok, warn
 from flyball_operator.cli.doctor.installation import Installation, Operator, Tenant, Unread, services
 from flyball_operator.cli.doctor.reachable import Caller, blocking
 from flyball_operator.kube.namespace_leases import LEASE_SECONDS
-from flyball_operator.reconcile.plan.objects import Object, annotation, moment
 from flyball_operator.reconcile.plan.unwatched import NAMESPACE_NOT_WATCHED
 from flyball_operator.tuning.observe.signals import Missing
 from flyball_operator.tuning.reasons import Reason

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controller
 from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, controller
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 #: So many unknown annotations are named.

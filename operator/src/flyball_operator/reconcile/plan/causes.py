@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, annotation, being_deleted, name
 from flyball_operator.reconcile.plan import container_causes, event_causes
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
-from flyball_operator.reconcile.plan.objects import Object, annotation, being_deleted, name
 from flyball_operator.reconcile.plan.pods import (
     condition,
     has,

@@ -5,8 +5,8 @@ A drain never waits for a pod that serves nobody. Pure.
 
 from __future__ import annotations
 
+from flyball_operator.api.objects import Kind, Object, owned, selector
 from flyball_operator.api.v1alpha1 import InferenceService
-from flyball_operator.reconcile.plan.objects import Kind, Object, owned, selector
 
 
 def render(service: InferenceService) -> Object | None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from flyball_operator.api.objects import Object, being_deleted, controlled_by, moment, uid
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason, cause
-from flyball_operator.reconcile.plan.objects import Object, being_deleted, controlled_by, moment, uid
 from flyball_operator.reconcile.plan.pods import has, has_ended, is_unschedulable, node, others_placed
 
 #: Seconds for which a pod may wait before its events are read.

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Object, annotation, moment
 from flyball_operator.reconcile.plan.cause import Cause
-from flyball_operator.reconcile.plan.objects import Object, annotation, moment
 
 #: Of a shortage that has not ended, and of one that has; both with the moment, so that no two notes are the same.
 _SINCE: Final = "since "

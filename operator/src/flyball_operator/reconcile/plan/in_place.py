@@ -15,11 +15,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from flyball_engine.figures import format_duration
+from flyball_operator.api.objects import Kind, Object, being_deleted
 from flyball_operator.api.quantities import quantity
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import event_causes, pods
 from flyball_operator.reconcile.plan.causes import stay_in_turn
-from flyball_operator.reconcile.plan.objects import Kind, Object, being_deleted
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flyball_operator.api.objects import Kind, Object, Path
 from flyball_operator.reconcile.plan.adoption import Standing
-from flyball_operator.reconcile.plan.objects import Kind, Object, Path
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,11 @@ from typing import Any, Final
 
 from flyball_engine.model_cache import PASSING, DownloadExit
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind, Object, annotation, being_deleted, controlled_by, moment, name, uid
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, event_causes, model_job
 from flyball_operator.reconcile.plan.cause import CauseReason, cause
 from flyball_operator.reconcile.plan.intents import Create, Delete, Intent
-from flyball_operator.reconcile.plan.objects import (
-    Kind,
-    Object,
-    annotation,
-    being_deleted,
-    controlled_by,
-    moment,
-    name,
-    uid,
-)
 from flyball_operator.reconcile.plan.pods import has_ended
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 from flyball_operator.reconcile.plan.snapshot import Snapshot

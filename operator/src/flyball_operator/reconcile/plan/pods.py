@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import Object, annotation, moment
+from flyball_operator.api.objects import Object, annotation, moment
 
 #: A resource of which the scheduler found too little on some node.
 _INSUFFICIENT: Final = re.compile(r"Insufficient ([\w./-]*\w)")

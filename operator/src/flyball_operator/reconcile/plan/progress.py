@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flyball_operator.api import names
-from flyball_operator.reconcile.plan.objects import Object, annotation, being_deleted
+from flyball_operator.api.objects import Object, annotation, being_deleted
 
 
 def runs(deployment: Object, spec_hash: str) -> bool:

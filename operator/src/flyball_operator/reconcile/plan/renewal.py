@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind, Object, digest
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.history import AdoptedWhy, History
-from flyball_operator.reconcile.plan.objects import Kind, Object, digest
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 

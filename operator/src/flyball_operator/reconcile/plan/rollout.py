@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
+from flyball_operator.api.objects import Kind, Object, moment, timestamp
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, in_place, progress, renewal, revision
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
 from flyball_operator.reconcile.plan.cause import Cause, CauseReason
 from flyball_operator.reconcile.plan.history import History
-from flyball_operator.reconcile.plan.objects import Kind, Object, moment, timestamp
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from flyball_engine.contract import API_PORT
 from flyball_operator.api import names
+from flyball_operator.api.objects import Kind, Object, annotation, owned, selector
 from flyball_operator.api.v1alpha1 import ObjectMeta
-from flyball_operator.reconcile.plan.objects import Kind, Object, annotation, owned, selector
 
 _HTTPS: Final = "https"
 

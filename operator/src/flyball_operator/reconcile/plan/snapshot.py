@@ -1,22 +1,16 @@
-"""Everything a plan is made from, read at one moment. Same snapshot, same plan.
-
-The InferenceService is read as untrusted input: where the spec does not parse, what is needed to say so in its status
-still does. Pure.
-"""
+"""Everything a plan is made from, read at one moment. Same snapshot, same plan. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from typing import Final
 
-from flyball_operator.api.parse import InvalidSpecError, parse_service
-from flyball_operator.api.v1alpha1 import ConditionType, InferenceService, InferenceServiceStatus, ObjectMeta
+from flyball_operator.api.desire import Desire
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
-from flyball_operator.reconcile.plan.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
 
 #: Seconds between two lists of everything, where the operator is told no other.
 RESYNC_SECONDS: Final = 300.0
@@ -72,41 +66,6 @@ class DryRun:
     of: str
     at: datetime
     mutated: frozenset[Path]
-
-
-@dataclass(frozen=True)
-class Desire:
-    """An InferenceService as found: its metadata and status, and its parsed form or why it does not parse."""
-
-    meta: ObjectMeta
-    status: InferenceServiceStatus
-    service: InferenceService | None
-    error: str = ""
-
-    @cached_property
-    def to_tune(self) -> InferenceService | None:
-        """The service, if it is governed, accepted and not being deleted; looked for once."""
-        service = self.service
-        if service is None or not service.spec.engine.governed or self.meta.deletion_timestamp is not None:
-            return None
-        accepted = any(
-            found.type == ConditionType.ACCEPTED and found.status == "True" for found in self.status.conditions
-        )
-        return service if accepted else None
-
-
-def read_desire(raw: Object, known: Desire | None = None) -> Desire:
-    """Parse what the API server holds. Raises `NoObjectError` only if it is not even a Kubernetes object.
-
-    `known`: as it was in an earlier version. Its spec is taken while the generation is the same: most events tell of
-    status, and to read a spec takes longest.
-    """
-    before = known.service if known is not None else None
-    try:
-        service = parse_service(raw, before)
-    except InvalidSpecError as error:
-        return Desire(meta=error.metadata, status=error.status, service=None, error=str(error))
-    return Desire(meta=service.metadata, status=service.status, service=service)
 
 
 @dataclass(frozen=True)

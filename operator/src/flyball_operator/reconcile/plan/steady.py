@@ -6,12 +6,13 @@ service's own, and what policies make of an apply. A steady service depends on n
 
 from __future__ import annotations
 
+from flyball_operator.api.desire import Desire
+from flyball_operator.api.objects import Object, digest, uid, version_of
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
 from flyball_operator.reconcile.plan.adoption import NEVER, Standing
 from flyball_operator.reconcile.plan.intents import Plan
-from flyball_operator.reconcile.plan.objects import Object, digest, uid, version_of
 from flyball_operator.reconcile.plan.pods import has
-from flyball_operator.reconcile.plan.snapshot import Desire, Snapshot
+from flyball_operator.reconcile.plan.snapshot import Snapshot
 
 
 def is_steady(snapshot: Snapshot, plan: Plan, left: Desire) -> bool:

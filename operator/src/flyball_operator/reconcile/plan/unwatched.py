@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from flyball_operator.api.objects import Object, timestamp
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, TUNER_FIELDS, ConditionType
-from flyball_operator.reconcile.plan.objects import Object, timestamp
 
 #: The namespace is missing, or rights that the operator needs there are not granted; the message says which.
 NAMESPACE_NOT_WATCHED: Final = "NamespaceNotWatched"

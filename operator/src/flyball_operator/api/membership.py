@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flyball_operator.reconcile.plan.objects import Object, controller, name, uid
+from flyball_operator.api.objects import Object, controller, name, uid
 
 
 @dataclass(frozen=True)

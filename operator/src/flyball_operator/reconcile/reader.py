@@ -7,10 +7,14 @@ So a lagging watch cannot make us act on an object that is gone or another's.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from flyball_operator.api import names
+from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.api.membership import Owner, members
+from flyball_operator.api.objects import Kind, Object, controlled_by, name, uid
+from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.kube.api import KubeApi
@@ -27,24 +31,7 @@ from flyball_operator.kube.resources import (
     Resource,
 )
 from flyball_operator.reconcile.plan.event_causes import job_to_ask_about, pod_to_ask_about
-from flyball_operator.reconcile.plan.membership import Owner, members
-from flyball_operator.reconcile.plan.objects import Kind, Object, controlled_by, name, uid
-from flyball_operator.reconcile.plan.snapshot import Config, Desire, Snapshot, read_desire
-
-
-@dataclass(frozen=True, order=True)
-class Key:
-    """Namespace and name of a service: what queues and logs name it by. Decisions name it by UID.
-
-    `uid`: as far as it is known, of the service that had the name when it was seen.
-    """
-
-    namespace: str
-    name: str
-    uid: str = field(default="", compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
 
 @dataclass(frozen=True)
