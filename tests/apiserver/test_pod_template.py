@@ -15,9 +15,9 @@ from flyball_engine.contract import Env
 from flyball_lab.harness.manifests import Object, edited
 from flyball_lab.harness.waiting import eventually
 from flyball_lab.repository import ROOT
-from flyball_operator.api.objects import differences, spelt
 from flyball_operator.api.parse import parse_service
 from flyball_operator.reconcile.plan import pod
+from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.cluster import apply, get, patch

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Item, Path
 from flyball_operator.kube.errors import ClusterError, InvalidObjectError, UnavailableError
 from flyball_operator.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, EVENTS, SERVICES, Resource
 from flyball_operator.reconcile.plan.admission import is_needed
+from flyball_operator.reconcile.plan.fields import Item, Path
 from flyball_operator.reconcile.plan.pod import USER_ID
 from support.memory_api import MemoryApi, Object, copied
 from support.memory_cluster import CONFIG, MemoryCluster, service

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from flyball_engine.contract import SETPOINT_WAIT_SECONDS
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
-from flyball_operator.api.objects import covers
 from flyball_operator.api.parse import InvalidSpecError, parse_service
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from flyball_operator.api.volumes import OWN_VOLUMES
 from flyball_operator.reconcile.plan import pod
 from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
+from flyball_operator.reconcile.plan.fields import covers
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
 

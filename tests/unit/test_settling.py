@@ -12,8 +12,9 @@ import pytest
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.api.desire import read_desire
-from flyball_operator.api.objects import Item, Kind, Path, differences, spelt
+from flyball_operator.api.objects import Kind
 from flyball_operator.reconcile.plan import settling
+from flyball_operator.reconcile.plan.fields import Item, Path, differences, spelt
 from flyball_operator.reconcile.plan.intents import Apply
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Object, differences, spelt
+from flyball_operator.api.objects import Object
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import history, pod, revision
 from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
+from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.snapshot import Config
 
 #: By `kubectl apply`, of its own last apply.

@@ -18,7 +18,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from flyball_operator.api.desire import Desire, read_desire
-from flyball_operator.api.objects import Kind, spelt
+from flyball_operator.api.objects import Kind
 from flyball_operator.api.service_key import Key
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import (
@@ -38,6 +38,7 @@ from flyball_operator.reconcile.adoptions import Adoptions
 from flyball_operator.reconcile.apply import carry_out, describe, dry_run
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.plan import admission, settling
+from flyball_operator.reconcile.plan.fields import spelt
 from flyball_operator.reconcile.plan.intents import Apply, Create, Plan
 from flyball_operator.reconcile.plan.planner import plan as make_plan
 from flyball_operator.reconcile.plan.snapshot import Attempt, DryRun, Snapshot

@@ -17,7 +17,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Item, Object, Path, annotation, differences, digest, managers
+from flyball_operator.api.objects import Object, annotation, digest
+from flyball_operator.reconcile.plan.fields import Item, Path, differences, managers
 from flyball_operator.reconcile.plan.intents import Apply, Intent
 from flyball_operator.reconcile.plan.snapshot import DryRun, Snapshot
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from flyball_operator.api.objects import Kind, Object, owned, selector
+from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan.history import to_annotations
 from flyball_operator.reconcile.plan.in_place import is_left_to_us
+from flyball_operator.reconcile.plan.owned_objects import owned, selector
 from flyball_operator.reconcile.plan.pod import setpoint_seconds, startup_seconds
 from flyball_operator.reconcile.plan.rollout import RolloutDecision
 

@@ -5,8 +5,9 @@ A drain never waits for a pod that serves nobody. Pure.
 
 from __future__ import annotations
 
-from flyball_operator.api.objects import Kind, Object, owned, selector
+from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan.owned_objects import owned, selector
 
 
 def render(service: InferenceService) -> Object | None:

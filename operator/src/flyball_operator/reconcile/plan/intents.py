@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flyball_operator.api.objects import Kind, Object, Path
+from flyball_operator.api.objects import Kind, Object
 from flyball_operator.reconcile.plan.adoption import Standing
+from flyball_operator.reconcile.plan.fields import Path
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Claim:
-    """Turn the managed fields of our own POST into applied ones; see `objects.created_entry`."""
+    """Turn the managed fields of our own POST into applied ones; see `fields.created_entry`."""
 
     kind: Kind
     name: str

@@ -10,8 +10,9 @@ from typing import Final
 
 from flyball_engine.model_cache import PASSING, DownloadExit, download_command
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, Object, digest, owned
+from flyball_operator.api.objects import Kind, Object, digest
 from flyball_operator.api.v1alpha1 import InferenceService
+from flyball_operator.reconcile.plan.owned_objects import owned
 from flyball_operator.reconcile.plan.pod import (
     MODEL_PATH,
     PLUGIN_PATH,

@@ -14,9 +14,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_camel
 
 from flyball_engine.contract import API_PORT, CONTROL_PORT
-from flyball_operator.api.objects import Kind, Object, owned, selector
+from flyball_operator.api.objects import Kind, Object
 from flyball_operator.api.rules import QUALIFIED, SUBDOMAIN
 from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.reconcile.plan.owned_objects import owned, selector
 
 
 def _network(value: object) -> IPv4Network | IPv6Network:

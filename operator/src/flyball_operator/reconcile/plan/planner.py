@@ -12,17 +12,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import (
-    Kind,
-    Object,
-    being_deleted,
-    created_entry,
-    differences,
-    digest,
-    name,
-    uid,
-    unless_changed,
-)
+from flyball_operator.api.objects import Kind, Object, being_deleted, digest, name, uid, unless_changed
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import (
     admission,
@@ -38,6 +28,7 @@ from flyball_operator.reconcile.plan import (
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
 from flyball_operator.reconcile.plan.adoption import Standing
 from flyball_operator.reconcile.plan.event_causes import look_again
+from flyball_operator.reconcile.plan.fields import created_entry, differences
 from flyball_operator.reconcile.plan.intents import Apply, Claim, Create, Delete, Intent, Plan
 from flyball_operator.reconcile.plan.model_cache import ModelState
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, decide

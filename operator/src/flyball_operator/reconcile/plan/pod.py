@@ -16,10 +16,11 @@ from flyball_engine.contract import API_PORT, CONTROL_PORT, HEALTH_PATH, READY_H
 from flyball_engine.launching import launch_command
 from flyball_operator.api import names
 from flyball_operator.api.containers import Container, EnvVar, Resources
-from flyball_operator.api.objects import Object, digest, labels, selector
+from flyball_operator.api.objects import Object, digest
 from flyball_operator.api.pod import PodSecurityContext, TopologySpreadConstraint
 from flyball_operator.api.quantities import parse_duration
 from flyball_operator.api.v1alpha1 import InferenceService, Model, ModelSource
+from flyball_operator.reconcile.plan.owned_objects import labels, selector
 from flyball_operator.reconcile.plan.snapshot import Config
 
 #: An unprivileged user that no image knows; distroless images use the same number.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, Object, annotation, digest, owned
+from flyball_operator.api.objects import Kind, Object, annotation, digest
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
+from flyball_operator.reconcile.plan.owned_objects import owned
 
 #: Revisions kept besides the one asked for and the last good one.
 KEEP: Final = 5

@@ -10,8 +10,9 @@ from typing import Final
 
 from flyball_engine.contract import API_PORT
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, Object, annotation, owned, selector
+from flyball_operator.api.objects import Kind, Object, annotation
 from flyball_operator.api.v1alpha1 import ObjectMeta
+from flyball_operator.reconcile.plan.owned_objects import owned, selector
 
 _HTTPS: Final = "https"
 

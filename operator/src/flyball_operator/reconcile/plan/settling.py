@@ -15,9 +15,10 @@ from typing import Final
 
 from flyball_engine.figures import format_duration
 from flyball_operator.api import names
-from flyball_operator.api.objects import Kind, annotation, digest, managers, name, spelt
+from flyball_operator.api.objects import Kind, annotation, digest, name
 from flyball_operator.api.v1alpha1 import ConditionType
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
+from flyball_operator.reconcile.plan.fields import managers, spelt
 from flyball_operator.reconcile.plan.intents import Apply, Intent
 from flyball_operator.reconcile.plan.snapshot import Attempt, Snapshot
 

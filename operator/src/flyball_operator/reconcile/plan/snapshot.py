@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Final
 
 from flyball_operator.api.desire import Desire
-from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, Path, controlled_by
+from flyball_operator.api.objects import NAMED_KINDS, Kind, Object, controlled_by
 from flyball_operator.reconcile.plan.adoption import NEVER, Turn
+from flyball_operator.reconcile.plan.fields import Path
 from flyball_operator.reconcile.plan.network_policy import IngressPeers
 
 #: Seconds between two lists of everything, where the operator is told no other.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from flyball_operator.api.objects import Kind, Object, controlled_by, selector_text, timestamp, uid
+from flyball_operator.api.objects import Kind, Object, controlled_by, timestamp, uid
 from flyball_operator.api.v1alpha1 import RECONCILER_CONDITIONS, Condition, ConditionType, InferenceService
 from flyball_operator.reconcile.plan import history, model_cache, revision, service
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason
@@ -26,6 +26,7 @@ from flyball_operator.reconcile.plan.causes import ready_templates
 from flyball_operator.reconcile.plan.history import AdoptedWhy
 from flyball_operator.reconcile.plan.intents import Event
 from flyball_operator.reconcile.plan.model_cache import ModelReason, ModelState
+from flyball_operator.reconcile.plan.owned_objects import selector_text
 from flyball_operator.reconcile.plan.rollout import RolloutDecision, Stage
 from flyball_operator.reconcile.plan.snapshot import Snapshot
 
