@@ -19,8 +19,8 @@ from flyball_operator.api import names
 from flyball_operator.api.service_key import Key
 from flyball_operator.app.kopf_glue import WATCHED_KINDS, Watch, WatchHandlers
 from flyball_operator.app.main import ExitCode
-from flyball_operator.kube.api import load_configuration
 from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.configuration import load_configuration
 from flyball_operator.reconcile.queue import KeyQueue
 from support.cluster import apply, get, items, kubectl
 from support.operators import OperatorProcess, condition, expect_condition, idle_service, proxy

@@ -43,8 +43,9 @@ from flyball_operator.engines.errors import EnginesError
 from flyball_operator.engines.signing_keys import SigningKeys
 from flyball_operator.keys.public_keys import PublicKeys
 from flyball_operator.keys.rotation import KeyRotation, KeySettings
-from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected, load_configuration
+from flyball_operator.kube.api import Fence, KubeApi, NeverLeading, Unfenced, connected
 from flyball_operator.kube.cache import Cache
+from flyball_operator.kube.configuration import load_configuration
 from flyball_operator.kube.election import REQUEST_SECONDS
 from flyball_operator.kube.epochs import highest_epoch
 from flyball_operator.kube.errors import ClusterError

@@ -101,7 +101,8 @@ async def reading(
     `asking` names the command in API server logs; `writes`: whether it may write. Raises `NotHadError`.
     """
     # The client takes a second to import, which other commands do not want to pay.
-    from flyball_operator.kube.api import NeverLeading, Unfenced, connected, kubeconfig  # noqa: PLC0415 – see above
+    from flyball_operator.kube.api import NeverLeading, Unfenced, connected  # noqa: PLC0415 – see above
+    from flyball_operator.kube.configuration import kubeconfig  # noqa: PLC0415
     from flyball_operator.kube.errors import ClusterError  # noqa: PLC0415
 
     try:

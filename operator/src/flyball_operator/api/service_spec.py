@@ -1,0 +1,250 @@
+"""The spec of an InferenceService as a whole, and the rules that hold between its parts.
+
+The parts are in `spec.py`, `model_source.py`, `rollout.py`, `scaling.py` and `pod.py`. Pure.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from flyball_engine.contract import Metric
+from flyball_operator.api.base import Check, Mode, Model, Overload
+from flyball_operator.api.model_source import ModelSource
+from flyball_operator.api.pod import PodTemplate
+from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, parse_duration
+from flyball_operator.api.rollout import DisruptionBudget, Rollout
+from flyball_operator.api.rules import MapKeyed, Rule, matches
+from flyball_operator.api.scaling import Scaling
+from flyball_operator.api.spec import Accelerator, Batching, Engine, Objective, Parallelism, Tuning
+
+#: Metrics that say by when a request must have its first token, so that one that would miss it can be refused.
+DEADLINES: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+
+
+def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
+    bound = f"self.tuning.?bounds.?{limit}.?{end}"
+    message = f"must be at most spec.batching.{ceiling}"
+
+    def holds(spec: InferenceServiceSpec) -> bool:
+        value = getattr(getattr(spec.tuning.bounds, attribute), end)
+        most = spec.batching.max_num_seqs if ceiling == "maxNumSeqs" else spec.batching.max_num_batched_tokens
+        return value is None or value <= most
+
+    rule = Rule(
+        f"{bound}.orValue(0) <= self.batching.{ceiling}",
+        message,
+        f".tuning.bounds.{limit}.{end}",
+        f"'{message} (%d)'.format([self.batching.{ceiling}])",
+    )
+    return Check(rule, holds)
+
+
+def _upper_tokens_cover_upper_seqs(spec: InferenceServiceSpec) -> bool:
+    bounds, ceilings = spec.tuning.bounds, spec.batching
+    tokens = bounds.max_num_scheduled_tokens.max or ceilings.max_num_batched_tokens
+    return tokens >= (bounds.max_num_active_seqs.max or ceilings.max_num_seqs)
+
+
+def _objectives_are_distinct(spec: InferenceServiceSpec) -> bool:
+    keys = [(one.metric, parse_duration(one.threshold), one.class_name) for one in spec.objectives]
+    return len(set(keys)) == len(keys)
+
+
+def _first_tokens_come_first(spec: InferenceServiceSpec) -> bool:
+    first, whole = (
+        [objective for objective in spec.objectives if objective.metric is metric]
+        for metric in (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+    )
+    return not any(
+        parse_duration(one.threshold) > parse_duration(other.threshold) and Decimal(one.target) <= Decimal(other.target)
+        for one in first
+        for other in whole
+        if one.class_name == other.class_name
+    )
+
+
+def _classes_are_there(spec: InferenceServiceSpec) -> bool:
+    return {one.class_name for one in spec.objectives} <= {None, *(one.name for one in spec.tuning.classes)}
+
+
+def _accelerator_stands_once(spec: InferenceServiceSpec) -> bool:
+    resources = spec.pod_template.resources
+    return spec.accelerator is None or spec.accelerator.resource_name not in {*resources.requests, *resources.limits}
+
+
+_THRESHOLDS_READ = "self.objectives.all(o, " + matches("o.threshold", DURATION_PATTERN) + ")"
+_TARGETS_READ = "self.objectives.all(o, " + matches("o.target", DECIMAL_PATTERN) + ")"
+_OF_ONE_CLASS = "has(a.class) == has(b.class) && (!has(a.class) || a.class == b.class)"
+_FIRST_TOKENS_LATER = (
+    f"self.objectives.exists(a, a.metric == '{Metric.TIME_TO_FIRST_TOKEN.value}' && self.objectives.exists(b,"
+    f" b.metric == '{Metric.END_TO_END_LATENCY.value}' && {_OF_ONE_CLASS}"
+    " && duration(a.threshold) > duration(b.threshold) && double(a.target) <= double(b.target)))"
+)
+_ONE_OF_EACH = (
+    "self.objectives.all(a, self.objectives.exists_one(b,"
+    f" a.metric == b.metric && {_OF_ONE_CLASS} && duration(a.threshold) == duration(b.threshold)))"
+)
+
+
+class InferenceServiceSpec(Model):
+    """What the user wants."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Check(
+            Rule(
+                "self.engine.governed || self.tuning.mode == 'Disabled'",
+                "must be Disabled where spec.engine.governed is false: without the plugin no limit can be moved",
+                ".tuning.mode",
+            ),
+            lambda spec: spec.engine.governed or spec.tuning.mode is Mode.DISABLED,
+        ),
+        Check(
+            Rule(
+                "!has(self.model.cache) || !has(self.engine.args)"
+                " || !self.engine.args.exists(a, a == '--revision' || a.startsWith('--revision='))",
+                "may not hold --revision where spec.model.cache is: write it into spec.model.cache.revision",
+                ".engine.args",
+            ),
+            lambda spec: (
+                spec.model.cache is None or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
+            ),
+        ),
+        Check(
+            Rule(
+                # `has`, not `orValue`: the estimated cost of a rule goes by what the schema bounds.
+                "self.tuning.overload != 'Shed' || (has(self.objectives) && self.objectives.exists(o,"
+                f" {' || '.join(f'o.metric == {metric.value!r}' for metric in DEADLINES)}))",
+                "Shed needs a TimeToFirstToken or EndToEndLatency objective in spec.objectives, by which requests are"
+                " refused; accepted without one: Queue",
+                ".tuning.overload",
+            ),
+            lambda spec: (
+                spec.tuning.overload is not Overload.SHED
+                or any(objective.metric in DEADLINES for objective in spec.objectives)
+            ),
+        ),
+        _within("maxNumActiveSeqs", "min", "maxNumSeqs", "max_num_active_seqs"),
+        _within("maxNumActiveSeqs", "max", "maxNumSeqs", "max_num_active_seqs"),
+        _within("maxNumScheduledTokens", "min", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
+        _within("maxNumScheduledTokens", "max", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
+        Check(
+            Rule(
+                "self.tuning.?bounds.?maxNumScheduledTokens.?max.orValue(self.batching.maxNumBatchedTokens)"
+                " >= self.tuning.?bounds.?maxNumActiveSeqs.?max.orValue(self.batching.maxNumSeqs)",
+                "must be at least the upper bound of maxNumActiveSeqs (by default spec.batching.maxNumSeqs):"
+                " a step must have room for one token of each running request",
+                ".tuning.bounds.maxNumScheduledTokens.max",
+            ),
+            _upper_tokens_cover_upper_seqs,
+        ),
+        Check(
+            Rule(
+                f"!has(self.objectives) || !{_THRESHOLDS_READ} || {_ONE_OF_EACH}",
+                "two objectives of one class have the same metric and threshold: their requests could not be told"
+                " apart",
+                ".objectives",
+            ),
+            _objectives_are_distinct,
+        ),
+        Check(
+            Rule(
+                f"!has(self.objectives) || !{_THRESHOLDS_READ} || !{_TARGETS_READ} || !{_FIRST_TOKENS_LATER}",
+                "a TimeToFirstToken threshold is above an EndToEndLatency threshold of the same or a higher target."
+                " Lower or remove it: an answer in time has its first token in time",
+                ".objectives",
+            ),
+            _first_tokens_come_first,
+        ),
+        Check(
+            Rule(
+                "!has(self.objectives) || self.objectives.all(o, !has(o.class) ||"
+                " (has(self.tuning.classes) && self.tuning.classes.exists(c, c.name == o.class)))",
+                "an objective is of a class that spec.tuning.classes does not have",
+                ".objectives",
+            ),
+            _classes_are_there,
+        ),
+        Check(
+            Rule(
+                "has(self.accelerator) || self.parallelism.tensor * self.parallelism.pipeline == 1"
+                " || (has(self.podTemplate) && has(self.podTemplate.resources)"
+                " && has(self.podTemplate.resources.claims) && self.podTemplate.resources.claims.size() > 0)",
+                "needs spec.accelerator, such as {resourceName: nvidia.com/gpu}: tensor and pipeline count its devices;"
+                " without one, or devices by spec.podTemplate.resources.claims, both must be 1",
+                ".parallelism",
+            ),
+            lambda spec: spec.has_devices or spec.parallelism.devices == 1,
+        ),
+        Check(
+            Rule(
+                "!has(self.accelerator) ||"
+                " !(self.accelerator.resourceName in self.?podTemplate.?resources.?requests.orValue({}))"
+                " && !(self.accelerator.resourceName in self.?podTemplate.?resources.?limits.orValue({}))",
+                "may not hold the accelerator: spec.accelerator and spec.parallelism say how many devices a pod has",
+                ".podTemplate.resources",
+            ),
+            _accelerator_stands_once,
+        ),
+        Check(
+            Rule(
+                "!has(self.scaling) || !has(self.replicas)",
+                "may not stand beside spec.scaling, by which the operator sets the number of pods; accepted: one of the"
+                " two. Remove spec.replicas, or remove spec.scaling to scale by hand or by another autoscaler",
+                ".replicas",
+            ),
+            lambda spec: spec.scaling is None or spec.replicas is None,
+        ),
+        Check(
+            Rule(
+                "!has(self.scaling) || self.engine.governed",
+                "needs spec.engine.governed true: without the plugin nothing is known of what a pod carries",
+                ".scaling",
+            ),
+            lambda spec: spec.scaling is None or spec.engine.governed,
+        ),
+        Check(
+            Rule(
+                "!has(self.scaling) || (has(self.objectives) && self.objectives.size() > 0)",
+                "needs an objective in spec.objectives: pods are counted by what one carries at the objectives",
+                ".scaling",
+            ),
+            lambda spec: spec.scaling is None or bool(spec.objectives),
+        ),
+    )
+
+    model: ModelSource
+    """What is served."""
+    engine: Engine
+    """The engine container."""
+    accelerator: Accelerator | None = None
+    """Devices the engine runs on. Default: none, the engine runs on the CPU."""
+    parallelism: Parallelism = Parallelism()
+    """Devices one replica spans. Without `spec.accelerator` it is one: the CPU."""
+    replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource), and
+    where `spec.scaling` stands."""
+    scaling: Scaling | None = None
+    """Lets the operator set the number of pods, by what one carries at the objectives. Limits are tuned first; pods are
+    added for what no limits carry. Needs objectives, and tuning mode Auto. Default: none, the operator does not
+    scale."""
+    objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()
+    """Latency objectives that tuning keeps; a change rolls no pod. Default: none, throughput alone is sought."""
+    batching: Batching = Batching()
+    """Ceilings of the batch, set at start."""
+    tuning: Tuning = Tuning()
+    """Whether and within what the batch limits are tuned."""
+    rollout: Rollout = Rollout()
+    """How pods are replaced."""
+    pod_template: PodTemplate = PodTemplate()
+    """What is added to the pods, but no privilege. Whoever may write it can read all Secrets of the namespace, by
+    volumes and variables, as whoever may create pods can. Default: nothing."""
+    pod_disruption_budget: DisruptionBudget = DisruptionBudget()
+    """How many pods a drain of nodes may take at once. Default: one."""
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether an engine has devices of its own, by an extended resource or by claims."""
+        return self.accelerator is not None or bool(self.pod_template.resources.claims)

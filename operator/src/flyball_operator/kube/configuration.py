@@ -1,0 +1,62 @@
+"""How the API server is reached: by the account of a pod, or by a kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+from kubernetes.aio import client, config
+
+from flyball_operator.kube.errors import ClusterError
+
+#: Where a pod finds its namespace.
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+async def load_configuration() -> client.Configuration:
+    """How to reach the API server: the pod's service account, else the kubeconfig. Raises `ClusterError`."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(f"neither a pod's service account nor a usable kubeconfig: {error}") from error
+    return configuration
+
+
+async def kubeconfig(context: str | None) -> tuple[client.Configuration, str]:
+    """How a person's kubeconfig reaches an API server, and the namespace it names; of the current context if None.
+
+    In a pod without a kubeconfig it is that of the pod's account. Raises `ClusterError`.
+    """
+    configuration = client.Configuration()
+    # The client's own look at it is as old as its import. Of files that are not there it says that a key is missing.
+    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not await asyncio.to_thread(_any_exists, files):
+        if context is None and _in_a_pod(configuration):
+            return configuration, await asyncio.to_thread(_OWN_NAMESPACE.read_text, "utf-8")
+        raise ClusterError(f"no usable kubeconfig: there is no {files}; accepted: one that $KUBECONFIG names")
+    try:
+        await config.load_kube_config(files, context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise ClusterError(f"no usable kubeconfig: {error}") from error
+    chosen = current if context is None else next(entry for entry in contexts if entry["name"] == context)
+    return configuration, str(chosen["context"].get("namespace") or "default")
+
+
+def _in_a_pod(configuration: client.Configuration) -> bool:
+    """Whether there is an account of a pod, which is used then."""
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        return False
+    return True
+
+
+def _any_exists(files: str) -> bool:
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
