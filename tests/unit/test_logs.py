@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +15,8 @@ from kopf import OperatorSettings
 from kopf._cogs.structs.bodies import Body
 from kopf._core.actions.loggers import ObjectLogger
 
+from flyball_lab.tools.log_events import logged_lines
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.app.settings import LogFormat, LogLevel
 from flyball_operator.app.telemetry import configure_logging, json_formatter
 
@@ -38,6 +42,16 @@ def test_what_else_a_record_has_is_written_as_json_or_as_text() -> None:
     assert isinstance(found["where"], str)
 
 
+def test_a_line_names_its_event_and_what_it_is_about() -> None:
+    found = line(msg="push failed", **logged(LogEvent.PUSH_FAILED, "team", "chat"))
+    assert list(found)[4:] == ["event", "namespace", "service"]
+    assert (found["event"], found["namespace"], found["service"]) == ("PushFailed", "team", "chat")
+
+
+def test_every_line_of_the_operator_names_an_event_and_every_event_has_a_line() -> None:
+    assert {event for event, _ in logged_lines()} == set(LogEvent.__members__)
+
+
 def test_an_exception_is_written_with_its_traceback() -> None:
     try:
         raise ValueError("no such pod")
@@ -48,16 +62,32 @@ def test_an_exception_is_written_with_its_traceback() -> None:
     assert found["exception"].endswith("ValueError: no such pod")
 
 
-def test_what_kopf_says_of_an_object_is_one_line_with_the_object(capsys: pytest.CaptureFixture[str]) -> None:
-    body: Any = {"kind": "InferenceService", "metadata": {"name": "chat", "namespace": "team", "uid": "u"}}
+@contextmanager
+def configured(form: LogFormat) -> Iterator[None]:
+    """The operator's log, as it is configured in this form."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
-        configure_logging(LogLevel.INFO, LogFormat.JSON)
-        ObjectLogger(body=Body(body), settings=OperatorSettings()).error("Handler %r failed", "seen")
+        configure_logging(LogLevel.INFO, form)
+        yield
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def test_a_line_of_text_has_the_event_before_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with configured(LogFormat.TEXT):
+        logging.getLogger("ours").info("leads", extra=logged(LogEvent.LEADING))
+        logging.getLogger("theirs").info("goes on")
+    ours, theirs = capsys.readouterr().err.splitlines()
+    assert ours.endswith("INFO    ours Leading: leads")
+    assert theirs.endswith("INFO    theirs -: goes on")
+
+
+def test_what_kopf_says_of_an_object_is_one_line_with_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    body: Any = {"kind": "InferenceService", "metadata": {"name": "chat", "namespace": "team", "uid": "u"}}
+    with configured(LogFormat.JSON):
+        ObjectLogger(body=Body(body), settings=OperatorSettings()).error("Handler %r failed", "seen")
     (written,) = capsys.readouterr().err.splitlines()
     found = json.loads(written)
     assert (found["level"], found["message"]) == ("ERROR", "Handler 'seen' failed")

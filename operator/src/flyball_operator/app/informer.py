@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NoReturn
 
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.service_key import Key
 from flyball_operator.app import startup
 from flyball_operator.app.kopf_glue import Watch, WatchHandlers
@@ -86,7 +87,12 @@ class Informer:
             if entered:
                 began, tries = self._shared.clock(), 0
                 error = await self._follow(resync_seconds)
-                log.warning("%s: its watch ended: %s", titled(self.namespace), error)
+                log.warning(
+                    "%s: its watch ended: %s",
+                    titled(self.namespace),
+                    error,
+                    extra=logged(LogEvent.WATCH_ENDED, self.namespace),
+                )
                 ends = ends + 1 if self._shared.clock() - began < LONGEST_RETRY_SECONDS else 1
                 # At first at once: it may be out, and that should be known.
                 waits = ends - 1
@@ -112,7 +118,12 @@ class Informer:
             async with self._gate:
                 await self.resyncer.resync(concerns)
         except ClusterError as error:
-            log.warning("%s could not be listed: %s", titled(self.namespace), error)
+            log.warning(
+                "%s could not be listed: %s",
+                titled(self.namespace),
+                error,
+                extra=logged(LogEvent.LIST_FAILED, self.namespace),
+            )
             self.resyncer.forget_services(concerns)
             self.resyncer.hurry()
             return refuses(error)
@@ -146,13 +157,18 @@ class Informer:
             return False
         if self.why_unwatched is not None:
             self.why_unwatched, self.refused = None, False
-            log.info("%s is watched", titled(self.namespace))
+            log.info("%s is watched", titled(self.namespace), extra=logged(LogEvent.NAMESPACE_WATCHED, self.namespace))
             self.resyncer.look_at_all(at_once=True)
         return True
 
     async def _leave(self, reason: str) -> None:
         if reason != self.why_unwatched:
-            log.warning("%s is not watched: %s", titled(self.namespace), reason)
+            log.warning(
+                "%s is not watched: %s",
+                titled(self.namespace),
+                reason,
+                extra=logged(LogEvent.NAMESPACE_NOT_WATCHED, self.namespace),
+            )
         self.why_unwatched, self.refused = reason, True
         self.resyncer.forget()
         await self._requeue()
@@ -219,7 +235,11 @@ class Informers:
         """Have these namespaces watched and no others. What is known of others is forgotten."""
         for gone in [namespace for namespace in self._all if namespace not in namespaces]:
             self._all.pop(gone).give_up()
-            log.info("%s is looked after no more: it is not selected", titled(gone))
+            log.info(
+                "%s is looked after no more: it is not selected",
+                titled(gone),
+                extra=logged(LogEvent.NAMESPACE_DESELECTED, gone),
+            )
         for namespace in namespaces:
             if namespace not in self._all:
                 self._all[namespace] = self._made(namespace)

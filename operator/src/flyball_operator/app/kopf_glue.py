@@ -21,6 +21,7 @@ import kopf
 from kubernetes.aio import client
 
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object
 from flyball_operator.api.service_key import Key
 from flyball_operator.kube.cache import Cache
@@ -140,7 +141,12 @@ async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
             # Looked at, or else it would be logged: one cause is enough.
             task.exception()
     if pending:
-        log.warning("kopf has not ended after %g s: %s", END_SECONDS, ", ".join(sorted(t.get_name() for t in pending)))
+        log.warning(
+            "kopf has not ended after %g s: %s",
+            END_SECONDS,
+            ", ".join(sorted(t.get_name() for t in pending)),
+            extra=logged(LogEvent.SHUTDOWN_SLOW),
+        )
 
 
 def _cause(done: Collection[asyncio.Task[Any]]) -> Exception:

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from flyball_engine.signing import BadKeyError, make_key
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.app import startup
 from flyball_operator.app.cached_services import CachedServices
@@ -291,7 +292,7 @@ class Operator:
         ):
             self.health.missing = partial(tuple, missing)
             if missing != reported:
-                log.warning("not ready: %s", "; ".join(missing))
+                log.warning("not ready: %s", "; ".join(missing), extra=logged(LogEvent.NOT_READY))
                 reported = missing
             await asyncio.sleep(startup.RETRY_SECONDS)
         self.health.missing = lambda: self.informers.missing
@@ -369,9 +370,9 @@ def _outcome(running: Callable[[], None]) -> ExitCode:
     try:
         running()
     except* (EnginesError, BadKeyError, ClusterError) as wrong:
-        log.error("ending: %s", _deepest(wrong))
+        log.error("ending: %s", _deepest(wrong), extra=logged(LogEvent.OPERATOR_ENDS))
         outcome = ExitCode.MISCONFIGURED
     except* Exception:
-        log.exception("ending: something died")
+        log.exception("ending: something died", extra=logged(LogEvent.OPERATOR_ENDS))
         outcome = ExitCode.FAILED
     return outcome

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import aclosing
 from typing import Final, NoReturn
 
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.kube.api import READ_SECONDS, KubeApi
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.resources import NAMESPACES
@@ -51,7 +52,9 @@ class NamespaceSelection:
                 await self._follow()
             except ClusterError as error:
                 if str(error) != self._logged:
-                    log.warning("the namespaces could not be listed or watched: %s", error)
+                    log.warning(
+                        "the namespaces could not be listed or watched: %s", error, extra=logged(LogEvent.LIST_FAILED)
+                    )
                 self._logged = str(error)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -11,6 +11,7 @@ from typing import Final
 from zlib import crc32
 
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard, shards
 from flyball_operator.app.informer import Informers
@@ -123,7 +124,11 @@ class Shards:
                     lost_by = lost.exceptions[0]
                 else:
                     if not self._stopping.is_set():
-                        log.info("%s is given to a replica that has too few", shard.title)
+                        log.info(
+                            "%s is given to a replica that has too few",
+                            shard.title,
+                            extra=logged(LogEvent.SHARD_GIVEN_AWAY),
+                        )
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     # Before Python 3.13, a task group that is cancelled as one of its tasks fails tells of the failure
                     # alone. Without this the process would stand anew, and never end.
@@ -131,7 +136,13 @@ class Shards:
             del self._terms[shard]
             if lost_by is not None:
                 rest = LEAST_REST_SECONDS if process.clock() - began > LONGEST_REST_SECONDS else rest
-                log.warning("%s is lost: %s; it is stood for again in %g s", shard.title, lost_by, rest)
+                log.warning(
+                    "%s is lost: %s; it is stood for again in %g s",
+                    shard.title,
+                    lost_by,
+                    rest,
+                    extra=logged(LogEvent.SHARD_LOST),
+                )
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), rest)
                 rest = min(2 * rest, LONGEST_REST_SECONDS)

@@ -71,7 +71,7 @@ _OF_KOPF: Final = ("settings", "k8s_skip")
 
 
 def json_formatter() -> logging.Formatter:
-    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, and the exception where there is one."""
+    """One JSON object per line: time (UTC, RFC 3339), level, logger, message, then `event` and what else there is."""
     return JsonFormatter(
         ("time", "levelname", "name", "message"),
         timestamp="time",
@@ -88,7 +88,7 @@ def _as_text(value: object) -> str:
 def configure_logging(level: LogLevel, form: LogFormat) -> None:
     """Log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(event)s: %(message)s", defaults={"event": "-"})
     handler.setFormatter(json_formatter() if form is LogFormat.JSON else text)
     logging.basicConfig(level=level.value, handlers=[handler], force=True)
     # kopf tells of every step of its own at INFO, and of every failed request and ended task at ERROR. What comes of

@@ -20,6 +20,7 @@ from typing import Final
 
 from flyball_operator import __version__
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
 from flyball_operator.app.cached_services import CachedServices
@@ -212,7 +213,10 @@ class Term:
         finally:
             if any(api.cut_off for api in self._writers):
                 # It may still arrive: nobody else may write before our lease has run out.
-                log.warning("a write was cut off on its way: the lease is kept until it runs out")
+                log.warning(
+                    "a write was cut off on its way: the lease is kept until it runs out",
+                    extra=logged(LogEvent.WRITE_CUT_OFF),
+                )
             else:
                 await self.elector.release()
 
@@ -225,7 +229,7 @@ class Term:
                 for api in self._writers:
                     await api.settled()
         except TimeoutError:
-            log.warning("still writing after %g s", DRAIN_SECONDS)
+            log.warning("still writing after %g s", DRAIN_SECONDS, extra=logged(LogEvent.SHUTDOWN_SLOW))
         raise LeadershipLostError(self._why_lost) if asked is self._lost else _EndError
 
     async def _lead(self) -> None:

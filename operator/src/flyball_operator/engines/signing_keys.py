@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flyball_engine.contract import MOST_PUBLIC_KEYS
 from flyball_engine.signing import BadKeyError, Signer
+from flyball_operator.api.log_events import LogEvent, logged
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,15 @@ class SigningKeys(HeldKeys):
         try:
             newest = Signer.load(self._path)
         except BadKeyError as error:
-            _log.error("the signing key cannot be read, the earlier one signs on: %s", error)
+            _log.error(
+                "the signing key cannot be read, the earlier one signs on: %s",
+                error,
+                extra=logged(LogEvent.SIGNING_KEY_UNREADABLE),
+            )
             return
         self.replace(newest)
-        _log.info("the signing key was replaced: setpoints are signed with the one of %s", self._path)
+        _log.info(
+            "the signing key was replaced: setpoints are signed with the one of %s",
+            self._path,
+            extra=logged(LogEvent.SIGNING_KEY_REPLACED),
+        )

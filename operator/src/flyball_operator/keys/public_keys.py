@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object, uid
 from flyball_operator.api.v1alpha1 import ObjectMeta
 from flyball_operator.kube.api import KubeApi
@@ -100,7 +101,7 @@ class PublicKeys:
         except ClusterError as error:
             problem = f"ConfigMap {names.PUBLIC_KEYS} in namespace {namespace} could not be written: {error}"
         if problem and problem != known.problem:
-            log.warning("%s", problem)
+            log.warning("%s", problem, extra=logged(LogEvent.PUBLIC_KEYS_NOT_WRITTEN, namespace))
         known.text, known.problem = text, problem
         known.due = self._clock() + (RETRY_SECONDS if problem else RECHECK_SECONDS)
         if problem:

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 from flyball_engine.contract import CONTROL_PORT
 from flyball_engine.signing import BadKeyError, Signer
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object, unless_changed
 from flyball_operator.engines.client import Address
 from flyball_operator.engines.signing_keys import HeldKeys
@@ -152,7 +153,13 @@ class KeyRotation:
 
     def _say(self, problem: str) -> None:
         if problem and problem != self._problem:
-            log.error("Secret %s/%s cannot be used for signing: %s", self._where.namespace, self._where.secret, problem)
+            log.error(
+                "Secret %s/%s cannot be used for signing: %s",
+                self._where.namespace,
+                self._where.secret,
+                problem,
+                extra=logged(LogEvent.SIGNING_SECRET_UNUSABLE),
+            )
         self._problem = problem
 
     async def _advance(self) -> None:
@@ -205,15 +212,25 @@ class KeyRotation:
 
     def _tell(self, before: Keys, keys: Keys) -> None:
         if before.current is None:
-            log.info("a signing key was made")
+            log.info("a signing key was made", extra=logged(LogEvent.SIGNING_KEY_MADE))
         elif keys.next is not None and before.next is None:
-            log.info("the next signing key was made: engines are given both public keys")
+            log.info(
+                "the next signing key was made: engines are given both public keys",
+                extra=logged(LogEvent.NEXT_KEY_MADE),
+            )
         elif keys.next is None and before.next is not None:
             late = self._trial.missing() if self._trial is not None else ()
             if late:
                 named = "; ".join(late[:_NAMED])
-                log.warning("%d engines did not accept the next signing key in time: %s", len(late), named)
-            log.info("setpoints are signed with the next key: the one before is revoked")
+                log.warning(
+                    "%d engines did not accept the next signing key in time: %s",
+                    len(late),
+                    named,
+                    extra=logged(LogEvent.NEXT_KEY_NOT_ACCEPTED),
+                )
+            log.info(
+                "setpoints are signed with the next key: the one before is revoked", extra=logged(LogEvent.KEY_ROTATED)
+            )
 
     def _hold(self, keys: Keys, signers: Mapping[str, Signer]) -> None:
         self._keys = keys

@@ -26,6 +26,7 @@ from typing import Final
 
 from flyball_operator.api import names
 from flyball_operator.api.epochs import UNRECORDED_LEADERS
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object, annotation
 from flyball_operator.api.shards import Shard
 from flyball_operator.kube.api import KubeApi
@@ -152,7 +153,7 @@ class Elector:
             await self._sleep(RETRY_SECONDS)
         where = self._candidate
         more = {"shard": where.shard.number} if where.shard.count > 1 else {}
-        log.info("leading", extra={"epoch": self._epoch, "identity": where.identity} | more)
+        log.info("leading", extra=logged(LogEvent.LEADING, epoch=self._epoch, identity=where.identity, **more))
         if self._acts_from > self._clock():
             await self._wait_for_others()
         self.leading.set()
@@ -197,7 +198,7 @@ class Elector:
                 body = self._record(lease, holder="", transitions=lease["spec"]["leaseTransitions"], said=said)
                 await self._api.replace(LEASES, where.namespace, body, within=REQUEST_SECONDS)
         except ClusterError as error:
-            log.warning("the lease was not given back: %s", error)
+            log.warning("the lease was not given back: %s", error, extra=logged(LogEvent.LEASE_NOT_RETURNED))
 
     async def _attempt(self) -> bool:
         """One try to take or renew. True if the lease is ours after it."""
@@ -208,7 +209,12 @@ class Elector:
         except (ClusterError, TimeoutError) as error:
             # A write that failed may have landed: look before the next one.
             self._lease = None
-            log.warning("the lease could not be taken or renewed: %s: %s", type(error).__name__, error)
+            log.warning(
+                "the lease could not be taken or renewed: %s: %s",
+                type(error).__name__,
+                error,
+                extra=logged(LogEvent.LEASE_ATTEMPT_FAILED),
+            )
         if not ours and self._held_until == 0:
             self._shares.lost(self._number)
         return ours
@@ -357,7 +363,9 @@ class Elector:
             self._shares.won(self._number)
         self._epoch = int(lease["spec"]["leaseTransitions"])
         if self._above is not None and self._epoch > self._above:
-            log.warning("a new epoch orders above what an engine holds", extra={"epoch": self._epoch})
+            log.warning(
+                "a new epoch orders above what an engine holds", extra=logged(LogEvent.EPOCH_RAISED, epoch=self._epoch)
+            )
             self._above = None
         if self._outwait:
             # The record is there by now, so whoever has not seen it asked before.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from flyball_operator.api.epochs import LARGEST_EPOCH
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import ForbiddenError, NotFoundError, UnauthorizedError
@@ -68,6 +69,7 @@ def highest_of(services: Iterable[Object], reached: int) -> int:
                 found["metadata"]["name"],
                 epoch,
                 most,
+                extra=logged(LogEvent.EPOCH_IMPOSSIBLE, found["metadata"]["namespace"], found["metadata"]["name"]),
             )
     return highest
 

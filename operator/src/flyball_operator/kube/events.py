@@ -14,6 +14,7 @@ from typing import Final, Literal
 from cachetools import LRUCache, TTLCache
 
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object, timestamp
 from flyball_operator.api.v1alpha1 import InferenceService, ObjectMeta
 from flyball_operator.kube.api import KubeApi
@@ -83,7 +84,14 @@ class EventPoster:
         try:
             await self._api.create(EVENTS, meta.namespace, event)
         except ClusterError as error:
-            log.warning("event %s about %s/%s was not posted: %s", reason, meta.namespace, meta.name, error)
+            log.warning(
+                "event %s about %s/%s was not posted: %s",
+                reason,
+                meta.namespace,
+                meta.name,
+                error,
+                extra=logged(LogEvent.EVENT_NOT_POSTED, meta.namespace, meta.name),
+            )
 
     def _event(self, meta: ObjectMeta, *, kind: str, reason: str, message: str) -> Object:
         moment = timestamp(self._now())

@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import Final, NoReturn
 
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object
 from flyball_operator.kube.api import KubeApi
 from flyball_operator.kube.errors import (
@@ -164,7 +165,7 @@ class NamespaceLeases:
                 return
             why = f"the Lease {names.NAMESPACE_LEASE} in namespace {namespace} could not be kept: {error}"
             if why != known.why:
-                log.warning("%s", why)
+                log.warning("%s", why, extra=logged(LogEvent.NAMESPACE_LEASE_FAILED, namespace))
             known.why = why
             raise
 
@@ -227,6 +228,7 @@ class NamespaceLeases:
                 namespace,
                 holder,
                 names.NAMESPACE_LEASE,
+                extra=logged(LogEvent.NAMESPACE_OF_ANOTHER_RELEASE, namespace),
             )
         known.holder, known.taken_over = holder, True
         known.held_until = _NEVER
@@ -236,7 +238,11 @@ class NamespaceLeases:
     async def _won(self, namespace: str, known: _Known, sent: float) -> None:
         known.holder = ""
         if known.taken_over:
-            log.info("namespace %s belongs to this release now", namespace)
+            log.info(
+                "namespace %s belongs to this release now",
+                namespace,
+                extra=logged(LogEvent.NAMESPACE_TAKEN_OVER, namespace),
+            )
             await self._enter(namespace)
             known.taken_over, known.seen = False, None
         known.why = ""
@@ -251,6 +257,7 @@ class NamespaceLeases:
                 namespace,
                 names.NAMESPACE_LEASE,
                 error,
+                extra=logged(LogEvent.NAMESPACE_LEASE_FORBIDDEN, namespace),
             )
         self._without = True
         known.holder, known.taken_over = "", False

@@ -21,6 +21,7 @@ from requests.utils import default_headers
 from urllib3.exceptions import InsecureRequestWarning
 from urllib3.util.retry import Retry
 
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.prometheus.access import Access, AccessError, secrets_of
 from flyball_operator.tuning.observe.signals import Missing
 
@@ -90,7 +91,9 @@ class PrometheusClient:
             certificate, key = access.client_certificate
             session.cert = (str(certificate), str(key))
         if access.insecure_skip_verify:
-            log.warning("the certificate of %s is not verified", self._url)
+            log.warning(
+                "the certificate of %s is not verified", self._url, extra=logged(LogEvent.CERTIFICATE_NOT_VERIFIED)
+            )
             # Told once, not at every query.
             warnings.filterwarnings("ignore", category=InsecureRequestWarning)
         return session

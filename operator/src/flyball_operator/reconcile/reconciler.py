@@ -18,6 +18,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from flyball_operator.api.desire import Desire, read_desire
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Kind
 from flyball_operator.api.service_key import Key
 from flyball_operator.kube.api import KubeApi
@@ -134,11 +135,23 @@ class Reconciler:
         except (ClusterError, TimeoutError) as error:
             self._metrics.reconciled("error")
             delay = queue.failed(key)
-            log.warning("%s: %s: %s; again in %.1f s", key, type(error).__name__, error, delay)
+            log.warning(
+                "%s: %s: %s; again in %.1f s",
+                key,
+                type(error).__name__,
+                error,
+                delay,
+                extra=logged(LogEvent.RECONCILE_FAILED, key.namespace, key.name),
+            )
         except Exception:
             # A bug shows on one service first; the others go on.
             self._metrics.reconciled("bug")
-            log.exception("%s: unexpected error; again in %.1f s", key, queue.failed(key))
+            log.exception(
+                "%s: unexpected error; again in %.1f s",
+                key,
+                queue.failed(key),
+                extra=logged(LogEvent.RECONCILE_BUG, key.namespace, key.name),
+            )
         else:
             self._metrics.reconciled("ok")
             queue.succeeded(key)
@@ -211,13 +224,28 @@ class Reconciler:
                     self._steady.note(key, seen.snapshot, plan, left, known)
                     return plan.requeue_after
             except _AdoptionRefusedError as error:
-                log.warning("%s: this operator's template is refused, the earlier one stays: %s", key, error)
+                log.warning(
+                    "%s: this operator's template is refused, the earlier one stays: %s",
+                    key,
+                    error,
+                    extra=logged(LogEvent.ADOPTION_REFUSED, key.namespace, key.name),
+                )
                 adoption_refused = str(error)
             except _JobRefusedError as error:
-                log.warning("%s: the download of the model is refused: %s", key, error)
+                log.warning(
+                    "%s: the download of the model is refused: %s",
+                    key,
+                    error,
+                    extra=logged(LogEvent.DOWNLOAD_REFUSED, key.namespace, key.name),
+                )
                 job_refused = str(error)
             except (ConflictError, AlreadyExistsError, NotFoundError) as error:
-                log.info("%s: changed meanwhile, looking again: %s", key, error)
+                log.info(
+                    "%s: changed meanwhile, looking again: %s",
+                    key,
+                    error,
+                    extra=logged(LogEvent.RECONCILE_AGAIN, key.namespace, key.name),
+                )
         raise UnsettledError(f"{key} did not settle in {ROUNDS} rounds")
 
     async def _ask(
@@ -245,7 +273,13 @@ class Reconciler:
             before, known[apply.kind] = known.get(apply.kind), answer
             if answer.mutated and (before is None or before.mutated != answer.mutated):
                 fields = ", ".join(sorted(spelt(path) for path in answer.mutated))
-                log.info("%s: policies of the cluster change of %s: %s", key, apply.kind.value, fields)
+                log.info(
+                    "%s: policies of the cluster change of %s: %s",
+                    key,
+                    apply.kind.value,
+                    fields,
+                    extra=logged(LogEvent.CHANGED_BY_POLICY, key.namespace, key.name),
+                )
         self._dry_runs[uid] = known
         return known, refused, away
 
@@ -268,7 +302,7 @@ class Reconciler:
             if isinstance(intent, Apply):
                 self._remember_attempt(seen, intent)
             self._metrics.wrote(intent)
-            log.info("%s: %s", key, describe(intent))
+            log.info("%s: %s", key, describe(intent), extra=logged(LogEvent.WROTE, key.namespace, key.name))
         return bool(plan.intents)
 
     def _remember_attempt(self, seen: Observed, intent: Apply) -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.objects import Object
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
@@ -100,7 +101,12 @@ class Resyncer:
         except ClusterError as error:
             if refuses(error):
                 raise
-            log.warning("%s could not be listed: %s", titled(self._namespace), error)
+            log.warning(
+                "%s could not be listed: %s",
+                titled(self._namespace),
+                error,
+                extra=logged(LogEvent.LIST_FAILED, self._namespace),
+            )
             return False
         return True
 

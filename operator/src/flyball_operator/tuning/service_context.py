@@ -9,6 +9,7 @@ from typing import Final
 
 from flyball_engine.contract import Generation, Setpoint
 from flyball_engine.model import StepModel
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.v1alpha1 import InferenceService, InferenceServiceStatus
 from flyball_operator.engines.client import Acknowledged
 from flyball_operator.engines.errors import EngineError
@@ -98,7 +99,7 @@ class ServiceContext:
 
     async def post(self, kind: EventType, reason: str, message: str) -> None:
         """Post an event."""
-        _log.info("%s/%s: %s: %s", *self.labels, reason, message)
+        _log.info("%s/%s: %s: %s", *self.labels, reason, message, extra=logged(LogEvent.SERVICE_EVENT, *self.labels))
         await self.dependencies.events.post(self.service, type=kind, reason=reason, message=message)
 
     def push_succeeded(self, answer: Acknowledged) -> None:
@@ -108,7 +109,7 @@ class ServiceContext:
 
     def push_failed(self, error: EngineError) -> None:
         """Count a push that failed."""
-        _log.warning("%s/%s: push failed: %s", *self.labels, error)
+        _log.warning("%s/%s: push failed: %s", *self.labels, error, extra=logged(LogEvent.PUSH_FAILED, *self.labels))
         self.metrics.push_failed(*self.labels, error.outcome)
 
 

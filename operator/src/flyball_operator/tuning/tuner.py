@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from flyball_operator.api import names
+from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.supervision import EndedError, ended, first
@@ -224,9 +225,20 @@ class Tuner:
         tuner.liveness.failed(error)
         if isinstance(error, ClusterError):
             # The API server is away or somebody else was faster; the next tick is another try.
-            _log.warning("%s/%s: this tick failed: %s: %s", *tuner.labels, type(error).__name__, error)
+            _log.warning(
+                "%s/%s: this tick failed: %s: %s",
+                *tuner.labels,
+                type(error).__name__,
+                error,
+                extra=logged(LogEvent.TICK_FAILED, *tuner.labels),
+            )
         else:
-            _log.error("%s/%s: this tick failed", *tuner.labels, exc_info=error)
+            _log.error(
+                "%s/%s: this tick failed",
+                *tuner.labels,
+                exc_info=error,
+                extra=logged(LogEvent.TICK_FAILED, *tuner.labels),
+            )
 
 
 def _asked(service: InferenceService) -> tuple[int, str | None]:

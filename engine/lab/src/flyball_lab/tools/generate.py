@@ -14,7 +14,7 @@ from pathlib import Path
 from flyball_lab.dashboards import files as dashboards
 from flyball_lab.pages import figures
 from flyball_lab.repository import ROOT
-from flyball_lab.tools import alerts, metrics, reference, versions
+from flyball_lab.tools import alerts, log_events, metrics, reference, versions
 from flyball_operator.api import names
 from flyball_operator.api.crd import custom_resource_definition
 from flyball_operator.cli.main import to_yaml
@@ -53,6 +53,7 @@ def main(root: Path) -> None:
         "docs/reference/alerts.md": alerts.alerts_page,
         "docs/reference/api.md": reference.api_page,
         "docs/reference/cli.md": reference.cli_page,
+        "docs/reference/log-events.md": log_events.log_events_page,
         "docs/reference/metrics.md": metrics.metrics_page,
         "docs/reference/tunables.md": reference.tunables_page,
     }
