@@ -17,7 +17,7 @@ from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from flyball_operator.kube.resources import DEPLOYMENTS, JOBS, SERVICES
 from support import helm
-from support.cluster import KubectlError, Object, kubectl, namespace
+from support.cluster import KubectlError, Object, apply, kubectl, namespace
 from support.helm import CHART
 from support.memory_cluster import MemoryCluster, service
 from support.wrong_services import ALLOWED, WRONG_SERVICES
@@ -141,6 +141,33 @@ def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dic
         for change, says in WRONG_PODS:
             wrong = changed(owned[kind], change)
             expect(lambda wrong=wrong: create(wrong, installed, account), says)  # type: ignore[misc]
+
+
+@pytest.fixture
+def theirs(installed: str) -> Iterator[str]:
+    """The name of a service there, whose status a user has rights on."""
+    rights = ("--verb=get,update,patch", "--resource=inferenceservices.serving.flyball.dev/status")
+    kubectl("create", "role", f"{USER}-status", *rights, "-n", installed)
+    kubectl("create", "rolebinding", f"{USER}-status", f"--role={USER}-status", f"--user={USER}", "-n", installed)
+    apply(good(spec__engine__image=ALLOWED), namespace=installed)
+    yield "chat"
+    kubectl("delete", "inferenceservices.serving.flyball.dev", "chat", "-n", installed)
+
+
+def test_only_the_operator_may_write_a_status(installed: str, theirs: str) -> None:
+    def write(*who: str) -> str:
+        kind, epoch = "inferenceservices.serving.flyball.dev", json.dumps({"status": {"epoch": 7}})
+        try:
+            return kubectl(
+                "patch", kind, theirs, "-n", installed, "--subresource=status", "--type=merge", "-p", epoch,
+                "--dry-run=server", *who,
+            )  # fmt: skip
+        except KubectlError as error:
+            return str(error)
+
+    expect(lambda: write(f"--as={USER}"), "only Flyball's operator may write the status")
+    assert "patched" in write(f"--as=system:serviceaccount:{installed}:{RELEASE}")
+    assert "patched" in write("--as=admin", "--as-group=system:masters")
 
 
 def test_services_may_use_what_is_listed_alone(installed: str) -> None:

@@ -269,7 +269,24 @@ def test_admission_policies_are_made_only_where_asked() -> None:
     assert policies({}) == {}
     of_the_operator = {f"flyball-system-flyball-{what}" for what in ("keys", "owned", "pods")}
     assert set(policies({"operator": True})) == of_the_operator
-    assert set(policies({"inferenceServices": {"enabled": True}})) == {"flyball-system-flyball-allowed"}
+    of_services = {f"flyball-system-flyball-{what}" for what in ("allowed", "status")}
+    assert set(policies({"inferenceServices": {"enabled": True}})) == of_services
+
+
+@pytest.mark.parametrize(
+    ("watch", "where"),
+    [
+        ({"scope": "Cluster"}, {}),
+        ({"namespaces": ["a"]}, {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}]}),
+        ({"scope": "Selector", "namespaceSelector": {"matchLabels": {"team": "a"}}}, {"matchLabels": {"team": "a"}}),
+    ],
+    ids=["cluster", "namespaced", "selector"],
+)
+def test_the_policy_on_status_holds_where_the_release_watches(watch: Object, where: Object) -> None:
+    rendered = render({"admissionPolicies": {"inferenceServices": {"enabled": True}}, "watch": watch})
+    bindings = of_kind(rendered, "ValidatingAdmissionPolicyBinding")
+    (spec,) = (one["spec"] for one in bindings if one["spec"]["policyName"].endswith("-status"))
+    assert spec.get("matchResources", {}).get("namespaceSelector", {}) == where
 
 
 def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> None:
@@ -285,7 +302,7 @@ def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> Non
 
 def test_a_list_that_is_null_has_no_rule_and_an_empty_one_allows_nothing() -> None:
     def rules(**lists: Any) -> list[Object]:
-        (spec,) = policies({"inferenceServices": {"enabled": True, **lists}}).values()
+        spec = policies({"inferenceServices": {"enabled": True, **lists}})["flyball-system-flyball-allowed"]
         found: list[Object] = spec["validations"][1:]
         return found
 
