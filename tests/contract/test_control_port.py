@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flyball_engine.contract import (
     HEALTH_PATH,
     METRICS_PATH,
+    NO_STEPS_HEADER,
     SETPOINT_PATH,
     TRIAL_HEADER,
     Clamp,
@@ -22,6 +23,7 @@ from flyball_engine.contract import (
     Metric,
     MetricName,
     ObjectiveSpec,
+    ReadBack,
     Refusal,
     Shed,
 )
@@ -59,6 +61,18 @@ def test_a_setpoint_is_applied_and_read_back(port: Port) -> None:
         Clamp(knob=Knob.MAX_NUM_SCHEDULED_TOKENS, requested=5000, effective=256, reason="ceiling"),
     )
     assert port.client.read() == answer
+
+
+def test_who_needs_no_steps_is_told_all_but_these(port: Port) -> None:
+    core = port.engine.cores[0]
+    core.scheduler.add("a", prompt=40, output=3)
+    core.step()
+    core.hooks.touch()
+    whole = port.client.read()
+    url = f"http://{port.address[0]}:{port.address[1]}{SETPOINT_PATH}"
+    light = ReadBack.model_validate_json(httpx.get(url, headers={NO_STEPS_HEADER: "yes"}, trust_env=False).content)
+    assert whole.cores[0].steps
+    assert light == whole.without_steps()
 
 
 def test_before_the_first_setpoint_nothing_is_accepted(port: Port) -> None:

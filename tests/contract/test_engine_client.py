@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from flyball_engine.contract import (
     METRICS_PATH,
+    NO_STEPS_HEADER,
     SETPOINT_PATH,
     Batching,
     Generation,
@@ -315,6 +316,20 @@ async def impostor(handler: Callable[[web.Request], object]) -> AsyncIterator[Ad
         yield Address(key="x", tenant="team", ip="127.0.0.1", port=port)
     finally:
         await runner.cleanup()
+
+
+async def test_who_reads_the_state_asks_for_no_steps() -> None:
+    asked: list[bool] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        asked.append(NO_STEPS_HEADER in request.headers)
+        return web.Response(status=404)
+
+    async with impostor(handle) as where, client(Ed25519PrivateKey.generate()) as engines:
+        for read in (engines.read, engines.read_state):
+            with pytest.raises(EngineError):
+                await read(where)
+    assert asked == [False, True]
 
 
 async def gives(answer: Callable[[web.Request], object]) -> EngineError:

@@ -63,6 +63,8 @@ HEALTH_PATH: Final = "/health"
 READY_HEADER: Final = "x-flyball-ready"
 #: Marks a write that only asks whether its key is accepted. Nothing is applied, whatever its body, and nothing counted.
 TRIAL_HEADER: Final = "x-flyball-key-trial"
+#: Marks a read that needs no steps, which are nine tenths of an answer. An older plugin sends them all the same.
+NO_STEPS_HEADER: Final = "x-flyball-no-steps"
 #: Seconds that an engine waits for a setpoint before it is Ready without one. A leader writes within some 10 s of the
 #: control port's start; one that takes over a dead leader's Lease needs 20 s more. Without any operator, each start
 #: takes so much longer.
@@ -341,6 +343,10 @@ class ReadBack(Frozen):
     @classmethod
     def _knobs_of_a_later_plugin_are_passed_over(cls, given: Any) -> Any:
         return {knob: why for knob, why in given.items() if knob in KNOBS} if isinstance(given, dict) else given
+
+    def without_steps(self) -> ReadBack:
+        """The same, with no core's steps."""
+        return self.model_copy(update={"cores": tuple(core.model_copy(update={"steps": ()}) for core in self.cores)})
 
     def confirmed(self, generation: Generation) -> bool:
         """True if every core applies exactly this generation."""

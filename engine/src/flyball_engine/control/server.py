@@ -30,6 +30,7 @@ from flyball_engine.contract import (
     HEALTH_PATH,
     MAX_BODY_BYTES,
     METRICS_PATH,
+    NO_STEPS_HEADER,
     SETPOINT_PATH,
     TRIAL_HEADER,
     Env,
@@ -51,7 +52,8 @@ def build_app(
 
     async def setpoint(request: Request) -> Response:
         if request.method != "PUT":
-            return _json(service.read())
+            read_back = service.read()
+            return _json(read_back.without_steps() if NO_STEPS_HEADER in request.headers else read_back)
         try:
             return _json(await _put(request))
         except SetpointRefused as refused:

@@ -18,6 +18,7 @@ from yarl import URL
 
 from flyball_engine.contract import (
     CONTROL_PORT,
+    NO_STEPS_HEADER,
     SETPOINT_PATH,
     TRIAL_HEADER,
     Generation,
@@ -115,6 +116,11 @@ class EngineClient:
     async def read(self, address: Address) -> ReadBack:
         """What an engine applies. Raises an `EngineError`."""
         return _parsed(*await self._request("GET", address, seconds=READ_SECONDS))
+
+    async def read_state(self, address: Address) -> ReadBack:
+        """The same without the steps. Raises an `EngineError`."""
+        headers = {NO_STEPS_HEADER: "yes"}
+        return _parsed(*await self._request("GET", address, headers=headers, seconds=READ_SECONDS))
 
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         """Write a setpoint and return once every core confirmed it. Raises an `EngineError`."""

@@ -158,6 +158,9 @@ class Engines:
             return read_back
         return ReadBack.model_validate_json(read_back.model_dump_json(exclude={"ungated"}))
 
+    async def read_state(self, address: Address) -> ReadBack:
+        return (await self.read(address)).without_steps()
+
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         if address.key in self.loading:
             raise UnreachableError("connection refused")

@@ -52,6 +52,10 @@ class SimulatedEngines:
         core = self._cores[address.key]
         return read_back(core, self._accepted.get((address.key, core.starts)))
 
+    async def read_state(self, address: Address) -> ReadBack:
+        """The same without the steps."""
+        return (await self.read(address)).without_steps()
+
     async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
         """Write a setpoint. Raises SetpointRefusedError as an engine would."""
         core = self._cores[address.key]

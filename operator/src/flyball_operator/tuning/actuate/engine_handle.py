@@ -10,7 +10,7 @@ from typing import Final
 from flyball_engine.contract import AnyKnob, Clamp, ClampReason, Generation, ReadBack, Refusal, Setpoint
 from flyball_operator.engines.errors import BadAnswerError, EngineError, SetpointRefusedError, UnreachableError
 from flyball_operator.tuning.observe.signals import PackedSteps
-from flyball_operator.tuning.observe.stall import AdmissionStall
+from flyball_operator.tuning.observe.stall import AdmissionStall, observed
 from flyball_operator.tuning.reasons import Reason
 
 #: The first wait after a failed write: a restarted engine must have its setpoint within seconds of being Ready.
@@ -44,15 +44,30 @@ class EngineHandle:
         holds = self.holds
         return holds is not None and holds.generation == setpoint.generation and holds.epoch == setpoint.epoch
 
-    def take(self, read_back: ReadBack, given: Setpoint | None = None) -> None:
-        """Keep an answer. Its steps, which are most of it, are packed: there is one of each pod of all services.
+    def take(self, read_back: ReadBack, now: float, given: Setpoint | None = None) -> bool:
+        """Keep an answer. Returns whether a watchdog tripped since the one before.
 
-        `given`: what was sent last; it stands in for an equal one in the answer, for the same reason.
+        Its steps, which are most of it, are packed: there is one of each pod of all services. `given`: what was sent
+        last; it stands in for an equal one in the answer, for the same reason.
         """
         self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps)
-        cores = tuple(core.model_copy(update={"steps": ()}) for core in read_back.cores)
-        kept = {"cores": cores} | ({"accepted": given} if given is not None and read_back.accepted == given else {})
-        self.read_back, self.holds = read_back.model_copy(update=kept), common(read_back)
+        stalls = {core.engine: observed(self.stalls.get(core.engine), core, now) for core in read_back.cores}
+        self.stalls = {number: found for number, found in stalls.items() if found is not None}
+        # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the first
+        # read-back are not new: another leader may have reported them.
+        trips = {core.engine: core.watchdog_trips for core in read_back.cores}
+        tripped = any(count > self.trips.get(core, count) for core, count in trips.items())
+        self.trips |= trips
+        self.read_back, self.holds = read_back.without_steps(), common(read_back)
+        if given is not None and read_back.accepted == given:
+            self.read_back = self.read_back.model_copy(update={"accepted": given})
+        self.problem, self.verified_at = None, now
+        return tripped
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests waited at the last read-back: the next one tells whether they are let in."""
+        return self.read_back is not None and waits(self.read_back)
 
     @property
     def stuck(self) -> list[AdmissionStall]:
@@ -69,6 +84,11 @@ def common(read_back: ReadBack) -> Generation | None:
     """The generation that every core applies; None if they differ or some are silent."""
     applied = {core.applied for core in read_back.cores}
     return applied.pop() if len(applied) == 1 and not read_back.unknown else None
+
+
+def waits(read_back: ReadBack) -> bool:
+    """Whether an engine has requests that wait."""
+    return any(core.waiting > 0 for core in read_back.cores)
 
 
 def watchdog_clamps(handle: EngineHandle) -> list[Clamp]:

@@ -38,12 +38,12 @@ from flyball_operator.tuning.actuate.engine_handle import (
     is_unknown,
     reason_of,
     trip_message,
+    waits,
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Sums
-from flyball_operator.tuning.observe.stall import observed
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
 
@@ -72,6 +72,8 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
+    #: Whether Prometheus sees the engines' steps: then read-backs need not say them, and do where requests wait.
+    steps_seen: bool = False
     #: What governed pods lack. While none is Ready, what was known last.
     lacks: Lacks = field(default_factory=Lacks)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
@@ -241,7 +243,7 @@ class EnginePods:
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
         """Cumulative steps of each start of each pod, as last read back."""
         handles = self._handles.items()
-        return {_start(uid, handle): handle.steps.cells() for uid, handle in handles if handle.read_back is not None}
+        return {_start(uid, handle): handle.steps.cells() for uid, handle in handles if handle.steps.keys}
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
@@ -322,7 +324,13 @@ class EnginePods:
                 exchange.result()
 
     async def _read(self, address: Address) -> None:
-        self._received(address.key, self._handles.get(address.key), await self.client.timed(address, self.client.read))
+        handle = self._handles.get(address.key)
+        whole = not self.steps_seen or self.alone is not None or handle is None or handle.waits
+        answer = await self.client.timed(address, self.client.read if whole else self.client.read_state)
+        if not whole and isinstance(answer, Acknowledged) and waits(answer.read_back):
+            # Whether they are let in is told by the steps.
+            answer = await self.client.timed(address, self.client.read)
+        self._received(address.key, handle, answer)
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
@@ -362,18 +370,10 @@ class EnginePods:
         if handle is None or handle is not asked:
             return
         if isinstance(answer, Acknowledged):
-            handle.take(answer.read_back, self._sent)
+            tripped = handle.take(answer.read_back, self.clock(), self._sent)
             self._note_lacks()
-            handle.problem, handle.verified_at = None, self.clock()
-            # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the
-            # first read-back are not new: another leader may have reported them.
-            trips = {core.engine: core.watchdog_trips for core in answer.read_back.cores}
-            if any(count > handle.trips.get(core, count) for core, count in trips.items()):
+            if tripped:
                 self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
-            handle.trips |= trips
-            cores = {core.engine: core for core in answer.read_back.cores}
-            seen = {n: observed(handle.stalls.get(n), core, self.clock()) for n, core in cores.items()}
-            handle.stalls = {number: found for number, found in seen.items() if found is not None}
         else:
             handle.problem = answer
 

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from flyball_engine.contract import (
     METRICS_PATH,
+    NO_STEPS_HEADER,
     SETPOINT_PATH,
     TOKEN_BUCKETS,
     Generation,
@@ -60,6 +61,7 @@ class _Phase:
     second: int = -1
     exposition: bytes = b""
     read_back: ReadBack = field(init=False)
+    state: ReadBack = field(init=False)
 
     def __post_init__(self) -> None:
         self.engine = PlantEngine()
@@ -78,7 +80,9 @@ class _Phase:
         if int(seconds) != self.second:
             self.second = int(seconds)
             self._live(seconds)
-            self.exposition, self.read_back = generate_latest(self.registry), self.service.read()
+            self.exposition = generate_latest(self.registry)
+            self.read_back = self.service.read()
+            self.state = self.read_back.without_steps()
         return self
 
     def _live(self, seconds: float) -> None:
@@ -148,15 +152,16 @@ class Fleet:
         return web.Response(body=self._phase(_address(request)).exposition, content_type="text/plain")
 
     async def _read(self, request: web.Request) -> web.Response:
-        return self._answer(_address(request))
+        return self._answer(_address(request), steps=NO_STEPS_HEADER not in request.headers)
 
     async def _write(self, request: web.Request) -> web.Response:
         address = _address(request)
         self._accepted[address] = Setpoint.model_validate_json(await request.read())
         return self._answer(address)
 
-    def _answer(self, address: str) -> web.Response:
-        accepted, found = self._accepted.get(address), self._phase(address).read_back
+    def _answer(self, address: str, *, steps: bool = True) -> web.Response:
+        accepted, phase = self._accepted.get(address), self._phase(address)
+        found = phase.read_back if steps else phase.state
         if accepted is not None:
             applied = Generation(epoch=accepted.epoch, generation=accepted.generation)
             cores = tuple(core.model_copy(update={"applied": applied}) for core in found.cores)
