@@ -40,21 +40,23 @@ async def apply_status(api: KubeApi, metadata: Object, status: Object) -> Object
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Digests of what was written last. `version`: of the service with it, empty where another process wrote it."""
+    """What was written last, `whole` as a digest.
+
+    `version`: of the service with it, empty where another process wrote it.
+    """
 
     whole: str
-    urgent: str
+    urgent: tuple[object, ...]
     at: float
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """The digests of what is `given`."""
+    """The digest of what is `given`."""
 
     given: tuple[object, ...]
     whole: str
-    urgent: str
 
 
 class TunerStatus:
@@ -94,6 +96,14 @@ class TunerStatus:
             } | _given(desired_replicas, scaling)
 
         uid = service.metadata.uid
+        if uid not in self._written:
+            # A process that starts does not know when this was written, and must not write because it started.
+            self._written[uid] = self._found(service, conditions)
+        before, now = self._written[uid], self._clock()
+        urgent = _urgent(tuning, conditions, scaling)
+        # Most ticks change figures alone, and to render those takes longest.
+        if urgent == before.urgent and now - before.at < QUIET_SECONDS:
+            return
         given = (
             service.status,
             tuning,
@@ -107,14 +117,8 @@ class TunerStatus:
         # Most ticks say what the one before said, and to find that out by digests takes longest.
         if rendered is None or not self._is_same(rendered, service, given):
             part = render()
-            rendered = self._rendered[uid] = _Rendered(given, digest(part), digest(_urgent(part)))
-        written = _Written(rendered.whole, rendered.urgent, self._clock())
-        if uid not in self._written:
-            # A process that starts does not know when this was written, and must not write because it started.
-            self._written[uid] = self._found(service, conditions)
-        before = self._written[uid]
-        quiet = written.at - before.at < QUIET_SECONDS
-        if written.whole == before.whole or (written.urgent == before.urgent and quiet):
+            rendered = self._rendered[uid] = _Rendered(given, digest(part))
+        if rendered.whole == before.whole:
             return
         try:
             # Anew, with the dates of now, if it was held back: digests are all that is kept.
@@ -126,7 +130,7 @@ class TunerStatus:
             raise
         whole = digest(part)
         self._rendered[uid] = replace(rendered, whole=whole)
-        self._written[uid] = replace(written, whole=whole, version=version)
+        self._written[uid] = _Written(whole, urgent, now, version)
 
     def _is_same(self, rendered: _Rendered, service: InferenceService, given: tuple[object, ...]) -> bool:
         """Whether the same was rendered, on the same status, be it the one that was made by it."""
@@ -144,7 +148,8 @@ class TunerStatus:
             "objectivesMet": status.objectives_met,
             "conditions": [_plain(found) for found in status.conditions if found.type in mine],
         } | _given(status.desired_replicas, status.scaling)
-        return _Written(digest(part), digest(_urgent(part)), self._clock())
+        known = [found for found in status.conditions if found.type in mine]
+        return _Written(digest(part), _urgent(status.tuning, known, status.scaling), self._clock())
 
     def _dated(self, service: InferenceService, condition: Condition) -> Object:
         before = next((found for found in service.status.conditions if found.type == condition.type), None)
@@ -187,10 +192,7 @@ def _given(desired_replicas: int | None, scaling: ScalingStatus | None) -> Objec
     return given if scaling is None else given | {"scaling": _plain(scaling)}
 
 
-def _urgent(part: Object) -> Object:
-    tuning = part["tuning"]
-    return {
-        "conditions": [(item["type"], item["status"], item["reason"]) for item in part["conditions"]],
-        "setpoint": [tuning.get(field) for field in ("mode", "generation", "setpoint")],
-        "replicas": part.get("scaling", {}).get("replicas"),
-    }
+def _urgent(tuning: TuningStatus, conditions: Sequence[Condition], scaling: ScalingStatus | None) -> tuple[object, ...]:
+    """What is written at once when it changes."""
+    said = [(condition.type, condition.status, condition.reason) for condition in conditions]
+    return said, tuning.mode, tuning.generation, tuning.setpoint, None if scaling is None else scaling.replicas
