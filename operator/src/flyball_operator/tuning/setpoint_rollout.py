@@ -12,6 +12,7 @@ from flyball_operator.tuning import status_codec
 from flyball_operator.tuning.actuate.canary import undecided, undone
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
 from flyball_operator.tuning.actuate.engine_pods import EnginePods
+from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.policy import Policy
 from flyball_operator.tuning.report import conditions
 from flyball_operator.tuning.report.decision_history import is_change
@@ -36,6 +37,7 @@ class SetpointRollout:
         self._followed = context.spec
         self._owed_to_all = False
         self._numbered, self._differs = Unchanged(_numbered), Unchanged(_differs)
+        self._of_setpoint, self._able_of = Unchanged(Policy.of), Unchanged(Lacks.able)
         self._able: Policy | None = None
         self._number = (0, 0)
 
@@ -49,7 +51,7 @@ class SetpointRollout:
     def live(self) -> Policy | None:
         """The policy that all engines were given last, None if none was, or one alone has it."""
         setpoint = self._context.setpoint
-        return Policy.of(setpoint) if setpoint is not None and self._canary.pod is None else None
+        return self._of_setpoint(setpoint) if setpoint is not None and self._canary.pod is None else None
 
     async def take_over(self) -> None:
         """At first, adopt what runs: the policy is status's, and so is its number, under our epoch."""
@@ -122,7 +124,7 @@ class SetpointRollout:
         """A setpoint under the present number, without what some engine cannot do."""
         context, generations = self._context, self._context.generations
         lacks = self._engine_pods.lacks
-        able, classes = lacks.able(policy), lacks.unclassed is None
+        able, classes = self._able_of(lacks, policy), lacks.unclassed is None
         # While they are equal, they shall be the same: what is made of them is not made anew then.
         self._able = self._able if self._able == able else able
         number = (generations.epoch, generations.generation)
@@ -134,14 +136,15 @@ class SetpointRollout:
         spec, setpoint = self._context.spec, self._context.setpoint
         if spec.paused is not None:
             return setpoint
+        if spec.mode is Mode.AUTO:
+            return self._made(self._context.state.policy)
         upper = Policy(limits=spec.envelope.upper())
+        if spec.mode is Mode.DISABLED:
+            return self._made(upper)
         live = self._canary.others(upper) or (Policy.of(setpoint) if setpoint is not None else upper)
         # What is live is left alone in Recommend, but for the order, a gate that nobody wants, and what one pod was to
         # try.
-        left = live.within(sheds=spec.sheds, orders=False)
-        return self._made(
-            {Mode.AUTO: self._context.state.policy, Mode.RECOMMEND: left, Mode.DISABLED: upper}[spec.mode]
-        )
+        return self._made(live.within(sheds=spec.sheds, orders=False))
 
     async def _change(self, wanted: Setpoint, decision: Decision, decided_from: TuningState) -> None:
         """Intent (N+1) to status, push, read back. If the intent cannot be written, nothing is pushed."""
