@@ -21,6 +21,7 @@ from flyball_operator.prometheus import queries
 from flyball_operator.prometheus.client import PrometheusClient, PrometheusError
 from flyball_operator.prometheus.reader import ATTAINMENT_WINDOW, PrometheusReader
 from flyball_operator.tuning.observe.signals import (
+    Applied,
     Attainment,
     Identity,
     Missing,
@@ -101,6 +102,7 @@ async def test_sums_are_those_of_the_engines_whatever_the_window_extrapolates(tm
         assert found.load.generated_tokens / found.load.finished == pytest.approx(16, rel=0.5)
         assert found.load.arrivals == pytest.approx(8.0, rel=0.9)
         assert set(found.outcomes) == {"TimePerOutputToken/0.06"}
+        assert found.applied == Applied(0, 0, 0), "no setpoint yet"
 
 
 async def test_identity_is_the_target_labels_namespace_and_all(tmp_path: Path) -> None:

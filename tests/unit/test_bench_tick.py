@@ -74,10 +74,12 @@ def test_what_is_known_of_some_services_is_said_of_all() -> None:
     samples = [
         {"metric": {"namespace": "team", UID: uid_of(service), "field": field}, "value": [100.0, f"{service}"]}
         for service in range(2)
-        for field in ("running", "waiting")
+        for field in ("running", "waiting", "generation")
     ]
-    whole = json.loads(copied({"data": {"result": samples}}, scraped=2, services=5))
+    numbers = {address_of(pod): (1, pod) for pod in range(5 * PODS)}
+    whole = json.loads(copied({"data": {"result": samples}}, numbers, scraped=2, services=5))
     found = answers.figures(whole["data"]["result"])
     assert [uid for _, uid in found] == [uid_of(service) for service in range(5)]
     assert [answers.named(group)["waiting"] for group in found.values()] == [0.0, 1.0, 0.0, 1.0, 0.0]
-    assert all(len(group) == 2 for group in found.values())
+    assert [answers.named(group)["generation"] for group in found.values()] == [1.0, 5.0, 9.0, 13.0, 17.0]
+    assert all(len(group) == 3 for group in found.values())

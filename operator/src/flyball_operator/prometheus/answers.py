@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from flyball_engine.contract import StepKind
 from flyball_operator.prometheus.queries import CELLS, FIELD, JOB, NAMESPACE, PRESENT, UID
 from flyball_operator.tuning.observe.signals import (
+    Applied,
     Attainment,
     CellKey,
     Identity,
@@ -272,4 +273,12 @@ def signals_of(
         steps=None if steps is None else step_window(_once(steps, scrapes), window),
         load=load_of(by_name, window),
         outcomes=outcomes_of(outcomes),
+        applied=_applied_of(by_name),
     )
+
+
+def _applied_of(by_name: Mapping[str, float]) -> Applied | None:
+    try:
+        return Applied(by_name["epoch"], by_name["generation"], by_name["trips"])
+    except KeyError:
+        return None

@@ -110,7 +110,7 @@ def steps(window: int, targets: str = _TARGETS) -> str:
 
 
 def load(window: int, targets: str = _TARGETS) -> str:
-    """Queue, lengths and the state of the scrapes; `field` names the figure."""
+    """Queue, lengths, what cores apply, and the state of the scrapes; `field` names the figure."""
     running, waiting = (_selected(name, targets) for name in (MetricName.RUNNING, MetricName.WAITING))
     return _together(
         {
@@ -132,6 +132,9 @@ def load(window: int, targets: str = _TARGETS) -> str:
             "age": _engines("max", "min", f"time() - timestamp({running})"),
             "pods": _aggregate("count", _aggregate("count", running, POD)),
             "interval": _engines("max", "min", _scrape_interval(running)),
+            "epoch": _aggregate("sum", _selected(MetricName.SETPOINT_EPOCH, targets)),
+            "generation": _aggregate("sum", _selected(MetricName.SETPOINT_GENERATION, targets)),
+            "trips": _aggregate("sum", _selected(MetricName.WATCHDOG_TRIPS, targets)),
         }
     )
 

@@ -19,7 +19,7 @@ from flyball_operator.tuning.decide import decide, learn_steps
 from flyball_operator.tuning.dependencies import Dependencies
 from flyball_operator.tuning.filters.filters import PodsObserved
 from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHistory
-from flyball_operator.tuning.observe.signals import Attainment, Observation, Signals, Unobserved
+from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
 from flyball_operator.tuning.report.event_recorder import EventRecorder
@@ -92,7 +92,7 @@ class ServiceTuner:
 
     async def _stages(self, observation: Observation) -> None:
         context, now = self._context, self._context.dependencies.wall()
-        self._engine_pods.steps_seen = isinstance(observation, Signals) and not isinstance(observation.steps, Unobserved)
+        self._engine_pods.observe(observation, context.setpoint)
         if context.may_act:
             context.generations.repair(self._engine_pods.claimed(), context.bounds())
         # While Prometheus has no steps for us: limits hold, the model stays fresh.

@@ -25,6 +25,7 @@ from flyball_lab.harness.virtual_time import now, run
 from flyball_lab.repository import ROOT
 from flyball_operator.kube.errors import ClusterError
 from flyball_operator.tuning.observe.signals import (
+    Applied,
     Attainment,
     CellKey,
     Identity,
@@ -240,6 +241,8 @@ def _observation(observation: Observation, at: float) -> Object:
         "twice": observation.twice,
         "load": _unobserved(load) if isinstance(load, Unobserved) else _figures(load),
     }
+    if observation.applied is not None:
+        seen["applied"] = list(vars(observation.applied).values())
     if steps is None:
         return seen
     if isinstance(steps, Unobserved):
@@ -268,6 +271,7 @@ def _read_observation(seen: Object, at: float) -> Observation:
         twice=seen["twice"],
         load=_read_unobserved(load) if "unobserved" in load else RequestLoad(**no_load | load),
         steps=None if steps is None else _read_steps(steps, at),
+        applied=Applied(*seen["applied"]) if "applied" in seen else None,
     )
 
 

@@ -70,6 +70,19 @@ class EngineHandle:
         return self.read_back is not None and waits(self.read_back)
 
     @property
+    def requests(self) -> int:
+        """Requests that it had at the last read-back."""
+        cores = self.read_back.cores if self.read_back is not None else ()
+        return sum(core.running + core.waiting for core in cores)
+
+    @property
+    def bias(self) -> float | None:
+        """What steps take over what the model says, of several cores the mean; None if it does not tell."""
+        cores = self.read_back.cores if self.read_back is not None else ()
+        biases = [core.local_bias for core in cores if core.local_bias is not None]
+        return sum(biases) / len(biases) if biases else None
+
+    @property
     def stuck(self) -> list[AdmissionStall]:
         """Of its cores that let nobody in."""
         return [found for found in self.stalls.values() if found.stuck]

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flyball_engine.contract import (
     DEFAULT_CLASS,
     AnyKnob,
-    CoreState,
     Generation,
     Limits,
     OrderKnob,
@@ -43,12 +42,13 @@ from flyball_operator.tuning.actuate.engine_handle import (
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.lacks import Lacks
-from flyball_operator.tuning.observe.signals import CellKey, Sums
+from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, Sums, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
 
-#: Seconds between read-backs of a pod that has confirmed.
+#: Seconds between read-backs of a pod that has confirmed; and where Prometheus shows that all pods still do.
 VERIFY_SECONDS: Final = 15.0
+VERIFY_CONFIRMED_SECONDS: Final = 60.0
 #: The same of one that has a setpoint alone: the others wait for what it shows.
 VERIFY_ALONE_SECONDS: Final = 4.0
 #: The longest wait after a failed write.
@@ -72,14 +72,16 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
-    #: Whether Prometheus sees the engines' steps: then read-backs need not say them, and do where requests wait.
-    steps_seen: bool = False
     #: What governed pods lack. While none is Ready, what was known last.
     lacks: Lacks = field(default_factory=Lacks)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _sent: Setpoint | None = None
+    #: Whether Prometheus sees the engines' steps: then read-backs need not say them, and do where requests wait.
+    _steps_seen: bool = False
+    #: The setpoint that Prometheus showed at the last tick to be all pods'.
+    _confirmed: Setpoint | None = None
     #: When some pod is due next, and what this was found for. None: after an exchange, or with other pods.
     _due: tuple[float, Setpoint, tuple[str, Setpoint | None] | None] | None = None
 
@@ -94,6 +96,17 @@ class EnginePods:
         self._handles, self._due = kept, None
         self._note_lacks()
 
+    def observe(self, observation: Observation, live: Setpoint | None) -> None:
+        """Take note of what a tick sees of the engines."""
+        found = observation if isinstance(observation, Signals) and observation.age_seconds <= VERIFY_SECONDS else None
+        self._steps_seen = found is not None and not isinstance(found.steps, Unobserved)
+        trips = sum(sum(handle.trips.values()) for handle in self._handles.values())
+        confirmed = live
+        if found is None or live is None or not found.confirms(generation_of(live), pods=self.ready, trips=trips):
+            confirmed = None
+        if confirmed is not self._confirmed:
+            self._confirmed, self._due = confirmed, None
+
     @property
     def ready(self) -> int:
         """Ready pods."""
@@ -103,14 +116,6 @@ class EnginePods:
         """Ready pods of which every core has confirmed this setpoint, and runs under it."""
         return sum(1 for handle in self._handles.values() if handle.has(setpoint) and not watchdog_clamps(handle))
 
-    def read_backs(self) -> dict[str, ReadBack]:
-        """The last read-back of each pod, by pod and container start."""
-        return {
-            _start(uid, handle): handle.read_back
-            for uid, handle in self._handles.items()
-            if handle.read_back is not None
-        }
-
     def accepted(self) -> dict[str, Setpoint]:
         """The setpoint that each pod holds, by UID, as last read back; those that hold none are not in it."""
         read = {uid: handle.read_back for uid, handle in self._handles.items()}
@@ -119,12 +124,12 @@ class EnginePods:
     @property
     def running(self) -> bool:
         """Whether some engine had requests when it was last read back."""
-        return any(core.running + core.waiting > 0 for core in self._cores())
+        return any(handle.requests > 0 for handle in self._handles.values())
 
     def busiest(self) -> EnginePod | None:
         """The governed pod with the most requests, of which most is to be seen; None if all have something wrong."""
         well = {
-            uid: sum(core.running + core.waiting for core in handle.read_back.cores)
+            uid: handle.requests
             for uid, handle in self._handles.items()
             if handle.read_back is not None and handle.read_back.governed and handle.problem is None
             if not self._doubt(handle)
@@ -136,13 +141,13 @@ class EnginePods:
         handle = self._handles.get(uid)
         if handle is None or handle.read_back is None:
             return CanaryObservation(ready=handle is not None)
-        cores, confirmed = handle.read_back.cores, handle.has(setpoint)
+        confirmed = handle.has(setpoint)
         return CanaryObservation(
             ready=True,
             confirmed=confirmed,
             # What it says of a trip before that was one under another setpoint.
             tripped=confirmed and bool(watchdog_clamps(handle)),
-            busy=any(core.running + core.waiting > 0 for core in cores),
+            busy=handle.requests > 0,
             steps=handle.steps.made,
         )
 
@@ -151,18 +156,10 @@ class EnginePods:
         """Steps that the engines have made since their starts, all together."""
         return sum(handle.steps.made for handle in self._handles.values())
 
-    def _cores(self) -> Iterator[CoreState]:
-        return (core for read_back in self.read_backs().values() for core in read_back.cores)
-
     def biases(self) -> dict[str, float]:
-        """What steps take over what the model says, by the name of each pod that tells; of several cores the mean."""
-        found: dict[str, float] = {}
-        for uid, handle in self._handles.items():
-            cores = handle.read_back.cores if handle.read_back is not None else ()
-            biases = [core.local_bias for core in cores if core.local_bias is not None]
-            if biases:
-                found[self._ready[uid].name] = sum(biases) / len(biases)
-        return found
+        """What steps take over what the model says, by the name of each pod that tells."""
+        found = {self._ready[uid].name: handle.bias for uid, handle in self._handles.items()}
+        return {name: bias for name, bias in found.items() if bias is not None}
 
     def stuck(self) -> str | None:
         """The pods whose cores step and let nobody in, where they are half of all or more; None if they are not.
@@ -300,7 +297,8 @@ class EnginePods:
         if not self._handles[uid].has(given):
             return math.inf
         alone = self.alone is not None and uid == self.alone[0]
-        return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else VERIFY_SECONDS)
+        seconds = VERIFY_CONFIRMED_SECONDS if given is self._confirmed else VERIFY_SECONDS
+        return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else seconds)
 
     async def close(self) -> None:
         """End the exchanges that still go on."""
@@ -325,7 +323,7 @@ class EnginePods:
 
     async def _read(self, address: Address) -> None:
         handle = self._handles.get(address.key)
-        whole = not self.steps_seen or self.alone is not None or handle is None or handle.waits
+        whole = not self._steps_seen or self.alone is not None or handle is None or handle.waits
         answer = await self.client.timed(address, self.client.read if whole else self.client.read_state)
         if not whole and isinstance(answer, Acknowledged) and waits(answer.read_back):
             # Whether they are let in is told by the steps.

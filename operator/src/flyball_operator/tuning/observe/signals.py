@@ -17,7 +17,7 @@ from itertools import chain
 from operator import add, attrgetter, sub
 from typing import Final
 
-from flyball_engine.contract import StepKind, StepSums
+from flyball_engine.contract import Generation, StepKind, StepSums
 
 #: A service's namespace and UID.
 Identity = tuple[str, str]
@@ -184,6 +184,15 @@ class Attainment:
     order: OrderOutcome | None = None
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What engine cores apply, each summed over all cores: the number of the setpoint, and trips of the watchdog."""
+
+    epoch: float
+    generation: float
+    trips: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Signals:
     """All that one tick knows of one service.
@@ -192,7 +201,7 @@ class Signals:
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
     are Ready were not seen at all (`unseen`). `steps`: None at a tick that did not ask for them: there is one with them
     in each window. `outcomes`: by objective id. `twice`: what scrapes the same pods besides, for people; empty if
-    nothing does.
+    nothing does. `applied`: None where that is not known.
     """
 
     at: float
@@ -205,6 +214,16 @@ class Signals:
     pods: int | None = None
     unseen: int = 0
     twice: str = ""
+    applied: Applied | None = None
+
+    def confirms(self, number: Generation, *, pods: int, trips: int) -> bool:
+        """Whether all cores of so many pods apply the setpoint of this number, and nothing else calls for a read-back.
+
+        That is a watchdog that tripped more than so many times in all, and requests that wait: maybe none is let in.
+        """
+        if self.pods != pods or isinstance(self.load, Unobserved) or self.load.waiting > 0:
+            return False
+        return self.applied == Applied(self.cores * number.epoch, self.cores * number.generation, trips)
 
     @cached_property
     def impossible(self) -> str | None:

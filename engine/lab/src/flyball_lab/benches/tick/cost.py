@@ -116,8 +116,8 @@ def _ticks(services: int, ticks: int) -> Iterator[Row]:
         running = stack.enter_context(prometheus(Path(folder), targets, scrape=SCRAPE))
         url = running.url
         if scraped < services:
-            copies, numbers = free_port(), (str(scraped), str(services))
-            _await_ready(stack.enter_context(_process("flyball_lab.benches.tick.copies", str(copies), url, *numbers)))
+            copies, more = free_port(), (url, f"http://127.0.0.1:{port}", str(scraped), str(services))
+            _await_ready(stack.enter_context(_process("flyball_lab.benches.tick.copies", str(copies), *more)))
             url = f"http://127.0.0.1:{copies}"
         arguments = {
             "--url": url,

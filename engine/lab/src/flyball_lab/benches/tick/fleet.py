@@ -25,6 +25,7 @@ from flyball_engine.contract import (
     TOKEN_BUCKETS,
     Generation,
     Metric,
+    MetricName,
     ObjectiveSpec,
     ReadBack,
     Setpoint,
@@ -37,6 +38,8 @@ from flyball_lab.harness.engines import PlantEngine
 from flyball_lab.harness.plant import H100, PlantCounters, PlantRequest
 from flyball_operator.tuning.observe.signals import CellKey, Sums
 
+#: Epoch and generation that each pod holds, by its address.
+NUMBERS_PATH: Final = "/numbers"
 #: Phases of the load: as many different expositions are made each second, however many pods there are.
 PHASES: Final = 8
 #: Seconds of a swing of the load, and its share of the mean.
@@ -143,13 +146,25 @@ class Fleet:
         app.router.add_get(METRICS_PATH, self._metrics)
         app.router.add_get(SETPOINT_PATH, self._read)
         app.router.add_put(SETPOINT_PATH, self._write)
+        app.router.add_get(NUMBERS_PATH, self._numbers)
         return app
 
     def _phase(self, address: str) -> _Phase:
         return self._phases[int(address.rpartition(".")[2]) % PHASES].at(time.monotonic() - self._began)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._phase(_address(request)).exposition, content_type="text/plain")
+        address = _address(request)
+        body, (epoch, generation) = self._phase(address).exposition, self._number(address)
+        for name, value in ((MetricName.SETPOINT_EPOCH, epoch), (MetricName.SETPOINT_GENERATION, generation)):
+            body = body.replace(f'{name}{{engine="0"}} 0.0'.encode(), f'{name}{{engine="0"}} {value}'.encode())
+        return web.Response(body=body, content_type="text/plain")
+
+    async def _numbers(self, _: web.Request) -> web.Response:
+        return web.json_response({address: self._number(address) for address in self._accepted})
+
+    def _number(self, address: str) -> tuple[int, int]:
+        accepted = self._accepted.get(address)
+        return (0, 0) if accepted is None else (accepted.epoch, accepted.generation)
 
     async def _read(self, request: web.Request) -> web.Response:
         return self._answer(_address(request), steps=NO_STEPS_HEADER not in request.headers)
