@@ -1,8 +1,8 @@
 """Asks Prometheus once per tick for each part of all services, or once for each time of the past that is asked for.
 
 Each part has calls of its own: one that fails or hangs blinds its own services. Step statistics are most of an answer,
-and are learnt from once per window. So each part is asked for them once per window, by turns. It is asked as often what
-came of the requests of the last minutes.
+and are learnt from once per window. So each part is asked for them once per window, by turns, and with them what came
+of the window's requests. It is asked as often what came of the requests of the last minutes.
 
 The client is synchronous, so the calls run side by side in a small pool of threads of their own: of a slow Prometheus
 each may take all of the time there is. One that hangs holds those threads, never the event loop. While they are held no
@@ -102,17 +102,18 @@ class _Part:
 
     def texts(self, *, steps: bool) -> list[str]:
         """The queries of a tick, in the order that `signals` takes their answers in."""
-        ask = (queries.load, queries.outcomes, *([queries.steps] if steps else []))
+        ask = (queries.load, *([queries.outcomes, queries.steps] if steps else []))
         return [query(self.window, self.targets) for query in ask]
 
     def signals(self, found: Sequence[Figures], least_window: int) -> Mapping[Identity, Observation]:
-        """What the answers say of each service; without those to `queries.steps` there are no steps."""
-        load, outcomes, *more = found
+        """What the answers say of each service; to the load alone, or to all queries."""
+        load, *more = found
+        outcomes, steps = more or ({}, None)
         scrapes = {identity: answers.scrapes_of(seen, self.pods.get(identity, 0)) for identity, seen in load.items()}
         window, self.window = self.window, _window(scrapes.values(), least_window)
         return {
             identity: answers.signals_of(
-                steps=more[0].get(identity, []) if more else None,
+                steps=None if steps is None else steps.get(identity, []),
                 load=load.get(identity, []),
                 outcomes=outcomes.get(identity, []),
                 scrapes=scrapes.get(identity, answers.UNSCRAPED),

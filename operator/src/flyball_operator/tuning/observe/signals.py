@@ -200,8 +200,8 @@ class Signals:
     `at`: Unix time the figures are for. `age_seconds`: age of the oldest core's newest sample. `window_seconds`: what
     the figures are taken over. `cores`: engine cores seen, in so many `pods`, None where each has one, and so many that
     are Ready were not seen at all (`unseen`). `steps`: None at a tick that did not ask for them: there is one with them
-    in each window. `outcomes`: by objective id. `twice`: what scrapes the same pods besides, for people; empty if
-    nothing does. `applied`: None where that is not known.
+    in each window. `outcomes`: by objective id, at the same ticks. `twice`: what scrapes the same pods besides, for
+    people; empty if nothing does. `applied`: None where that is not known.
     """
 
     at: float
