@@ -38,6 +38,7 @@ class EngineHandle:
     trips: dict[int, int] = field(default_factory=dict)
     stalls: dict[int, AdmissionStall] = field(default_factory=dict)
     steps: PackedSteps = field(default_factory=PackedSteps)
+    _claimed: tuple[ReadBack | None, EngineError | None, Generation | None] = (None, None, None)
 
     def has(self, setpoint: Setpoint) -> bool:
         """Whether every core applies the setpoint of this number."""
@@ -83,6 +84,14 @@ class EngineHandle:
         return sum(biases) / len(biases) if biases else None
 
     @property
+    def claimed(self) -> Generation | None:
+        """The newest number that an engine says it holds: some part echoes it, or it refused an older one for it."""
+        if self._claimed[0] is not self.read_back or self._claimed[1] is not self.problem:
+            # Asked several times in a tick, and found anew after an answer.
+            self._claimed = (self.read_back, self.problem, _claimed(self.read_back, self.problem))
+        return self._claimed[2]
+
+    @property
     def stuck(self) -> list[AdmissionStall]:
         """Of its cores that let nobody in."""
         return [found for found in self.stalls.values() if found.stuck]
@@ -122,15 +131,14 @@ def trip_message(clamps: Iterable[Clamp]) -> str:
     return f"requests stood still, start values hold until the next change: {', '.join(limits)}"
 
 
-def claimed(handle: EngineHandle) -> Generation | None:
-    """The newest number that an engine says it holds: some part of it echoes it, or it refused an older one for it."""
+def _claimed(read_back: ReadBack | None, problem: EngineError | None) -> Generation | None:
     found: list[Generation | None] = []
-    if handle.read_back is not None:
-        accepted = handle.read_back.accepted
-        found += [core.applied for core in handle.read_back.cores]
+    if read_back is not None:
+        accepted = read_back.accepted
+        found += [core.applied for core in read_back.cores]
         found.append(generation_of(accepted) if accepted is not None else None)
-    if isinstance(handle.problem, SetpointRefusedError):
-        found.append(handle.problem.applied)
+    if isinstance(problem, SetpointRefusedError):
+        found.append(problem.applied)
     return max((number for number in found if number is not None), key=Generation.order, default=None)
 
 

@@ -31,7 +31,6 @@ from flyball_operator.tuning.actuate.canary import CanaryObservation
 from flyball_operator.tuning.actuate.engine_handle import (
     LEAST_WAIT,
     EngineHandle,
-    claimed,
     generation_of,
     is_contested,
     is_unknown,
@@ -186,8 +185,8 @@ class EnginePods:
 
     def _note_lacks(self) -> None:
         """Take note of what governed pods lack. Where none says anything, those that start are likely as the last."""
-        if governed := self._governed():
-            self.lacks = Lacks.of(governed)
+        if (governed := self._governed()) and (found := Lacks.of(governed)) != self.lacks:
+            self.lacks = found
 
     def _governed(self) -> list[tuple[ReadBack, dict[AnyKnob, str]]]:
         """What the pods say whose engines are governed, and knobs that these do not know.
@@ -199,11 +198,11 @@ class EnginePods:
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
-        return [found for handle in self._handles.values() if (found := claimed(handle)) is not None]
+        return [found for handle in self._handles.values() if (found := handle.claimed) is not None]
 
     def _doubt(self, handle: EngineHandle) -> str:
         """What is wrong with the numbers that a pod answers with, empty if nothing is."""
-        found = claimed(handle)
+        found = handle.claimed
         return self.reach().message(found) if found is not None else ""
 
     def overtaken(self, live: Setpoint) -> bool:
