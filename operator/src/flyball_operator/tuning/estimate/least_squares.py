@@ -37,8 +37,10 @@ def non_negative(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
         fewer = count < fewest
         chances = np.where(fewer, _CHANCES, chances - 1)
         fewest = np.minimum(count, fewest)
-        last = np.cumsum(wrong[:, ::-1], axis=1)[:, ::-1] == 1
-        free = free ^ np.where((chances >= 0)[:, None], wrong, wrong & last)
+        if (chances < 0).any():
+            last = np.cumsum(wrong[:, ::-1], axis=1)[:, ::-1] == 1
+            wrong = np.where((chances >= 0)[:, None], wrong, wrong & last)
+        free = free ^ wrong
 
 
 def _solved(gram: Matrix, goal: Matrix, free: Mask) -> Matrix:
