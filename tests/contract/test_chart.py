@@ -277,7 +277,10 @@ def test_admission_policies_are_made_only_where_asked() -> None:
     ("watch", "where"),
     [
         ({"scope": "Cluster"}, {}),
-        ({"namespaces": ["a"]}, {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}]}),
+        (
+            {"namespaces": ["a"]},
+            {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}]},
+        ),
         ({"scope": "Selector", "namespaceSelector": {"matchLabels": {"team": "a"}}}, {"matchLabels": {"team": "a"}}),
     ],
     ids=["cluster", "namespaced", "selector"],
