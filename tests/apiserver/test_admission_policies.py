@@ -145,10 +145,11 @@ def test_the_operator_may_run_unprivileged_pods_alone(installed: str, owned: dic
 
 @pytest.fixture
 def theirs(installed: str) -> Iterator[str]:
-    """The name of a service there, whose status a user has rights on."""
+    """The name of a service there. A user may write its status, and the operator read it, as kubectl does before."""
     rights = ("--verb=get,update,patch", "--resource=inferenceservices.serving.flyball.dev/status")
+    who = (f"--user={USER}", f"--serviceaccount={installed}:{RELEASE}")
     kubectl("create", "role", f"{USER}-status", *rights, "-n", installed)
-    kubectl("create", "rolebinding", f"{USER}-status", f"--role={USER}-status", f"--user={USER}", "-n", installed)
+    kubectl("create", "rolebinding", f"{USER}-status", f"--role={USER}-status", *who, "-n", installed)
     apply(good(spec__engine__image=ALLOWED), namespace=installed)
     yield "chat"
     kubectl("delete", "inferenceservices.serving.flyball.dev", "chat", "-n", installed)
