@@ -281,15 +281,23 @@ def test_admission_policies_are_made_only_where_asked() -> None:
             {"namespaces": ["a"]},
             {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a"]}]},
         ),
-        ({"scope": "Selector", "namespaceSelector": {"matchLabels": {"team": "a"}}}, {"matchLabels": {"team": "a"}}),
+        ({"scope": "Selector", "namespaceSelector": {"matchLabels": {"team": "a"}}}, {}),
     ],
     ids=["cluster", "namespaced", "selector"],
 )
-def test_the_policy_on_status_holds_where_the_release_watches(watch: Object, where: Object) -> None:
+def test_the_policy_on_status_holds_wherever_the_release_may_watch(watch: Object, where: Object) -> None:
     rendered = render({"admissionPolicies": {"inferenceServices": {"enabled": True}}, "watch": watch})
     bindings = of_kind(rendered, "ValidatingAdmissionPolicyBinding")
     (spec,) = (one["spec"] for one in bindings if one["spec"]["policyName"].endswith("-status"))
     assert spec.get("matchResources", {}).get("namespaceSelector", {}) == where
+
+
+def test_operators_of_other_releases_may_write_a_status_where_they_are_named() -> None:
+    other = "system:serviceaccount:flyball-b:flyball"
+    made = policies({"inferenceServices": {"enabled": True, "statusAccounts": [other]}})
+    (rule,) = made["flyball-system-flyball-status"]["validations"]
+    ours = "system:serviceaccount:flyball-system:flyball"
+    assert rule["expression"] == f'request.userInfo.username in ["{ours}","{other}"]'
 
 
 def test_all_that_the_operator_writes_for_a_service_is_under_its_policy() -> None:

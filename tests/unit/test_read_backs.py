@@ -14,7 +14,7 @@ from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.engines.client import Address
 from flyball_operator.tuning.actuate.engine_pods import VERIFY_CONFIRMED_SECONDS, VERIFY_SECONDS
-from flyball_operator.tuning.observe.signals import Applied, Observation, RequestLoad, Signals
+from flyball_operator.tuning.observe.signals import Applied, Missing, Observation, RequestLoad, Signals, Unobserved
 from flyball_operator.tuning.service_tuner import ServiceTuner
 
 PODS = 2
@@ -100,6 +100,7 @@ def number(found: Signals, **changed: float) -> Signals:
         lambda found: number(found, epoch=found.applied.epoch + 1),
         lambda found: number(found, trips=1),
         lambda found: replace(found, pods=1),
+        lambda found: replace(found, cores=1, applied=Applied(2, 7, 0)),
         lambda found: replace(found, pods=None),
         lambda found: replace(found, applied=None),
         lambda found: replace(found, load=replace(found.load, waiting=1.0)),
@@ -110,6 +111,7 @@ def number(found: Signals, **changed: float) -> Signals:
         "another leader's",
         "tripped",
         "one unseen",
+        "one core unseen",
         "not counted",
         "not told",
         "waits",
@@ -120,9 +122,9 @@ def test_all_must_confirm(other: object) -> None:
     seven = Generation(epoch=2, generation=7)
     found = replace(signals(0.0), cores=PODS, pods=PODS, applied=Applied(2 * PODS, 7 * PODS, 0))
     assert isinstance(found.load, RequestLoad)
-    assert found.confirms(seven, pods=PODS, trips=0)
+    assert found.confirms(seven, pods=PODS, cores=PODS, trips=0)
     assert callable(other)
-    assert not other(found).confirms(seven, pods=PODS, trips=0)
+    assert not other(found).confirms(seven, pods=PODS, cores=PODS, trips=0)
 
 
 @in_virtual_time
@@ -141,6 +143,28 @@ async def test_steps_are_read_back_only_where_prometheus_has_none_or_requests_wa
     for _ in range(12):
         await harness.tick(tuner, AWAY)
     assert engines.whole["pod-2"] >= 3
+
+
+@in_virtual_time
+async def test_steps_are_read_back_where_prometheus_has_none_at_the_ticks_that_ask_for_them() -> None:
+    harness, engines, tuner = await settled()
+    engines.whole.clear()
+    engines.light.clear()
+    for turn in range(24):
+        steps = Unobserved(Missing.TOO_FEW_SAMPLES, "no steps") if turn % 3 == 0 else None
+        await harness.tick(tuner, replace(engines.confirmed(), steps=steps))
+    assert not engines.light
+    assert engines.whole["pod-1"] >= 24 * 5 / VERIFY_SECONDS - 1
+
+
+@in_virtual_time
+async def test_a_pod_whose_requests_waited_is_read_back_often_though_prometheus_shows_none() -> None:
+    harness, engines, tuner = await settled()
+    engines.stuck.add("pod-1")
+    engines.whole.clear()
+    for _ in range(24):
+        await harness.tick(tuner, engines.confirmed())
+    assert engines.whole["pod-1"] >= 4
 
 
 @in_virtual_time

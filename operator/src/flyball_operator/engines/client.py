@@ -82,7 +82,7 @@ Answer = Acknowledged | EngineError
 def engine_session() -> aiohttp.ClientSession:
     """The HTTP session for all engines.
 
-    No connection is kept: a pod is asked again after 15 s, and each of thousands would take memory until then.
+    No connection is kept: a pod is asked again after 15 s or more, and each of thousands would take memory until then.
     """
     connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, force_close=True)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())

@@ -22,7 +22,8 @@ class EngineHandle:
     """One start of one pod's engine, as far as it is known.
 
     `contested`: the number that it says it has another body under. `unknown`: knobs that it does not know, having
-    refused a setpoint for them. `trips` of the watchdog are counted by core.
+    refused a setpoint for them. `trips` of the watchdog are counted by core. `steps`: None where the last answer was
+    asked for without them.
     """
 
     container: tuple[str, int]
@@ -37,7 +38,7 @@ class EngineHandle:
     unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
     stalls: dict[int, AdmissionStall] = field(default_factory=dict)
-    steps: PackedSteps = field(default_factory=PackedSteps)
+    steps: PackedSteps | None = None
     _claimed: tuple[ReadBack | None, EngineError | None, Generation | None] = (None, None, None)
 
     def has(self, setpoint: Setpoint) -> bool:
@@ -45,13 +46,14 @@ class EngineHandle:
         holds = self.holds
         return holds is not None and holds.generation == setpoint.generation and holds.epoch == setpoint.epoch
 
-    def take(self, read_back: ReadBack, now: float, given: Setpoint | None = None) -> bool:
+    def take(self, read_back: ReadBack, now: float, given: Setpoint | None = None, *, whole: bool = True) -> bool:
         """Keep an answer. Returns whether a watchdog tripped since the one before.
 
         Its steps, which are most of it, are packed: there is one of each pod of all services. `given`: what was sent
-        last; it stands in for an equal one in the answer, for the same reason.
+        last; it stands in for an equal one in the answer, for the same reason. `whole`: whether the steps were asked
+        for.
         """
-        self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps)
+        self.steps = PackedSteps.of(sums for core in read_back.cores for sums in core.steps) if whole else None
         stalls = {core.engine: observed(self.stalls.get(core.engine), core, now) for core in read_back.cores}
         self.stalls = {number: found for number, found in stalls.items() if found is not None}
         # By the engine's count, since a newer setpoint may have hidden the trip already. Those from before the first

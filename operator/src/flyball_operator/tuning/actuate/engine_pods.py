@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,11 +41,12 @@ from flyball_operator.tuning.actuate.engine_handle import (
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
 from flyball_operator.tuning.actuate.lacks import Lacks
-from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, Sums, Unobserved
+from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
 
-#: Seconds between read-backs of a pod that has confirmed; and where Prometheus shows that all pods still do.
+#: Seconds between read-backs of a pod that has confirmed; and where Prometheus shows that all still do. What it does
+#: not show is known so late, such as how slow a pod is beside others.
 VERIFY_SECONDS: Final = 15.0
 VERIFY_CONFIRMED_SECONDS: Final = 60.0
 #: The same of one that has a setpoint alone: the others wait for what it shows.
@@ -98,13 +99,18 @@ class EnginePods:
     def observe(self, observation: Observation, live: Setpoint | None) -> None:
         """Take note of what a tick sees of the engines."""
         found = observation if isinstance(observation, Signals) and observation.age_seconds <= VERIFY_SECONDS else None
-        self._steps_seen = found is not None and not isinstance(found.steps, Unobserved)
-        trips = sum(sum(handle.trips.values()) for handle in self._handles.values())
-        confirmed = live
-        if found is None or live is None or not found.confirms(generation_of(live), pods=self.ready, trips=trips):
-            confirmed = None
+        if found is None or found.steps is not None:  # most ticks do not ask for them
+            self._steps_seen = found is not None and isinstance(found.steps, StepWindow)
+        confirmed = live if found is not None and self._steps_seen and self._shown(found, live) else None
         if confirmed is not self._confirmed:
             self._confirmed, self._due = confirmed, None
+
+    def _shown(self, found: Signals, live: Setpoint | None) -> bool:
+        """Whether Prometheus shows of all cores that answered last what a read-back would."""
+        handles = self._handles.values()
+        cores = sum(len(handle.read_back.cores) for handle in handles if handle.read_back is not None)
+        trips = sum(sum(handle.trips.values()) for handle in handles)
+        return live is not None and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
 
     @property
     def ready(self) -> int:
@@ -147,13 +153,13 @@ class EnginePods:
             # What it says of a trip before that was one under another setpoint.
             tripped=confirmed and bool(watchdog_clamps(handle)),
             busy=handle.requests > 0,
-            steps=handle.steps.made,
+            steps=handle.steps.made if handle.steps is not None else 0,
         )
 
     @property
     def steps_made(self) -> int:
         """Steps that the engines have made since their starts, all together."""
-        return sum(handle.steps.made for handle in self._handles.values())
+        return sum(handle.steps.made for handle in self._handles.values() if handle.steps is not None)
 
     def biases(self) -> dict[str, float]:
         """What steps take over what the model says, by the name of each pod that tells."""
@@ -237,9 +243,9 @@ class EnginePods:
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
     def steps(self) -> dict[str, dict[CellKey, Sums]]:
-        """Cumulative steps of each start of each pod, as last read back."""
+        """Cumulative steps of each start of each pod, where they were read back last."""
         handles = self._handles.items()
-        return {_start(uid, handle): handle.steps.cells() for uid, handle in handles if handle.steps.keys}
+        return {_start(uid, handle): handle.steps.cells() for uid, handle in handles if handle.steps is not None}
 
     async def survey(self) -> None:
         """Read back every Ready pod."""
@@ -254,7 +260,7 @@ class EnginePods:
     def to_be_kept(self, setpoint: Setpoint) -> bool:
         """Whether some pod is to be written to, or read back."""
         due = self._due
-        # Asked every second, and nothing is due but every 15 s.
+        # Asked every second, and nothing is due but every 15 s or more.
         if due is None or due[1] is not setpoint or due[2] is not self.alone:
             targets = self._targets(setpoint)
             times = (min(self._verify_at(uid, given), self._write_at(uid, given)) for uid, given in targets.items())
@@ -264,18 +270,12 @@ class EnginePods:
     async def keep(self, setpoint: Setpoint) -> None:
         """Write to pods that came back or lost it, renew it in time, verify the others now and then."""
         now = self.clock()
-        await self._exchange_with(self._to_verify(self._targets(setpoint), now), self._read)
+        stale = [uid for uid, given in self._targets(setpoint).items() if now >= self._verify_at(uid, given)]
+        await self._exchange_with(stale, self._read)
         # Anew: pods come and go while others answer.
         targets = self._targets(setpoint)
-        await self._exchange_with(self._to_write(targets, now), lambda there: self._write(there, targets[there.key]))
-
-    def _to_verify(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
-        """Pods that hold what they shall, and are to be read back."""
-        return [uid for uid, given in targets.items() if now >= self._verify_at(uid, given)]
-
-    def _to_write(self, targets: Mapping[str, Setpoint], now: float) -> list[str]:
-        """Pods that are to be written to."""
-        return [uid for uid, given in targets.items() if now >= self._write_at(uid, given)]
+        due = [uid for uid, given in targets.items() if now >= self._write_at(uid, given)]
+        await self._exchange_with(due, lambda there: self._write(there, targets[there.key]))
 
     def _write_at(self, uid: str, given: Setpoint) -> float:
         """When a pod is written to: it lost the setpoint or never had it, or that is to be renewed."""
@@ -293,11 +293,13 @@ class EnginePods:
 
     def _verify_at(self, uid: str, given: Setpoint) -> float:
         """When a pod is read back again, if it has confirmed what it shall hold."""
-        if not self._handles[uid].has(given):
+        handle = self._handles[uid]
+        if not handle.has(given):
             return math.inf
-        alone = self.alone is not None and uid == self.alone[0]
-        seconds = VERIFY_CONFIRMED_SECONDS if given is self._confirmed else VERIFY_SECONDS
-        return self._handles[uid].verified_at + (VERIFY_ALONE_SECONDS if alone else seconds)
+        if self.alone is not None and uid == self.alone[0]:
+            return handle.verified_at + VERIFY_ALONE_SECONDS
+        shown = given is self._confirmed and not handle.waits and not handle.stalls
+        return handle.verified_at + (VERIFY_CONFIRMED_SECONDS if shown else VERIFY_SECONDS)
 
     async def close(self) -> None:
         """End the exchanges that still go on."""
@@ -324,10 +326,10 @@ class EnginePods:
         handle = self._handles.get(address.key)
         whole = not self._steps_seen or self.alone is not None or handle is None or handle.waits
         answer = await self.client.timed(address, self.client.read if whole else self.client.read_state)
+        self._received(address.key, handle, answer, whole=whole)
         if not whole and isinstance(answer, Acknowledged) and waits(answer.read_back):
             # Whether they are let in is told by the steps.
-            answer = await self.client.timed(address, self.client.read)
-        self._received(address.key, handle, answer)
+            self._received(address.key, handle, await self.client.timed(address, self.client.read))
 
     async def _write(self, address: Address, setpoint: Setpoint) -> None:
         handle = self._handles.get(address.key)
@@ -361,18 +363,18 @@ class EnginePods:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
 
-    def _received(self, uid: str, asked: EngineHandle | None, answer: Answer) -> None:
+    def _received(self, uid: str, asked: EngineHandle | None, answer: Answer, *, whole: bool = True) -> None:
         """Take an answer in, unless the pod went or restarted while it was on its way."""
         handle, self._due = self._handles.get(uid), None
         if handle is None or handle is not asked:
             return
-        if isinstance(answer, Acknowledged):
-            tripped = handle.take(answer.read_back, self.clock(), self._sent)
-            self._note_lacks()
-            if tripped:
-                self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
-        else:
+        if not isinstance(answer, Acknowledged):
             handle.problem = answer
+            return
+        tripped = handle.take(answer.read_back, self.clock(), self._sent, whole=whole)
+        self._note_lacks()
+        if tripped:
+            self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
 
 
 def _start(uid: str, handle: EngineHandle) -> str:

@@ -83,7 +83,10 @@ class SignalHistory:
             return None
         if self._read is not None and now - self._read.at < LEAST_READ_BACK_SECONDS:
             return None
-        window, self._read = steps_between(self._read, steps(), now)
+        # Until they were read back, too, they are asked for anew.
+        if not (cells := steps()):
+            return None
+        window, self._read = steps_between(self._read, cells, now)
         return window
 
     def verdict(self, *, ready_pods: int, lost: bool) -> ConditionState:

@@ -216,12 +216,12 @@ class Signals:
     twice: str = ""
     applied: Applied | None = None
 
-    def confirms(self, number: Generation, *, pods: int, trips: int) -> bool:
-        """Whether all cores of so many pods apply the setpoint of this number, and nothing else calls for a read-back.
+    def confirms(self, number: Generation, *, pods: int, cores: int, trips: int) -> bool:
+        """Whether so many cores of so many pods apply the setpoint of this number, and no more calls for a read-back.
 
         That is a watchdog that tripped more than so many times in all, and requests that wait: maybe none is let in.
         """
-        if self.pods != pods or isinstance(self.load, Unobserved) or self.load.waiting > 0:
+        if (self.pods, self.cores) != (pods, cores) or isinstance(self.load, Unobserved) or self.load.waiting > 0:
             return False
         return self.applied == Applied(self.cores * number.epoch, self.cores * number.generation, trips)
 

@@ -17,7 +17,7 @@ from flyball_operator.tuning.tunables import TUNABLES
 
 #: Without a decision for so long the condition says so: a model is learnt, and a Prometheus restarted, in less.
 NOT_DECIDING_SECONDS: Final = 300.0
-#: Without a sign of a request for so long there is none: engines are read back every 15 s.
+#: Without a sign of a request for so long there is none. Engines whose load nobody sees are read back every 15 s.
 QUIET_SECONDS: Final = 60.0
 _NO_DECISION: Final = (HoldReason.NOT_OBSERVED, HoldReason.LEARNING)
 
