@@ -36,7 +36,7 @@ def test_beyond_capacity_requests_are_refused_until_the_user_wants_them_to_wait(
 ) -> None:
     pod = shedding.pod()
     # A load that the slowest of processors carries.
-    with shedding.streams(2, pause=2.0).running() as calm:
+    with shedding.streams(2, pause=4.0).running() as calm:
         eventually(
             lambda: {"firstTokenDeadline", "stepBudget"} <= shedding.tuning()["setpoint"].keys(),
             expecting="the model is learnt, and budget and deadline are in the status",
