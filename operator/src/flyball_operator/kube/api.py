@@ -155,14 +155,8 @@ class KubeApi:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(most)}
         query |= {"previous": "true"} if previous else {}
-        response = await self._send("GET", path, query=query, within=READ_SECONDS, accept="*/*")
-        try:
-            answer = await response.read()
-        except _AWAY as error:
-            raise UnavailableError(f"GET {path}: {type(error).__name__}: {error}") from error
-        if response.status >= 300:
-            raise from_response(response.status, answer)
-        return bytes(answer).decode(errors="replace")
+        answer = await self._answer("GET", path, query=query, within=READ_SECONDS, accept="*/*")
+        return answer.decode(errors="replace")
 
     async def discover(self, path: str) -> Object:
         """A document of the API's own description, such as `/apis/<group>/<version>`."""
@@ -289,14 +283,19 @@ class KubeApi:
         content: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
-        response = await self._send(method, path, within=within, body=body, query=query, content=content, accept=accept)
+        answer = await self._answer(method, path, within=within, body=body, query=query, content=content, accept=accept)
+        return _object(answer, f"{method} {path}")
+
+    async def _answer(self, method: Method, path: str, **how: Any) -> bytes:
+        """The body of a response, asked for as `_send` does. Raises `ClusterError` where it is a refusal."""
+        response = await self._send(method, path, **how)
         try:
             answer = await response.read()
         except _AWAY as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.status >= 300:
             raise from_response(response.status, answer)
-        return _object(answer, f"{method} {path}")
+        return bytes(answer)
 
     async def _send(
         self,
