@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import flyball_operator
+from flyball_lab.tools.metrics import members
 from flyball_lab.tools.versions import table
 from flyball_operator.api import log_events
 from flyball_operator.api.log_events import LogEvent
@@ -31,7 +32,8 @@ def log_events_page() -> str:
     levels: dict[str, set[str]] = defaultdict(set)
     for event, level in logged_lines():
         levels[event].add(level)
-    rows = [[f"`{one.value}`", ", ".join(sorted(levels[one.name])), _meanings()[one.name]] for one in LogEvent]
+    meanings = members(Path(log_events.__file__))
+    rows = [[f"`{one.value}`", ", ".join(sorted(levels[one.name])), meanings[one.value]] for one in LogEvent]
     if unused := [row[0] for row in rows if not row[1]]:
         raise ValueError(f"never logged: {', '.join(unused)}")
     return "\n".join([_HEAD, *table(["event", "level", "meaning"], sorted(rows))]) + "\n"
@@ -54,15 +56,3 @@ def _event_of(call: ast.Call, where: str) -> str:
             ):
                 return event
     raise ValueError(f"{where}: name the event of this line: extra=logged(LogEvent.…)")
-
-
-def _meanings() -> dict[str, str]:
-    """The text below each member."""
-    tree = ast.parse(Path(log_events.__file__).read_text(encoding="utf-8"))
-    (events,) = (one for one in tree.body if isinstance(one, ast.ClassDef))
-    found: dict[str, str] = {}
-    for member, text in zip(events.body[1::2], events.body[2::2], strict=True):
-        match member, text:
-            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(meaning))):
-                found[name] = " ".join(meaning.split()).rstrip(".")
-    return found

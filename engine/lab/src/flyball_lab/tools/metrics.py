@@ -96,13 +96,19 @@ def _words(arguments: Iterable[ast.expr]) -> list[str]:
 
 def _engine_rows() -> list[list[str]]:
     """Names with the text below each; where there is none, they go with those before."""
-    tree = ast.parse(Path(metric_names.__file__).read_text(encoding="utf-8"))
-    (names,) = (one for one in tree.body if isinstance(one, ast.ClassDef))
-    rows: list[list[str]] = []
-    for one in names.body[1:]:
+    found = members(Path(metric_names.__file__))
+    return [[f"`{name}`", meaning or "as above"] for name, meaning in found.items()]
+
+
+def members(path: Path) -> dict[str, str]:
+    """The values of the only class of a file, in its order, each with the text below it, empty where there is none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    (named,) = (one for one in tree.body if isinstance(one, ast.ClassDef))
+    found: dict[str, str] = {}
+    for one in named.body[1:]:
         match one:
-            case ast.Assign(value=ast.Constant(value=str(name))):
-                rows.append([f"`{name}`", "as above"])
+            case ast.Assign(value=ast.Constant(value=str(value))):
+                found[value] = ""
             case ast.Expr(value=ast.Constant(value=str(text))):
-                rows[-1][1] = " ".join(text.split()).rstrip(".")
-    return rows
+                found[list(found)[-1]] = " ".join(text.split()).rstrip(".")
+    return found
