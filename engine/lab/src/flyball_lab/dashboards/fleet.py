@@ -9,14 +9,14 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from flyball_lab.dashboards import panels, queries
 from flyball_lab.dashboards.panels import Panel, Query
+from flyball_lab.dashboards.service import DASHBOARD
 from flyball_operator.prometheus.queries import UID
 
-UID_OF_SERVICE: Final = "flyball-service"
 _NAMES: Final = {"namespace": "Namespace", "service": "Service", "name": "Objective"}
 _BAD: Final = ((None, "green"), (1.0, "red"))
 _LINK: Final = models.DashboardLink(
     title="Open the service",
-    url=f"/d/{UID_OF_SERVICE}?var-namespace=${{__data.fields.Namespace}}&var-service=${{__data.fields.Service}}"
+    url=f"/d/{DASHBOARD}?var-namespace=${{__data.fields.Namespace}}&var-service=${{__data.fields.Service}}"
     "&${datasource:queryparam}&${__url_time_range}",
 )
 
@@ -75,7 +75,7 @@ def _objectives() -> Panel:
 
 
 def _services() -> Panel:
-    capacity, load = _capacity_of(), queries.named(queries.offered(queries.FLEET))
+    capacity, load = queries.capacity(queries.FLEET), queries.named(queries.offered(queries.FLEET))
     return panels.rows(
         "Services by capacity",
         "Capacity: requests per second that the pods carry at the objectives. Desired: replicas that the load needs.",
@@ -112,7 +112,7 @@ def _load() -> Panel:
 
 
 def _capacity() -> Panel:
-    used = f"{queries.named(queries.offered(queries.FLEET))} / {_capacity_of()}"
+    used = f"{queries.named(queries.offered(queries.FLEET))} / {queries.capacity(queries.FLEET)}"
     return panels.lines(
         "Load against capacity",
         "Share of the capacity that the load uses. Above 100 % requests are late or refused.",
@@ -131,10 +131,6 @@ def _replicas() -> Panel:
             Query(_desired(), "{{namespace}}/{{service}} desired", dashed=True),
         ],
     )
-
-
-def _capacity_of() -> str:
-    return queries.operators("flyball_operator_capacity_requests_per_second", queries.FLEET)
 
 
 def _desired() -> str:

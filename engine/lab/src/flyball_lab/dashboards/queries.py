@@ -26,12 +26,18 @@ FLEET: Final = 'namespace=~"$namespace"'
 
 TARGET: Final = "flyball_operator_objective_target_ratio"
 CONDITION: Final = "flyball_operator_condition"
+_CAPACITY: Final = "flyball_operator_capacity_requests_per_second"
 _OBJECTIVE: Final = f"{NAMESPACE}, {UID}, objective"
 
 
 def operators(metric: str, selector: str, *labels: str) -> str:
     """A figure of the operator's for each service and these labels."""
     return f"max by ({', '.join((NAMESPACE, 'service', *labels))}) ({metric}{{{selector}}})"
+
+
+def capacity(selector: str) -> str:
+    """Requests per second that the pods of each service carry at the objectives."""
+    return operators(_CAPACITY, selector)
 
 
 def rate(metric: MetricName, selector: str, *labels: str, window: str = RATE) -> str:

@@ -13,6 +13,8 @@ from flyball_lab.dashboards.panels import Annotation, Panel, Query
 from flyball_lab.dashboards.queries import CONDITION, ENGINES, SERVICE
 from flyball_operator.prometheus.queries import UID
 
+#: The dashboard's own name, which links have.
+DASHBOARD: Final = "flyball-service"
 _DECISIONS: Final = "flyball_operator_decisions_total"
 #: What was there so long ago is nothing new. No variable of Grafana's: annotations have no rate interval.
 _BEFORE: Final = "1m"
@@ -21,7 +23,7 @@ _BEFORE: Final = "1m"
 def service() -> builders.Dashboard:
     """The dashboard."""
     made = panels.dashboard(
-        "Flyball / Service", "flyball-service", "One InferenceService: objectives, limits, batch, queue and step model."
+        "Flyball / Service", DASHBOARD, "One InferenceService: objectives, limits, batch, queue and step model."
     )
     for one in variables():
         made = made.with_variable(one)
@@ -99,13 +101,12 @@ def _decisions() -> Panel:
 
 
 def _attainment() -> Panel:
-    selector = f"{SERVICE}"
     return panels.lines(
         "Attainment against target",
         "Share of requests within each objective, and (dashed) the share that it asks for.",
         [
             Query(queries.attained(ENGINES, queries.RATE), "{{name}}"),
-            Query(queries.operators(queries.TARGET, selector, "name"), "{{name}} target", dashed=True),
+            Query(queries.operators(queries.TARGET, SERVICE, "name"), "{{name}} target", dashed=True),
         ],
         unit="percentunit",
         most=1.0,
@@ -136,13 +137,12 @@ def _requests() -> Panel:
 
 
 def _capacity() -> Panel:
-    capacity = queries.operators("flyball_operator_capacity_requests_per_second", SERVICE)
     return panels.lines(
         "Load against capacity",
         "Requests per second that arrive, and (dashed) how many the pods carry at the objectives.",
         [
             Query(f"sum({queries.offered(ENGINES)})", "load"),
-            Query(capacity, "capacity", dashed=True),
+            Query(queries.capacity(SERVICE), "capacity", dashed=True),
         ],
         unit="reqps",
     )
