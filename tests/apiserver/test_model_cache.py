@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from flyball_lab.harness.manifests import Object
 from flyball_lab.harness.waiting import eventually
 from support.cluster import apply, get, items, kubectl, patch
 from support.kubelet import play_download
-from support.operators import RESOURCE, OperatorProcess, condition, expect_condition, idle_service, made, one, serve
-from support.tenants import tenants
+from support.operators import RESOURCE, condition, expect_condition, idle_service, made, one, serve
+from support.tenants import tenant_namespace
 
 CLAIM: Object = {
     "apiVersion": "v1",
@@ -32,16 +31,8 @@ CLAIM: Object = {
 @pytest.fixture
 def place(crd: Path, tmp_path: Path) -> Iterator[str]:
     """The namespace of a tenant that an operator with the chart's rights looks after."""
-    with tenants(1) as made_for:
-        (name,) = made_for.names
-        account = made_for.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
-        process = OperatorProcess(made_for.own, tmp_path, kubeconfig=account, namespaces=name)
-        try:
-            process.expect_ready()
-            yield name
-        finally:
-            process.stop()
-        assert not process.trouble()
+    with tenant_namespace(tmp_path) as name:
+        yield name
 
 
 def cached() -> Object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +20,8 @@ from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.revision import spec_hash
 from flyball_operator.reconcile.plan.snapshot import Config
 from support.cluster import apply, get, patch
-from support.operators import RESOURCE, OperatorProcess, expect_condition, idle_service, one
-from support.tenants import tenants
+from support.operators import RESOURCE, expect_condition, idle_service, one
+from support.tenants import tenant_namespace
 
 EVERYTHING = ROOT / "tests/golden/pods/everything.service.yaml"
 NAME = "everything"
@@ -33,16 +32,8 @@ ASKED = ("resourceClaims", "schedulerName", "priorityClassName", "topologySpread
 @pytest.fixture
 def tenant(crd: Path, tmp_path: Path) -> Iterator[str]:
     """A namespace that an operator with the rights of the chart's account watches."""
-    with tenants(1) as made:
-        (place,) = made.names
-        account = made.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
-        process = OperatorProcess(made.own, tmp_path, kubeconfig=account, namespaces=place)
-        try:
-            process.expect_ready()
-            yield place
-        finally:
-            process.stop()
-        assert not process.trouble()
+    with tenant_namespace(tmp_path) as place:
+        yield place
 
 
 def everything(changes: Mapping[str, Any] = MappingProxyType({})) -> Object:

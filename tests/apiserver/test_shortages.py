@@ -6,7 +6,6 @@ Each is held until the Deployment's own progress deadline is over, which once to
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ from support.kubelet import make_ready, play_kubelet, play_trouble
 from support.operators import (
     IMAGE,
     RESOURCE,
-    OperatorProcess,
     condition,
     expect_condition,
     made,
@@ -31,7 +29,7 @@ from support.operators import (
     serve,
     ungoverned_service,
 )
-from support.tenants import tenants
+from support.tenants import tenant_namespace
 
 NEXT = "vllm/next:1"
 IN_PLACE = "spec.rollout: {maxSurge: 0, maxUnavailable: 1}"
@@ -45,17 +43,8 @@ CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no kerne
 @pytest.fixture
 def place(crd: Path, tmp_path: Path) -> Iterator[str]:
     """The namespace of a tenant that an operator with the chart's rights looks after."""
-    with tenants(1) as made_for:
-        (name,) = made_for.names
-        account = made_for.kubeconfig(os.environ["KUBECONFIG"], tmp_path)
-        plugin = f"{NO_REGISTRY}/plugin:1"
-        process = OperatorProcess(made_for.own, tmp_path, kubeconfig=account, namespaces=name, plugin_image=plugin)
-        try:
-            process.expect_ready()
-            yield name
-        finally:
-            process.stop()
-        assert not process.trouble()
+    with tenant_namespace(tmp_path, plugin_image=f"{NO_REGISTRY}/plugin:1") as name:
+        yield name
 
 
 def edit(place: str, **spec: Any) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import signal
 import subprocess
 import sys
 import tarfile
@@ -18,7 +15,7 @@ from flyball_lab.harness.manifests import DROP, Object, edited, good
 from flyball_lab.harness.waiting import eventually
 from flyball_operator.api import names
 from support.cluster import apply, get, kubectl
-from support.exercises import hear_interrupts
+from support.terminals import on_terminal
 
 KIND = names.CRD_NAME
 MANIFEST = good(spec__replicas=0, spec__batching={"maxNumSeqs": 128})
@@ -122,27 +119,13 @@ def test_top_shows_what_there_is(place: str) -> None:
 
 def test_top_is_live_on_a_terminal(place: str) -> None:
     apply(MANIFEST, namespace=place)
-    outer, inner = pty.openpty()
-    shown = ""
-
-    def sees(text: str) -> bool:
-        nonlocal shown
-        shown += os.read(outer, 65536).decode(errors="ignore")
-        return text in shown
-
-    command = [sys.executable, "-m", "flyball_operator.cli", "top", "-n", place, "--interval", "0.5"]
-    running = subprocess.Popen(command, stdout=inner, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts)  # noqa: PLW1509 – no thread of ours runs yet
-    os.close(inner)
-    eventually(lambda: sees("1 service, 0 Ready"), expecting="the table")
-    apply(edited(MANIFEST, {"metadata.name": "code"}), namespace=place)
-    eventually(lambda: sees("2 services, 0 Ready"), expecting="another service")
-    kubectl("delete", KIND, "chat", "code", "-n", place)
-    eventually(lambda: sees("0 services, 0 Ready"), expecting="none of them")
-    running.send_signal(signal.SIGINT)
-    eventually(lambda: sees("\x1b[?1049l"), expecting="the screen from before")
-    running.communicate(timeout=60)
-    os.close(outer)
-    assert running.returncode == 130
+    with on_terminal("top", "-n", place, "--interval", "0.5") as terminal:
+        terminal.expect("1 service, 0 Ready", expecting="the table")
+        apply(edited(MANIFEST, {"metadata.name": "code"}), namespace=place)
+        terminal.expect("2 services, 0 Ready", expecting="another service")
+        kubectl("delete", KIND, "chat", "code", "-n", place)
+        terminal.expect("0 services, 0 Ready", expecting="none of them")
+        assert terminal.interrupt()[0] == 130
 
 
 @pytest.mark.usefixtures("running")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,9 @@ import yaml
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.kube.resources import Resource
+
+#: Runs a command with these arguments; what it printed.
+Command = Callable[..., Any]
 
 
 class StoredApi:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ import yaml
 from flyball_lab.harness.waiting import eventually
 from support.cluster import get, kubectl, namespace
 from support.helm import Object, render
+from support.operators import operator
 
 #: Rules of ClusterRoles that are not about services.
 _FEW = 3
@@ -108,3 +110,13 @@ def tenants(number: int, *, beside: Sequence[str] = (), labels: Mapping[str, str
             for one in rendered:
                 if one["kind"].startswith("Cluster"):
                     kubectl("delete", one["kind"], one["metadata"]["name"], "--ignore-not-found", "--wait=false")
+
+
+@contextmanager
+def tenant_namespace(folder: Path, **settings: str) -> Iterator[str]:
+    """The namespace of a tenant that an operator with the rights of the chart's account looks after."""
+    with tenants(1) as made:
+        (name,) = made.names
+        account = made.kubeconfig(os.environ["KUBECONFIG"], folder)
+        with operator(made.own, folder, kubeconfig=account, namespaces=name, **settings):
+            yield name

@@ -17,7 +17,7 @@ from flyball_operator.cli.manifest_changes import LAST_APPLIED, merge_patch
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES
 from flyball_operator.reconcile.plan.cause import Cause
 from flyball_operator.reconcile.plan.history import History, to_annotations
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi, served
 
 UID = "uid-1"
 PLUGIN = "flyball/plugin:1"
@@ -51,18 +51,15 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def typed(api: StoredApi, command: Command, tmp_path: Path) -> Command:
     """Runs the command on a manifest; what it printed."""
 
     def run(manifest: object, *arguments: str, code: int) -> Any:
         path = tmp_path / "chat.yaml"
         path.write_text(yaml.safe_dump(manifest))
         held = json.dumps(api.documents)
-        with served(api, tmp_path) as kubeconfig:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            assert main(["diff", "-f", str(path), *arguments]) == code
+        said = command(api, "diff", "-f", str(path), *arguments, code=code)
         assert json.dumps(api.documents) == held, "a diff stores nothing"
-        said = capsys.readouterr()
         return json.loads(said.out) if "json" in arguments else said
 
     return run

@@ -25,7 +25,7 @@ from flyball_operator.kube.resources import (
     PODS,
 )
 from support.installations import HOME, TEAM, World
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi, served
 
 
 def stored(world: World) -> StoredApi:
@@ -54,17 +54,14 @@ def world() -> World:
 
 
 @pytest.fixture
-def doctor(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def doctor(world: World, command: Command) -> Command:
     """Runs the command; what it printed, and the server."""
 
     def run(*arguments: str, code: int = 0, forbidden: str = "", denied: tuple[str, str] | None = None) -> Any:
         api = stored(world)
         api.forbidden |= {forbidden} - {""}
         api.denied |= {denied} if denied else set()
-        with served(api, tmp_path) as kubeconfig:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            assert main(["doctor", *arguments]) == code
-        return capsys.readouterr(), api
+        return command(api, "doctor", *arguments, code=code), api
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
 from flyball_operator.cli.main import main
 from flyball_operator.kube.resources import INFERENCE_SERVICES
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi
 
 LIMITS = {"maxNumActiveSeqs": 48, "maxNumScheduledTokens": 1024, "stepBudget": "27.6ms"}
 PATH = INFERENCE_SERVICES.path("team", "chat")
@@ -27,16 +27,8 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command; what it printed."""
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        with served(api, tmp_path, namespace="team") as kubeconfig:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            assert main(list(arguments)) == code
-        return capsys.readouterr()
-
-    return run
+def typed(api: StoredApi, command: Command) -> Command:
+    return partial(command, api, namespace="team")
 
 
 def annotated(api: StoredApi) -> Object:
@@ -95,10 +87,10 @@ def test_a_value_that_the_operator_does_not_understand_is_put_right(typed: Any, 
     assert annotated(api)[names.ANNOTATION_TUNING] == names.TUNING_PAUSED
 
 
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_mode_that_changes_no_limits_is_said(typed: Any, api: StoredApi, command: str) -> None:
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_mode_that_changes_no_limits_is_said(typed: Any, api: StoredApi, verb: str) -> None:
     api.documents[PATH]["spec"]["tuning"] = {"mode": "Recommend"}
-    assert "Mode Recommend changes no limits, paused or not" in " ".join(typed(command, "chat").out.split())
+    assert "Mode Recommend changes no limits, paused or not" in " ".join(typed(verb, "chat").out.split())
 
 
 def test_somebody_elses_write_in_between_is_not_overwritten_but_tried_again(typed: Any, api: StoredApi) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import resource
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import yaml
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.api import names
-from flyball_operator.cli.main import main
 from flyball_operator.kube.resources import (
     CONFIG_MAPS,
     CRDS,
@@ -28,7 +28,7 @@ from flyball_operator.kube.resources import (
     SECRETS,
 )
 from support.installations import HOME, OPERATOR_LABELS, POD_LABELS, TEAM, UID, World
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi
 
 #: In every value that must not be in an archive.
 PLANTED = "hunter2"
@@ -83,16 +83,8 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the command; what it printed."""
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        with served(api, tmp_path) as kubeconfig:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            assert main(["support-bundle", "--file", str(tmp_path / "bundle.tar.gz"), *arguments]) == code
-        return capsys.readouterr()
-
-    return run
+def typed(api: StoredApi, command: Command, tmp_path: Path) -> Command:
+    return partial(command, api, "support-bundle", "--file", str(tmp_path / "bundle.tar.gz"))
 
 
 def unpacked(path: Path) -> dict[str, str]:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +19,8 @@ from flyball_operator.cli.main import main
 from flyball_operator.kube.api import NeverLeading, connected
 from flyball_operator.kube.configuration import kubeconfig
 from flyball_operator.kube.resources import INFERENCE_SERVICES, NAMESPACES
-from support.exercises import hear_interrupts
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi, served
+from support.terminals import on_terminal
 
 
 def a_service(name: str, namespace: str = "team", *, ready: int = 1) -> Object:
@@ -43,14 +39,8 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: str, code: int = 0) -> Any:
-        with served(api, tmp_path) as path:
-            monkeypatch.setenv("KUBECONFIG", str(path))
-            assert main(["top", *arguments]) == code
-        return capsys.readouterr()
-
-    return run
+def typed(api: StoredApi, command: Command) -> Command:
+    return partial(command, api, "top")
 
 
 def names(said: str) -> list[str]:
@@ -154,32 +144,10 @@ async def test_after_a_version_that_is_too_old_all_are_listed_anew(
 def test_on_a_terminal_it_is_live_until_ctrl_c_and_leaves_the_terminal_as_it_was(
     api: StoredApi, tmp_path: Path
 ) -> None:
-    outer, inner = pty.openpty()
-    shown = ""
-
-    def sees(text: str) -> bool:
-        nonlocal shown
-        shown += os.read(outer, 65536).decode()
-        return text in shown
-
-    with served(api, tmp_path) as path:
-        ended = subprocess.Popen(
-            [sys.executable, "-m", "flyball_operator.cli", "top", "--interval", "0.5"],
-            stdout=inner,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KUBECONFIG": str(path), "TERM": "xterm"},
-            preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
-        )
-        os.close(inner)
-        eventually(lambda: sees("3 services, 3 Ready"), expecting="the table")
-        assert "mail" in shown
+    with served(api, tmp_path) as path, on_terminal("top", "--interval", "0.5", KUBECONFIG=str(path)) as terminal:
+        terminal.expect("3 services, 3 Ready", expecting="the table")
+        assert "mail" in terminal.shown
         api.watched.put({"type": "DELETED", "object": a_service("mail", "other")})
-        eventually(lambda: sees("2 services, 2 Ready"), expecting="what the watch told")
-        ended.send_signal(signal.SIGINT)
-        eventually(lambda: sees("\x1b[?1049l"), expecting="the screen from before")
-        _, complained = ended.communicate(timeout=60)
-    os.close(outer)
-    assert ended.returncode == 130
-    assert complained == "flyball: interrupted\n"
-    assert shown.startswith("\x1b[?1049h")
+        terminal.expect("2 services, 2 Ready", expecting="what the watch told")
+        assert terminal.interrupt() == (130, "flyball: interrupted\n")
+    assert terminal.shown.startswith("\x1b[?1049h")

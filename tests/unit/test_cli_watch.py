@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flyball_lab.harness.manifests import Object, good
-from flyball_lab.harness.waiting import eventually
-from flyball_operator.cli.main import main
 from flyball_operator.kube.resources import INFERENCE_SERVICES
-from support.exercises import hear_interrupts
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi, served
+from support.terminals import on_terminal
 
 
 def a_service(seqs: int) -> Object:
@@ -34,14 +28,8 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: str, code: int = 0) -> Any:
-        with served(api, tmp_path, namespace="team") as path:
-            monkeypatch.setenv("KUBECONFIG", str(path))
-            assert main(["watch", *arguments]) == code
-        return capsys.readouterr()
-
-    return run
+def typed(api: StoredApi, command: Command) -> Command:
+    return partial(command, api, "watch", namespace="team")
 
 
 def test_without_a_terminal_it_is_printed_once(typed: Any) -> None:
@@ -61,30 +49,11 @@ def test_a_service_that_is_not_there_ends_with_1(typed: Any) -> None:
 
 
 def test_on_a_terminal_it_is_live_until_ctrl_c(api: StoredApi, tmp_path: Path) -> None:
-    outer, inner = pty.openpty()
-    shown = ""
-
-    def sees(text: str) -> bool:
-        nonlocal shown
-        shown += os.read(outer, 65536).decode(errors="ignore")
-        return text in shown
-
-    with served(api, tmp_path, namespace="team") as path:
-        ended = subprocess.Popen(
-            [sys.executable, "-m", "flyball_operator.cli", "watch", "chat", "--interval", "0.5"],
-            stdout=inner,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KUBECONFIG": str(path), "TERM": "xterm"},
-            preexec_fn=hear_interrupts,  # noqa: PLW1509 – no thread of ours runs yet
-        )
-        os.close(inner)
-        eventually(lambda: sees("48 at once"), expecting="the limits")
+    with (
+        served(api, tmp_path, namespace="team") as path,
+        on_terminal("watch", "chat", "--interval", "0.5", KUBECONFIG=str(path)) as terminal,
+    ):
+        terminal.expect("48 at once", expecting="the limits")
         api.put(INFERENCE_SERVICES, a_service(32))
-        eventually(lambda: sees("32 at once"), expecting="other limits")
-        ended.send_signal(signal.SIGINT)
-        eventually(lambda: sees("\x1b[?1049l"), expecting="the screen from before")
-        _, complained = ended.communicate(timeout=60)
-    os.close(outer)
-    assert ended.returncode == 130
-    assert complained == "flyball: interrupted\n"
+        terminal.expect("32 at once", expecting="other limits")
+        assert terminal.interrupt() == (130, "flyball: interrupted\n")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
 from flyball_lab.harness.manifests import Object, good
 from flyball_operator.api import names
-from flyball_operator.cli.main import main
 from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, INFERENCE_SERVICES, PODS
-from support.stored_api import StoredApi, served
+from support.stored_api import Command, StoredApi
 
 UID = "uid-1"
 READY = {"type": "Ready", "status": "True", "reason": "Serving", "message": "all serve", "observedGeneration": 1}
@@ -44,14 +43,8 @@ def api() -> StoredApi:
 
 
 @pytest.fixture
-def typed(api: StoredApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: str, code: int = 0) -> Any:
-        with served(api, tmp_path, namespace="team") as kubeconfig:
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            assert main(["why", *arguments]) == code
-        return capsys.readouterr()
-
-    return run
+def typed(api: StoredApi, command: Command) -> Command:
+    return partial(command, api, "why", namespace="team")
 
 
 def test_one_paragraph_of_lines_that_fit(typed: Any, api: StoredApi) -> None:
