@@ -47,8 +47,7 @@ class Verdict:
 
 _ASK = """
 import json, logging, sys
-from flyball_engine.launch.report import Question
-from flyball_engine.vllm.arguments import Arguments, build_parser, examine
+from flyball_engine.vllm.arguments import Arguments, Question, build_parser, examine
 logging.disable(logging.WARNING)
 arguments = Arguments(build_parser())
 answers = [examine(arguments, Question(user=user, owned=owned)) for user, owned in json.load(sys.stdin)]

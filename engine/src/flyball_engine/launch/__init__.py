@@ -1,6 +1,6 @@
 """The entry point of governed engine pods: `python3 -m flyball_engine.launch`.
 
-It decides how vLLM is started and then becomes vLLM (`exec`), so that signals, exit codes and child processes are
-vLLM's own. It imports neither vLLM nor torch: what the installed version can do is asked of a child process
-(`flyball_engine.vllm.arguments`), whose imports and side effects on the environment end with it.
+It decides how vLLM is started, and then runs it in the same process, so that signals, exit codes and child processes
+are vLLM's own. So vLLM is loaded once: loading it takes 5 to 15 s of a core. It imports neither vLLM nor torch before
+the environment is as vLLM shall find it, because both read variables while they load.
 """

@@ -1,6 +1,6 @@
 """The command `python3 -m flyball_engine.launch --owned=<JSON list> -- <vLLM arguments>`; see `--help`.
 
-Effects are here: it asks, writes the refusal, and becomes vLLM.
+Effects are here: it asks, writes the refusal, and runs vLLM.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import argparse
 import json
 import os
 import pwd
+import runpy
 import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,11 +24,10 @@ from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import Env
 from flyball_engine.launch.environment import OUR_PLUGINS, Changes, Place, changes
-from flyball_engine.launch.probe import ProbeError, ask
-from flyball_engine.launch.report import Question
 from flyball_engine.launch.state import SHARED_MEMORY, fresh_folder
 from flyball_engine.launching import EXIT_REFUSED
 from flyball_engine.termination import TERMINATION_LOG, write_termination_message
+from flyball_engine.vllm.arguments import Question, answer
 
 #: The server of one process, and of several.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
@@ -49,20 +51,23 @@ class StartRefused(Exception):  # noqa: N818  an outcome, not a fault
 
 @dataclass(frozen=True)
 class Start:
-    """What to become: the arguments of vLLM's server, the changes to the environment, with the plugin or without.
+    """What to run: the arguments of vLLM's server, with the plugin or without.
 
     `api_servers`: how many processes take requests.
     """
 
     arguments: Sequence[str]
-    environment: Changes
     governed: bool
     api_servers: int = 1
 
+    @property
+    def server(self) -> str:
+        """The module to run."""
+        return SERVER if self.api_servers == 1 else SERVERS
+
     def command(self) -> list[str]:
-        """The command line to become."""
-        server = SERVER if self.api_servers == 1 else SERVERS
-        return [sys.executable, "-m", server, *self.arguments]
+        """The command line that does the same."""
+        return [sys.executable, "-m", self.server, *self.arguments]
 
 
 def say(message: str) -> None:
@@ -70,34 +75,36 @@ def say(message: str) -> None:
     print(f"flyball: {message}", file=sys.stderr, flush=True)  # noqa: T201  there is no logging before vLLM's
 
 
-def decide(question: Question, variables: Mapping[str, str]) -> Start:
-    """How to start the engine. Raises StartRefused if the arguments must not be used."""
-    place = _place(variables)
-    plain = changes(place, governed=False)
+def decide(question: Question) -> Start:
+    """How to start the engine, by the vLLM of this process. Raises StartRefused if the arguments must not be used."""
     try:
-        answer = ask(question, _prepared(plain.applied(variables)))
-    except ProbeError as error:
-        say(f"starting plain vLLM, without Flyball's plugin: {error}")
-        return Start(arguments=[*question.user, *question.owned], environment=plain, governed=False)
-    if answer.refused:
-        raise StartRefused("; ".join(answer.refused))
-    for token in answer.dropped:
-        say(f"vLLM {answer.engine_version} has no {token.partition('=')[0]}: dropped")
-    governed = answer.plugin is None
-    if not governed:
-        say(f"starting plain vLLM, without Flyball's plugin: {answer.plugin}")
-    return Start(
-        arguments=answer.arguments,
-        environment=changes(place, governed=governed),
-        governed=governed,
-        api_servers=answer.api_servers,
-    )
+        with _printing_to_stderr():
+            found = answer(question)
+    except Exception as error:  # noqa: BLE001  whatever a foreign version raises: plain vLLM is better than none
+        traceback.print_exc()
+        say(f"starting plain vLLM, without Flyball's plugin: vLLM cannot be asked: {type(error).__name__}: {error}")
+        return Start(arguments=[*question.user, *question.owned], governed=False)
+    if found.refused:
+        raise StartRefused("; ".join(found.refused))
+    for token in found.dropped:
+        say(f"vLLM {found.engine_version} has no {token.partition('=')[0]}: dropped")
+    if found.plugin is not None:
+        say(f"starting plain vLLM, without Flyball's plugin: {found.plugin}")
+    return Start(arguments=found.arguments, governed=found.plugin is None, api_servers=found.api_servers)
 
 
-def _prepared(environment: dict[str, str]) -> dict[str, str]:
-    """The environment, with its home made."""
-    Path(environment["HOME"]).mkdir(parents=True, exist_ok=True)
-    return environment
+@contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """What anybody prints meanwhile goes to stderr: stdout is for the answer of `--check`."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(out, 1)
+        os.close(out)
 
 
 def _place(variables: Mapping[str, str]) -> Place:
@@ -164,25 +171,42 @@ def _refuse(reason: str, variables: Mapping[str, str]) -> NoReturn:
     sys.exit(EXIT_REFUSED)
 
 
-def main(argv: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
-    """Becomes vLLM, or ends with `EXIT_REFUSED`."""
-    # As process 1 we would otherwise not hear a SIGTERM while the child runs.
+def main(argv: Sequence[str], variables: MutableMapping[str, str]) -> None:
+    """Runs vLLM to its end, or ends with `EXIT_REFUSED`. `variables` is the environment of this process."""
+    # As process 1 we would otherwise not hear a SIGTERM while vLLM is loaded.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    given = dict(variables)
+    place = _place(given)
     try:
         question, check = _options(argv)
-        start = decide(question, variables)
+        _enter(variables, changes(place, governed=True), state=not check)
+        start = decide(question)
     except StartRefused as refusal:
-        _refuse(str(refusal), variables)
-    for notice in start.environment.notices:
+        _refuse(str(refusal), given)
+    made = changes(place, governed=start.governed)
+    for notice in made.notices:
         say(notice)
-    environment = start.environment.applied(variables)
     if check:
-        added = [f"{name}={value}" for name, value in sorted(start.environment.set.items())]
+        added = [f"{name}={value}" for name, value in sorted(made.set.items())]
         print(shlex.join(["env", *added, *start.command()]))  # noqa: T201  this is the answer
-        sys.exit(0)
-    if start.governed and not environment.get(Env.STATE_DIR):
-        environment[Env.STATE_DIR] = fresh_folder(_shared_memory())
-    os.execve(sys.executable, start.command(), _prepared(environment))  # noqa: S606  becoming vLLM is the purpose
+    elif start.governed:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.argv[1:] = start.arguments
+        runpy.run_module(start.server, run_name="__main__", alter_sys=True)
+    else:
+        # A plugin that failed half-way is in this process: another image of it has none.
+        os.execve(sys.executable, start.command(), made.applied(given))  # noqa: S606  becoming vLLM is the purpose
+
+
+def _enter(variables: MutableMapping[str, str], made: Changes, *, state: bool) -> None:
+    """Makes the environment what a governed vLLM shall find, before anything of vLLM is loaded."""
+    wanted = made.applied(variables)
+    if state and not wanted.get(Env.STATE_DIR):
+        wanted[Env.STATE_DIR] = fresh_folder(_shared_memory())
+    for name in set(variables) - set(wanted):
+        del variables[name]
+    variables.update(wanted)
+    Path(variables["HOME"]).mkdir(parents=True, exist_ok=True)
 
 
 if __name__ == "__main__":

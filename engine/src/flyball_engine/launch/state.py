@@ -1,7 +1,7 @@
 """A fresh folder for the shared-memory files of engine core and API server.
 
 /dev/shm belongs to the pod, not to the container: it outlives a restart. Each folder is therefore locked for as long as
-its process lives (the lock's descriptor survives `exec`), and a launcher removes the folders nobody holds.
+its process lives, and a launcher removes the folders nobody holds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ _LOCK: Final = ".lock"
 
 
 def fresh_folder(parent: str) -> str:
-    """A new folder under `parent`, held by this process and whatever it becomes; abandoned ones are removed."""
+    """A new folder under `parent`, held by this process; abandoned ones are removed."""
     for left in Path(parent).glob(f"{_PREFIX}*"):
         if _abandoned(left / _LOCK):
             shutil.rmtree(left, ignore_errors=True)
     made = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
     held = os.open(Path(made) / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    os.set_inheritable(held, True)
     return made
 
 

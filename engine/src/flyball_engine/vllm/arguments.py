@@ -1,8 +1,7 @@
-"""Asks the installed vLLM's own parser what a command line means; run as a child process of the launcher.
+"""Asks the installed vLLM's own parser what a command line means.
 
-Reads a `Question` as JSON from stdin and writes a `ProbeAnswer` as JSON to stdout (what vLLM prints goes to stderr). No
-spelling is understood here. Abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are all
-resolved by the parser that will read the command line later. So whatever it would take, this sees.
+No spelling is understood here. Abbreviations, underscores, `--no-` forms, short names, dotted JSON and positionals are
+all resolved by the parser that will read the command line later. So whatever it would take, this sees.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import json
 import logging
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn
 
-from flyball_engine.launch.report import ProbeAnswer, Question
 from flyball_engine.launching import IMPOSSIBLE_ARGUMENTS, OWNED_ARGUMENTS
 
 #: Where vLLM keeps its server's arguments and its parser class, newest first (0.33; 0.32; 0.26 and later).
@@ -45,6 +41,31 @@ _SERVERS: Final = "api_server_count"
 
 #: The parser lists every option there is for some errors; this much of them helps.
 MESSAGE_LENGTH: Final = 400
+
+
+@dataclass(frozen=True)
+class Question:
+    """`user`: the tokens of `spec.engine.args`; `owned`: Flyball's arguments, one token each."""
+
+    user: Sequence[str] = ()
+    owned: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the installed vLLM makes of a `Question`.
+
+    `refused`: why it must not be started with these arguments, one sentence each; empty if it may.
+    `arguments`: all arguments to start it with, the user's first. `dropped`: owned arguments this version lacks.
+    `plugin`: why Flyball's plugin cannot be loaded; None if it can. `api_servers`: how many these arguments ask for.
+    """
+
+    engine_version: str
+    refused: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+    dropped: Sequence[str] = ()
+    plugin: str | None = None
+    api_servers: int = 1
 
 
 class ArgumentsError(Exception):
@@ -253,29 +274,20 @@ def plugin_problem() -> str | None:
     return None
 
 
-def answer(question: Question) -> ProbeAnswer:
-    """The whole answer. Raises ImportError if the installed vLLM has no parser we know."""
+def answer(question: Question) -> Answer:
+    """The whole answer. Raises ImportError if no parser is where we know one, and what else loading vLLM raises."""
     parser = Arguments(build_parser())
-    refused, arguments, dropped = examine(parser, question)
-    return ProbeAnswer(
-        engine_version=str(importlib.import_module("vllm").__version__),
-        refused=tuple(refused),
-        arguments=tuple(arguments),
-        dropped=tuple(dropped),
-        plugin=None if refused else plugin_problem(),
-        api_servers=1 if refused else getattr(parser.parse(arguments), _SERVERS, None) or 1,
-    )
-
-
-def main() -> None:
-    """Answers one question on stdin; stdout carries the answer alone."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     logging.disable(logging.WARNING)  # the parser's remarks come again when vLLM itself reads the arguments
-    question = Question.model_validate(json.load(sys.stdin))
-    with replies:
-        replies.write(answer(question).model_dump_json())
-
-
-if __name__ == "__main__":
-    main()
+    try:
+        refused, arguments, dropped = examine(parser, question)
+        api_servers = 1 if refused else getattr(parser.parse(arguments), _SERVERS, None) or 1
+    finally:
+        logging.disable(logging.NOTSET)
+    return Answer(
+        engine_version=str(importlib.import_module("vllm").__version__),
+        refused=refused,
+        arguments=arguments,
+        dropped=dropped,
+        plugin=None if refused else plugin_problem(),
+        api_servers=api_servers,
+    )

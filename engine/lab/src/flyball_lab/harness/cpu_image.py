@@ -13,7 +13,7 @@ from flyball_lab.repository import ROOT
 
 _DOCKERFILE: Final = (ROOT / "engine/cpu/Dockerfile").read_text()
 #: Whose values are a test's own: where its files are, how many processors it has.
-_OWN: Final = frozenset({"PATH", "HOME", "OMP_NUM_THREADS"})
+_OWN: Final = frozenset({"PATH", "HOME", "OMP_NUM_THREADS", "VLLM_CACHE_ROOT"})
 #: What the image lacks and a machine that builds may have.
 _COMPILER: Final = re.compile(r"(^|-)(cc|c\+\+|c89|c99|cpp|gcc|g\+\+|clang|clang\+\+|tcc|as|ld)(-[0-9.]+|\.[a-z]+)?$")
 
