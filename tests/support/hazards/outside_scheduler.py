@@ -21,8 +21,9 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from flyball_engine.contract import Env, Knob
 from flyball_engine.control.acceptance import SetpointRefused
 from flyball_engine.control.tokens import verifier_of
-from flyball_engine.launch.environment import OUR_PLUGINS, Place, changes
+from flyball_engine.launch.environment import Place, changes
 from flyball_engine.vllm import plugin
+from flyball_engine.vllm.entry import OUR_PLUGINS
 from flyball_engine.vllm.plugin import governed_class
 from flyball_lab.harness.engine import SERVICE, SetpointSigner
 from support.hazards.core import Core

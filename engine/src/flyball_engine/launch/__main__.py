@@ -23,17 +23,16 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flyball_engine.contract import Env
-from flyball_engine.launch.environment import OUR_PLUGINS, Changes, Place, changes
+from flyball_engine.launch.environment import Changes, Place, changes
 from flyball_engine.launch.state import SHARED_MEMORY, fresh_folder
 from flyball_engine.launching import EXIT_REFUSED
 from flyball_engine.termination import TERMINATION_LOG, write_termination_message
 from flyball_engine.vllm.arguments import Question, answer
+from flyball_engine.vllm.entry import LOADED_GROUPS, OUR_PLUGINS
 
 #: The server of one process, and of several.
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 SERVERS: Final = "flyball_engine.vllm.serve"
-#: Groups whose plugins vLLM loads unless VLLM_PLUGINS leaves them out.
-_LOADED_GROUPS: Final = ("general_plugins", "platform_plugins", "io_processor_plugins", "stat_logger_plugins")
 
 _HELP: Final = f"""Starts vLLM's API server under Flyball.
 
@@ -112,7 +111,7 @@ def _place(variables: Mapping[str, str]) -> Place:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = None
-    installed = [point.name for group in _LOADED_GROUPS for point in entry_points(group=f"vllm.{group}")]
+    installed = [point.name for group in LOADED_GROUPS for point in entry_points(group=f"vllm.{group}")]
     return Place(
         variables=variables,
         scratch=tempfile.gettempdir(),

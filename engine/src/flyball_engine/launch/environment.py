@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
-#: Entry points of the plugin, in every process and in the API server.
-OUR_PLUGINS: Final = ("flyball", "flyball_control")
-
-#: The Rust front end replaces the API server that the plugin lives in.
-RUST_FRONTEND: Final = ("VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH")
+from flyball_engine.vllm.entry import OUR_PLUGINS, RUST_FRONTEND
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def failure() -> str | None:
 
 
 def register() -> None:
-    """Entry point `vllm.general_plugins`: idempotent, never raises."""
+    """Put it in place: idempotent, never raises. `entry.load` calls it."""
     try:
         _log_with_vllm()
         ensure_state_dir()

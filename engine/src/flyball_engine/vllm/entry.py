@@ -1,0 +1,61 @@
+"""What vLLM's entry point `vllm.general_plugins` calls in each process: registers the plugin where it is asked for.
+
+An image may have the plugin installed and serve without Flyball. So nothing is done, and vLLM stays as it is, unless
+the environment says whose engine this is. Without the launcher, the rest that it would set is set here: vLLM reads
+these variables later, and child processes inherit them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import MutableMapping
+from importlib.metadata import entry_points
+from typing import Final
+
+from flyball_engine.contract import Env
+
+_log = logging.getLogger(__name__)
+
+#: Entry points of the plugin, in every process and in the API server.
+OUR_PLUGINS: Final = ("flyball", "flyball_control")
+#: Groups whose plugins vLLM loads unless VLLM_PLUGINS leaves them out.
+LOADED_GROUPS: Final = ("general_plugins", "platform_plugins", "io_processor_plugins", "stat_logger_plugins")
+#: The Rust front end replaces the API server that the plugin lives in.
+RUST_FRONTEND: Final = ("VLLM_USE_RUST_FRONTEND", "VLLM_RUST_FRONTEND_PATH")
+#: Either asks for the plugin: the service whose engine this is, or the folder that the launcher made.
+_ASKS: Final = (Env.SERVICE_UID, Env.STATE_DIR)
+
+
+def load() -> None:
+    """Entry point `vllm.general_plugins`: idempotent, never raises."""
+    if not asked_for(os.environ):
+        return
+    from flyball_engine.vllm import plugin  # noqa: PLC0415 – where it is not asked for, none of it is imported
+
+    prepare(os.environ)
+    plugin.register()
+
+
+def asked_for(environment: MutableMapping[str, str]) -> bool:
+    """Whether this engine is to be governed."""
+    return any(environment.get(name) for name in _ASKS)
+
+
+def prepare(environment: MutableMapping[str, str]) -> None:
+    """Set what the launcher sets; after the launcher, nothing is left to do.
+
+    vLLM loads the control port only where `VLLM_PLUGINS` names it, and then no plugin that is not named: so all that
+    it would have loaded are named, too.
+    """
+    named = environment.get("VLLM_PLUGINS")
+    theirs = _installed() if named is None else [name for name in named.split(",") if name]
+    environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*theirs, *OUR_PLUGINS]))
+    if environment.get(RUST_FRONTEND[0], "0") not in ("", "0"):
+        for name in RUST_FRONTEND:
+            environment.pop(name, None)
+        _log.warning("Flyball: %s is dropped: the plugin lives in the Python API server", RUST_FRONTEND[0])
+
+
+def _installed() -> list[str]:
+    return [found.name for group in LOADED_GROUPS for found in entry_points(group=f"vllm.{group}")]
