@@ -101,7 +101,7 @@ WRONG = (
         "spec.model.uri",
         "must name a claim of at most 253 characters",
     ),
-    Wrong("no model", {"spec.model": DROP}, {}, "spec.model", "Field required", "Required value"),
+    Wrong("no model", {"spec.model": DROP}, {}, "spec", "must have exactly one of model"),
     Wrong(
         "token without Hugging Face",
         {"spec.model": {"uri": "file:///m", "tokenSecretRef": {"name": "hf", "key": "token"}}},

@@ -18,9 +18,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
-def test_where_nobody_asks_for_it_vllm_stays_as_it_is(
-    registered: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nobody_asks_for_it_vllm_stays_as_it_is(registered: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
     before = dict(entry.os.environ)
     entry.load()

@@ -26,7 +26,7 @@ class Desire:
     def to_tune(self) -> InferenceService | None:
         """The service, if it is governed, accepted and not being deleted; looked for once."""
         service = self.service
-        if service is None or not service.spec.engine.governed or self.meta.deletion_timestamp is not None:
+        if service is None or not service.spec.governed or self.meta.deletion_timestamp is not None:
             return None
         accepted = any(
             found.type == ConditionType.ACCEPTED and found.status == "True" for found in self.status.conditions

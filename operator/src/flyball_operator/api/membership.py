@@ -2,16 +2,22 @@
 
 A pod is a service's if its controller is a ReplicaSet whose controller is the Deployment of the service's name, whose
 controller is the service. Each is found by UID, all in one namespace. Whoever counts pods of a service, its ready
-endpoints or its engines asks here. Pure.
+endpoints or its engines asks here.
+
+A pod that others make is the service's that its labels name, by UID, too, if the service's selector chooses it. Such
+labels are no proof: setpoints are signed for a UID, so an engine that was started for another service refuses them.
+Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from flyball_operator.api import names
 from flyball_operator.api.objects import Object, controller, name, uid
+from flyball_operator.api.v1alpha1 import InferenceService
 
 
 @dataclass(frozen=True)
@@ -64,3 +70,12 @@ def members(
     sets = {known.uid: known for known in map(link, replica_sets)}
     own = {known.uid: known for known in map(link, () if deployment is None else (deployment,))}
     return tuple(pod for pod in pods if owner_of(link(pod), sets.get, own.get) == owner)
+
+
+def tuned_by(service: InferenceService, pod: Link, labels: Mapping[str, str]) -> Owner | None:
+    """The service, if this pod that others make is its; None if it is not."""
+    meta, workload = service.metadata, service.spec.workload
+    if workload is None or not pod.controller or pod.namespace != meta.namespace or not workload.selects(labels):
+        return None
+    said = (labels.get(names.LABEL_SERVICE), labels.get(names.LABEL_SERVICE_UID))
+    return Owner(meta.namespace, meta.name, meta.uid) if said == (meta.name, meta.uid) else None

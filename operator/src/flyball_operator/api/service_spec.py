@@ -1,12 +1,12 @@
 """The spec of an InferenceService as a whole, and the rules that hold between its parts.
 
-The parts are in `spec.py`, `model_source.py`, `rollout.py`, `scaling.py` and `pod.py`. Pure.
+The parts are in `spec.py`, `model_source.py`, `workload.py`, `rollout.py`, `scaling.py` and `pod.py`. Pure.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -18,10 +18,55 @@ from flyball_operator.api.quantities import DECIMAL_PATTERN, DURATION_PATTERN, p
 from flyball_operator.api.rollout import DisruptionBudget, Rollout
 from flyball_operator.api.rules import MapKeyed, Rule, matches
 from flyball_operator.api.scaling import Scaling
-from flyball_operator.api.spec import Accelerator, Batching, Engine, Objective, Parallelism, Tuning
+from flyball_operator.api.spec import (
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    LARGEST_BOUND,
+    Accelerator,
+    Batching,
+    Engine,
+    Objective,
+    Parallelism,
+    Tuning,
+)
+from flyball_operator.api.workload import Workload
 
 #: Metrics that say by when a request must have its first token, so that one that would miss it can be refused.
 DEADLINES: Final = (Metric.TIME_TO_FIRST_TOKEN, Metric.END_TO_END_LATENCY)
+
+_CEILINGS: Final = {"maxNumSeqs": DEFAULT_MAX_NUM_SEQS, "maxNumBatchedTokens": DEFAULT_MAX_NUM_BATCHED_TOKENS}
+_REPLACES: Final = "whoever made the pods replaces them"
+_SCALES: Final = "whoever made the pods scales them"
+_MAKES_NONE: Final = "Flyball makes no object for pods of others"
+#: What is for pods that Flyball makes, and why it has no place beside a workload; by field, as in JSON and here.
+_OF_OUR_PODS: Final = {
+    ("engine", "engine_container"): "whoever made the pods says what runs in them",
+    ("accelerator", "accelerator"): "whoever made the pods says what they run on",
+    ("replicas", "replicas"): _SCALES,
+    ("scaling", "scaling"): _SCALES,
+    ("batching", "batching"): "the ceilings are those that each engine was started with",
+    ("rollout", "rollout"): _REPLACES,
+    ("podTemplate", "pod_template"): _REPLACES,
+    ("podDisruptionBudget", "pod_disruption_budget"): _MAKES_NONE,
+}
+
+
+def _ceiling(name: str) -> str:
+    """CEL of a ceiling: a service that says none has the default."""
+    return f"self.?batching.?{name}.orValue({_CEILINGS[name]})"
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    """Let the API server add no default: the field is there only where the user gave it."""
+    schema.pop("default", None)
+
+
+def _not_beside_a_workload(field: str, attribute: str, why: str) -> Check:
+    message = f"may not stand beside spec.workload: {why}. Remove it"
+    return Check(
+        Rule(f"!has(self.workload) || !has(self.{field})", message, f".{field}"),
+        lambda spec: spec.workload is None or attribute not in spec.model_fields_set,
+    )
 
 
 def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
@@ -31,21 +76,21 @@ def _within(limit: str, end: str, ceiling: str, attribute: str) -> Check:
     def holds(spec: InferenceServiceSpec) -> bool:
         value = getattr(getattr(spec.tuning.bounds, attribute), end)
         most = spec.batching.max_num_seqs if ceiling == "maxNumSeqs" else spec.batching.max_num_batched_tokens
-        return value is None or value <= most
+        return value is None or value <= most or spec.workload is not None
 
     rule = Rule(
-        f"{bound}.orValue(0) <= self.batching.{ceiling}",
+        f"has(self.workload) || {bound}.orValue(0) <= {_ceiling(ceiling)}",
         message,
         f".tuning.bounds.{limit}.{end}",
-        f"'{message} (%d)'.format([self.batching.{ceiling}])",
+        f"'{message} (%d)'.format([{_ceiling(ceiling)}])",
     )
     return Check(rule, holds)
 
 
 def _upper_tokens_cover_upper_seqs(spec: InferenceServiceSpec) -> bool:
-    bounds, ceilings = spec.tuning.bounds, spec.batching
-    tokens = bounds.max_num_scheduled_tokens.max or ceilings.max_num_batched_tokens
-    return tokens >= (bounds.max_num_active_seqs.max or ceilings.max_num_seqs)
+    bounds, ceilings, foreign = spec.tuning.bounds, spec.batching, spec.workload is not None
+    tokens = bounds.max_num_scheduled_tokens.max or (LARGEST_BOUND if foreign else ceilings.max_num_batched_tokens)
+    return tokens >= (bounds.max_num_active_seqs.max or (1 if foreign else ceilings.max_num_seqs))
 
 
 def _objectives_are_distinct(spec: InferenceServiceSpec) -> bool:
@@ -95,21 +140,39 @@ class InferenceServiceSpec(Model):
     checks: ClassVar[tuple[Check, ...]] = (
         Check(
             Rule(
-                "self.engine.governed || self.tuning.mode == 'Disabled'",
-                "must be Disabled where spec.engine.governed is false: without the plugin no limit can be moved",
-                ".tuning.mode",
+                "has(self.model) != has(self.workload)",
+                "must have exactly one of model, for pods that Flyball makes, and workload, for pods that others make",
             ),
-            lambda spec: spec.engine.governed or spec.tuning.mode is Mode.DISABLED,
+            lambda spec: (spec.served_model is None) != (spec.workload is None),
+        ),
+        *(_not_beside_a_workload(*fields, why) for fields, why in _OF_OUR_PODS.items()),
+        Check(
+            Rule(
+                "has(self.workload) || has(self.engine)",
+                "is required beside spec.model: it names the image that serves the model",
+                ".engine",
+            ),
+            lambda spec: spec.workload is not None or spec.engine_container is not None,
         ),
         Check(
             Rule(
-                "!has(self.model.cache) || !has(self.engine.args)"
+                "!has(self.engine) || self.engine.governed || self.tuning.mode == 'Disabled'",
+                "must be Disabled where spec.engine.governed is false: without the plugin no limit can be moved",
+                ".tuning.mode",
+            ),
+            lambda spec: spec.governed or spec.tuning.mode is Mode.DISABLED,
+        ),
+        Check(
+            Rule(
+                "!has(self.model) || !has(self.model.cache) || !has(self.engine) || !has(self.engine.args)"
                 " || !self.engine.args.exists(a, a == '--revision' || a.startsWith('--revision='))",
                 "may not hold --revision where spec.model.cache is: write it into spec.model.cache.revision",
                 ".engine.args",
             ),
             lambda spec: (
-                spec.model.cache is None or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
+                spec.workload is not None
+                or spec.model.cache is None
+                or not any(one.partition("=")[0] == "--revision" for one in spec.engine.args)
             ),
         ),
         Check(
@@ -132,8 +195,10 @@ class InferenceServiceSpec(Model):
         _within("maxNumScheduledTokens", "max", "maxNumBatchedTokens", "max_num_scheduled_tokens"),
         Check(
             Rule(
-                "self.tuning.?bounds.?maxNumScheduledTokens.?max.orValue(self.batching.maxNumBatchedTokens)"
-                " >= self.tuning.?bounds.?maxNumActiveSeqs.?max.orValue(self.batching.maxNumSeqs)",
+                "self.tuning.?bounds.?maxNumScheduledTokens.?max.orValue("
+                f"has(self.workload) ? {LARGEST_BOUND} : {_ceiling('maxNumBatchedTokens')})"
+                " >= self.tuning.?bounds.?maxNumActiveSeqs.?max.orValue("
+                f"has(self.workload) ? 1 : {_ceiling('maxNumSeqs')})",
                 "must be at least the upper bound of maxNumActiveSeqs (by default spec.batching.maxNumSeqs):"
                 " a step must have room for one token of each running request",
                 ".tuning.bounds.maxNumScheduledTokens.max",
@@ -169,14 +234,15 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
-                "has(self.accelerator) || self.parallelism.tensor * self.parallelism.pipeline == 1"
+                "has(self.workload) || has(self.accelerator)"
+                " || self.parallelism.tensor * self.parallelism.pipeline == 1"
                 " || (has(self.podTemplate) && has(self.podTemplate.resources)"
                 " && has(self.podTemplate.resources.claims) && self.podTemplate.resources.claims.size() > 0)",
                 "needs spec.accelerator, such as {resourceName: nvidia.com/gpu}: tensor and pipeline count its devices;"
                 " without one, or devices by spec.podTemplate.resources.claims, both must be 1",
                 ".parallelism",
             ),
-            lambda spec: spec.has_devices or spec.parallelism.devices == 1,
+            lambda spec: spec.workload is not None or spec.has_devices or spec.parallelism.devices == 1,
         ),
         Check(
             Rule(
@@ -199,11 +265,11 @@ class InferenceServiceSpec(Model):
         ),
         Check(
             Rule(
-                "!has(self.scaling) || self.engine.governed",
+                "!has(self.scaling) || !has(self.engine) || self.engine.governed",
                 "needs spec.engine.governed true: without the plugin nothing is known of what a pod carries",
                 ".scaling",
             ),
-            lambda spec: spec.scaling is None or spec.engine.governed,
+            lambda spec: spec.scaling is None or spec.governed,
         ),
         Check(
             Rule(
@@ -215,14 +281,18 @@ class InferenceServiceSpec(Model):
         ),
     )
 
-    model: ModelSource
-    """What is served."""
-    engine: Engine
-    """The engine container."""
+    served_model: Annotated[ModelSource | None, Field(alias="model")] = None
+    """What is served by pods that Flyball makes. One of model and workload."""
+    workload: Workload | None = None
+    """Pods that others make and replace, with Flyball's plugin in their vLLM. Flyball tunes them, and writes none of
+    their objects. One of model and workload."""
+    engine_container: Annotated[Engine | None, Field(alias="engine")] = None
+    """The engine container. Required beside model."""
     accelerator: Accelerator | None = None
     """Devices the engine runs on. Default: none, the engine runs on the CPU."""
     parallelism: Parallelism = Parallelism()
-    """Devices one replica spans. Without `spec.accelerator` it is one: the CPU."""
+    """Devices one replica spans. Without `spec.accelerator` it is one: the CPU. Beside a workload it says how the
+    engines were started."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Pods. Default: as many as there are, else 1. Leave it out where an autoscaler sets it (scale subresource), and
     where `spec.scaling` stands."""
@@ -232,17 +302,36 @@ class InferenceServiceSpec(Model):
     scale."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=8), MapKeyed("name")] = ()
     """Latency objectives that tuning keeps; a change rolls no pod. Default: none, throughput alone is sought."""
-    batching: Batching = Batching()
-    """Ceilings of the batch, set at start."""
+    batching: Annotated[Batching, Field(json_schema_extra=_without_default)] = Batching()
+    """Ceilings of the batch, set at start. Default: vLLM's own."""
     tuning: Tuning = Tuning()
     """Whether and within what the batch limits are tuned."""
-    rollout: Rollout = Rollout()
+    rollout: Annotated[Rollout, Field(json_schema_extra=_without_default)] = Rollout()
     """How pods are replaced."""
-    pod_template: PodTemplate = PodTemplate()
+    pod_template: Annotated[PodTemplate, Field(json_schema_extra=_without_default)] = PodTemplate()
     """What is added to the pods, but no privilege. Whoever may write it can read all Secrets of the namespace, by
     volumes and variables, as whoever may create pods can. Default: nothing."""
-    pod_disruption_budget: DisruptionBudget = DisruptionBudget()
+    pod_disruption_budget: Annotated[DisruptionBudget, Field(json_schema_extra=_without_default)] = DisruptionBudget()
     """How many pods a drain of nodes may take at once. Default: one."""
+
+    @property
+    def model(self) -> ModelSource:
+        """What is served by pods that Flyball makes; raises `LookupError` of pods of others."""
+        if self.served_model is None:
+            raise LookupError("spec.workload: Flyball does not know the model of pods of others")
+        return self.served_model
+
+    @property
+    def engine(self) -> Engine:
+        """The engine container of pods that Flyball makes; raises `LookupError` of pods of others."""
+        if self.engine_container is None:
+            raise LookupError("spec.workload: Flyball does not make the container of pods of others")
+        return self.engine_container
+
+    @property
+    def governed(self) -> bool:
+        """Whether the engines have the plugin, or are to have it."""
+        return self.engine_container is None or self.engine_container.governed
 
     @property
     def has_devices(self) -> bool:

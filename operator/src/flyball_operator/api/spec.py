@@ -38,6 +38,8 @@ from flyball_operator.api.rules import (
 #: vLLM's start-up sizes when `spec.batching` names none: vLLM's own defaults for most devices (arg_utils.py).
 DEFAULT_MAX_NUM_SEQS: Final = 256
 DEFAULT_MAX_NUM_BATCHED_TOKENS: Final = 8192
+#: The largest bound of a limit.
+LARGEST_BOUND: Final = 1_048_576
 #: Smallest limits the law may set where `spec.tuning.bounds` names none.
 DEFAULT_MIN_NUM_ACTIVE_SEQS: Final = 4
 DEFAULT_MIN_NUM_SCHEDULED_TOKENS: Final = 128
@@ -183,10 +185,11 @@ class Range(Model):
         ),
     )
 
-    min: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    min: Annotated[int, Field(ge=1, le=LARGEST_BOUND)] | None = None
     """Smallest value tuning may set. Default: the law's own smallest value."""
-    max: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    """Largest value tuning may set, and the value in mode Disabled. Default: the ceiling in spec.batching."""
+    max: Annotated[int, Field(ge=1, le=LARGEST_BOUND)] | None = None
+    """Largest value tuning may set, and the value in mode Disabled. Default: the ceiling in
+    spec.batching; of a workload, that of the engine with the largest."""
 
 
 class Bounds(Model):

@@ -55,6 +55,7 @@ from flyball_operator.api.status import (
     StepModelStatus,
     TuningStatus,
 )
+from flyball_operator.api.workload import Workload
 
 __all__ = [
     "DEADLINES",
@@ -104,6 +105,7 @@ __all__ = [
     "StepModelStatus",
     "Tuning",
     "TuningStatus",
+    "Workload",
 ]
 
 
@@ -165,7 +167,15 @@ class InferenceService(Model):
         ),
     )
     #: Rules on an update, which a single object cannot break.
-    transitions: ClassVar[tuple[Rule, ...]] = (_never_smaller("status.epoch"), _never_smaller("status.tuning.epoch"))
+    transitions: ClassVar[tuple[Rule, ...]] = (
+        _never_smaller("status.epoch"),
+        _never_smaller("status.tuning.epoch"),
+        Rule(
+            "has(self.spec.workload) == has(oldSelf.spec.workload)",
+            "may not be added or removed: pods that Flyball made would be left behind. Make a service of another name",
+            ".spec.workload",
+        ),
+    )
 
     metadata: ObjectMeta
     """Standard metadata."""

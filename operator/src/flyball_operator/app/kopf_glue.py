@@ -29,11 +29,11 @@ from flyball_operator.kube.errors import UnauthorizedError, UnavailableError, of
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     INFERENCE_SERVICES,
-    OURS,
     PODS,
     REPLICA_SETS,
     Resource,
     labelled,
+    selector,
 )
 from flyball_operator.reconcile.queue import Keys
 from flyball_operator.supervision import EndedError, ended, first
@@ -284,7 +284,7 @@ def settings(labelled: Collection[Resource] = _LABELLED) -> kopf.OperatorSetting
     made.watching.reconnect_backoff = 1
     made.watching.chunk_size = 500
     for resource in labelled:
-        made.watching.label_selectors[resource.group, resource.version, resource.plural] = OURS
+        made.watching.label_selectors[resource.group, resource.version, resource.plural] = selector(resource)
     # Handlers take no time; what they have not seen the next list finds.
     made.queueing.exit_timeout = 0.5
     # It would kill the process; we end kopf ourselves.

@@ -23,6 +23,7 @@ from flyball_operator.api import names
 from flyball_operator.api.log_events import LogEvent, logged
 from flyball_operator.api.service_key import Key
 from flyball_operator.api.shards import Shard
+from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.app.cached_services import CachedServices
 from flyball_operator.app.informer import Informers
 from flyball_operator.app.settings import Settings
@@ -32,6 +33,7 @@ from flyball_operator.keys.rotation import KeyRotation
 from flyball_operator.kube.api import Fence, KubeApi
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.election import Candidate, Elector, EpochFloor, LeadershipLostError
+from flyball_operator.kube.errors import ClusterError
 from flyball_operator.kube.events import EventPoster
 from flyball_operator.kube.namespace_leases import NamespaceLeases
 from flyball_operator.kube.shares import Shares
@@ -137,9 +139,10 @@ class Term:
             ingress_peers=process.settings.network_policy,
             version=__version__,
         )
+        self._reader = SnapshotReader(reconciler_api, config, self.shard)
         self._reconciler = Reconciler(
             api=reconciler_api,
-            reader=SnapshotReader(reconciler_api, config, self.shard),
+            reader=self._reader,
             leadership=self.elector,
             events=process.events(reconciler_api),
             metrics=process.metrics,
@@ -255,6 +258,19 @@ class Term:
         # Anew with each round: an API server that cannot answer is no standing still.
         self._led_from = self._process.clock()
 
+    def _is_leaving(self, pod_uid: str) -> bool:
+        pod = self._process.cache.pods.get(pod_uid)
+        return pod is not None and pod.leaving
+
+    async def _is_deleted(self, service: InferenceService) -> bool:
+        """Asked of the API server: a namespace that is watched no more looks the same."""
+        meta = service.metadata
+        try:
+            found = await self._reader.service(Key(meta.namespace, meta.name))
+        except ClusterError:
+            return False
+        return found is None or found["metadata"]["uid"] != meta.uid
+
     async def _tune(self, signing_keys: HeldKeys) -> None:
         process, settings = self._process, self._process.settings
         client = PrometheusClient(str(settings.prometheus_url), timeout=TIMEOUT, access=settings.prometheus_access)
@@ -273,6 +289,8 @@ class Term:
                     wall=time.time,
                     clock=process.clock,
                     late_seconds=max(LATE_SECONDS, 6 * ticks),
+                    is_leaving=self._is_leaving,
+                    is_deleted=self._is_deleted,
                 )
                 self.tuner = Tuner(
                     services=self._services, reader=reader, dependencies=dependencies, tick_seconds=ticks

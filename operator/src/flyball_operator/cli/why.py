@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 async def _found(api: KubeApi, namespace: str, name: str) -> Found:
     # With the client, which takes a second to import.
     from flyball_operator.kube.errors import ForbiddenError, NotFoundError  # noqa: PLC0415 – see above
-    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, OURS, PODS  # noqa: PLC0415
+    from flyball_operator.kube.resources import DEPLOYMENTS, EVENTS, PODS  # noqa: PLC0415
 
     raw = await one_service(api, namespace, name)
     uid = str(raw["metadata"].get("uid"))
@@ -72,7 +72,7 @@ async def _found(api: KubeApi, namespace: str, name: str) -> Found:
         deployment: Object | None = await api.get(DEPLOYMENTS, namespace, name)
     except (NotFoundError, ForbiddenError):
         deployment = None
-    pods = await listed(PODS, selector=f"{OURS},{names.LABEL_SERVICE_UID}={uid}")
+    pods = await listed(PODS, selector=f"{names.LABEL_SERVICE_UID}={uid}")
     events = await listed(EVENTS, fields=f"involvedObject.uid={uid}")
     return parsed(
         raw,

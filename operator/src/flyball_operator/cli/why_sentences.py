@@ -130,7 +130,7 @@ def _because(found: Found, spec: InferenceServiceSpec) -> str:
     tuning = found.status.tuning
     lost = found.says(ConditionType.METRICS_AVAILABLE, "False")
     held = moment(tuning.held_until)
-    if not spec.engine.governed:
+    if not spec.governed:
         said = ", as vLLM was started: spec.engine.governed is false"
     elif names.ANNOTATION_TUNING in found.meta.annotations:
         reason = found.meta.annotations.get(names.ANNOTATION_TUNING_REASON)

@@ -8,15 +8,16 @@ nothing of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from flyball_operator.api import names
 from flyball_operator.api.desire import Desire, read_desire
-from flyball_operator.api.membership import Link, Owner, link, owner_of
+from flyball_operator.api.membership import Link, Owner, link, owner_of, tuned_by
 from flyball_operator.api.objects import Object, version_of
 from flyball_operator.api.parse import NoObjectError
+from flyball_operator.api.workload import Workload
 from flyball_operator.kube.resources import DEPLOYMENTS, INFERENCE_SERVICES, PODS, REPLICA_SETS, Resource
 from flyball_operator.kube.store import Store
 from flyball_operator.kube.versions import Versions
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
-    """A pod, as last seen. `link` leads to its service, if it is one's."""
+    """A pod, as last seen. `link` leads to its service, if it is one's; of a pod of others, `labels` do."""
 
     link: Link
     ip: str | None
@@ -34,6 +35,7 @@ class KnownPod:
     leaving: bool
     container_id: str
     restarts: int
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_service(found: Object, known: Desire | None = None) -> Desire | None:
@@ -49,10 +51,11 @@ def read_pod(found: Object) -> KnownPod | None:
     metadata, chain = found["metadata"], link(found)
     if not chain.controller:
         return None
+    labels = metadata.get("labels") or {}
+    foreign = labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY
     status = found.get("status") or {}
-    engine: Object = next(
-        (item for item in status.get("containerStatuses") or () if item.get("name") == names.CONTAINER_ENGINE), {}
-    )
+    container = engine_container(found) if foreign else names.CONTAINER_ENGINE
+    engine: Object = next((one for one in status.get("containerStatuses") or () if one.get("name") == container), {})
     conditions = {item.get("type"): item.get("status") for item in status.get("conditions") or ()}
     return KnownPod(
         link=chain,
@@ -61,7 +64,14 @@ def read_pod(found: Object) -> KnownPod | None:
         leaving=bool(metadata.get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
         container_id=engine.get("containerID") or "",
         restarts=int(engine.get("restartCount") or 0),
+        labels=labels if foreign else {},
     )
+
+
+def engine_container(pod: Object) -> str:
+    """Name of the container with the engine in a pod of others: its first one."""
+    containers = (pod.get("spec") or {}).get("containers")
+    return str(containers[0].get("name") or "") if containers else ""
 
 
 class Cache:
@@ -76,7 +86,7 @@ class Cache:
         self._by_owner: dict[Owner, list[KnownPod]] | None = None
 
     def pods_of(self, service_uid: str) -> list[KnownPod]:
-        """The pods of a service, by their controllers (`membership`); none of a service that is not known."""
+        """The pods of a service (`membership`); none of a service that is not known."""
         service = self.services.get(service_uid)
         if service is None:
             return []
@@ -87,19 +97,27 @@ class Cache:
     def _grouped(self) -> dict[Owner, list[KnownPod]]:
         grouped: dict[Owner, list[KnownPod]] = {}
         for pod in self.pods:
-            owner = owner_of(pod.link, self.replica_sets.get, self.deployments.get)
+            owner = owner_of(pod.link, self.replica_sets.get, self.deployments.get) or self._tuned_by(pod)
             if owner is not None:
                 grouped.setdefault(owner, []).append(pod)
         return grouped
 
+    def _tuned_by(self, pod: KnownPod) -> Owner | None:
+        desire = self.services.get(pod.labels.get(names.LABEL_SERVICE_UID, "")) if pod.labels else None
+        return tuned_by(desire.service, pod.link, pod.labels) if desire is not None and desire.service else None
+
     def observe_service(self, found: Object, *, deleted: bool) -> Desire | None:
         """Take a watch event. Returns the service, None if it is gone or none."""
         self.versions.observe(INFERENCE_SERVICES, found, deleted=deleted)
-        desire = None if deleted else read_service(found, self.services.get(found["metadata"]["uid"]))
+        uid = found["metadata"]["uid"]
+        before = self.services.get(uid)
+        desire = None if deleted else read_service(found, before)
         if desire is None:
-            self.services.drop(found["metadata"]["uid"])
+            self.services.drop(uid)
         else:
             self.services.put(desire.meta.uid, desire.meta.namespace, version_of(found), desire)
+        if _workload(before) != _workload(desire):
+            self._by_owner = None
         return desire
 
     def observe_deployment(self, found: Object, *, deleted: bool) -> None:
@@ -134,7 +152,7 @@ class Cache:
 
     def replace_services(self, listed: Iterable[Object], version: int, *, namespace: str | None = None) -> int:
         """Take a list of all services of a namespace, None for all of them. Returns how many were missed before."""
-        found = list(listed)
+        found, self._by_owner = list(listed), None
         self.versions.replace(INFERENCE_SERVICES, found, version, namespace)
         known = [
             (item.meta.uid, item.meta.namespace, own, item) for own, item in _read(self.services, found, read_service)
@@ -185,6 +203,10 @@ class Cache:
         self.deployments.forget(namespace)
         self.replica_sets.forget(namespace)
         self.pods.forget(namespace)
+
+
+def _workload(desire: Desire | None) -> Workload | None:
+    return desire.service.spec.workload if desire is not None and desire.service is not None else None
 
 
 def _read(

@@ -69,6 +69,12 @@ ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectacces
 #: Selects what is ours: the API server sends nothing else. EndpointSlices carry the labels of their Service.
 OURS: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
+
+def selector(resource: Resource) -> str:
+    """What is watched and listed of a kind: what is ours, and of pods those of others that name a service, too."""
+    return names.LABEL_SERVICE if resource is PODS else OURS
+
+
 OWNED: Final = {
     Kind.DEPLOYMENT: DEPLOYMENTS,
     Kind.SERVICE: SERVICES,

@@ -30,6 +30,7 @@ from flyball_operator.kube.resources import (
     REVISIONS,
     Resource,
 )
+from flyball_operator.reconcile.plan import workload
 from flyball_operator.reconcile.plan.event_causes import job_to_ask_about, pod_to_ask_about
 from flyball_operator.reconcile.plan.snapshot import Config, Snapshot
 
@@ -63,6 +64,13 @@ class SnapshotReader:
             return None
         # After the service: what is read later is never older than what it is judged by.
         desire = read_desire(raw)
+        if desire.service is not None and desire.service.spec.workload is not None:
+            chosen, services = await asyncio.gather(
+                self._list(PODS, key, desire.service.spec.workload.text), self._list(INFERENCE_SERVICES, key, "")
+            )
+            found = workload.choose(desire.service, chosen, services)
+            others = Snapshot(desire, now, self._config, pods=found.tuned, workload=found, epoch=epoch)
+            return Observed(raw, others)
         kinds = self._config.named_kinds
         ours = f"{names.LABEL_SERVICE_UID}={desire.meta.uid}"
         named, revisions, replica_sets, pods, slices, (jobs, job_pods) = await asyncio.gather(

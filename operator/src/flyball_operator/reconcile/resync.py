@@ -20,11 +20,11 @@ from flyball_operator.kube.errors import ClusterError, ForbiddenError, NotFoundE
 from flyball_operator.kube.resources import (
     DEPLOYMENTS,
     INFERENCE_SERVICES,
-    OURS,
     PODS,
     REPLICA_SETS,
     Resource,
     labelled,
+    selector,
 )
 from flyball_operator.reconcile.metrics import Metrics
 from flyball_operator.reconcile.queue import Keys
@@ -134,7 +134,7 @@ class Resyncer:
     async def _list(self, kind: Resource) -> int:
         """List a kind. Returns how many pods were missed before."""
         cache, namespace = self._shared.cache, self._namespace
-        found, text = await self._api.list(kind, namespace, selector=OURS, metadata_only=kind is not PODS)
+        found, text = await self._api.list(kind, namespace, selector=selector(kind), metadata_only=kind is not PODS)
         version = int(text or 0)
         if kind is PODS:
             return cache.replace_pods(found, version, namespace=namespace)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from flyball_engine.contract import CONTROL_PORT
+from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.engines.client import EngineClient
 from flyball_operator.kube.leadership import RaisableLeadership
 from flyball_operator.tuning.metrics import TunerMetrics
@@ -17,12 +18,17 @@ from flyball_operator.tuning.tunables import TUNABLES
 LATE_SECONDS: Final = 45.0
 
 
+async def _never(_: InferenceService) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Dependencies:
     """What every service's tuner uses. `wall` gives Unix seconds, `clock` measures durations.
 
     `grace_seconds`: how long signals may be missing before a condition says so; one late answer is no outage.
     `late_seconds`: how long no tick of a service may be completed before a condition says so.
+    `is_leaving`: whether the pod of a UID is being deleted. `is_deleted`: whether a service is, by the API server.
     `given`: the highest generation that this process gave to the engines of each service, by UID. The tuner bounds it.
     """
 
@@ -37,3 +43,5 @@ class Dependencies:
     grace_seconds: float = field(default_factory=lambda: TUNABLES.stale_seconds)
     late_seconds: float = LATE_SECONDS
     given: dict[str, int] = field(default_factory=dict)
+    is_leaving: Callable[[str], bool] = lambda _: False
+    is_deleted: Callable[[InferenceService], Awaitable[bool]] = _never

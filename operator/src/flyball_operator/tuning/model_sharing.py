@@ -15,6 +15,9 @@ Kind = tuple[str, str, tuple[str, ...], str, int, int]
 def kind_of(service: InferenceService) -> Kind:
     """What the time of a step depends on, as far as a spec says. Devices of one resource may differ all the same."""
     spec = service.spec
+    if spec.workload is not None:
+        # What they run on, and with which arguments, nobody says.
+        return service.metadata.uid, "", (), "", spec.parallelism.tensor, spec.parallelism.pipeline
     accelerator = spec.accelerator.resource_name if spec.accelerator is not None else ""
     accelerator += "".join(_claims_of(service))
     tensor, pipeline = spec.parallelism.tensor, spec.parallelism.pipeline

@@ -17,6 +17,7 @@ from flyball_operator.tuning import scaling_codec, status_codec
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds, counted_on
 from flyball_operator.tuning.capacity import asked
 from flyball_operator.tuning.dependencies import Dependencies
+from flyball_operator.tuning.policy import first_policy
 from flyball_operator.tuning.ports import EventType
 from flyball_operator.tuning.spec import tuning_spec
 from flyball_operator.tuning.state import TuningState
@@ -36,6 +37,8 @@ class ServiceContext:
         self.metrics = dependencies.metrics
         self.service = service
         self.labels = (service.metadata.namespace, service.metadata.name)
+        #: Of engines of others: what they were started with. None before one has said so, and where the spec has it.
+        self._ceilings: tuple[int, int] | None = None
         self.spec = tuning_spec(service.spec, service.metadata.annotations)
         resumed = status_codec.resumed(service.status.tuning, self.spec, prior)
         desired = scaling_codec.resumed(service.status, self.spec, dependencies.wall())
@@ -74,7 +77,7 @@ class ServiceContext:
         if service.spec is present and metadata.annotations == known.annotations:
             self._take_over()
             return False
-        before, self.spec = self.spec, tuning_spec(service.spec, metadata.annotations)
+        before, self.spec = self.spec, tuning_spec(service.spec, metadata.annotations, self._ceilings)
         self.takes_over = self.spec.scaling is not None and (self.takes_over or before.scaling is None)
         self._take_over()
         if asked(before) == asked(self.spec):
@@ -83,6 +86,21 @@ class ServiceContext:
         desired = self.state.desired
         self.state = replace(self.state, balance=None, desired=desired.forgotten() if desired is not None else None)
         return True
+
+    @property
+    def sized(self) -> bool:
+        """Whether it is known what the engines were started with: without it no limit may be chosen."""
+        return self.service.spec.workload is None or self._ceilings is not None
+
+    def note_ceilings(self, ceilings: tuple[int, int] | None) -> None:
+        """Take note of what engines of others were started with. Those of ours have what the spec says."""
+        if self.service.spec.workload is None or ceilings is None or ceilings == self._ceilings:
+            return
+        self._ceilings, before = ceilings, self.spec
+        self.spec = tuning_spec(self.service.spec, self.service.metadata.annotations, ceilings)
+        if self.state.policy == first_policy(before):
+            # Nothing was chosen yet: it begins with all that they have, not with what others had.
+            self.state = replace(self.state, policy=first_policy(self.spec))
 
     def _take_over(self) -> None:
         """Whatever was advised before, the operator begins to scale with what runs."""

@@ -22,6 +22,7 @@ from flyball_operator.tuning.observe.signal_history import NOT_ASKED, SignalHist
 from flyball_operator.tuning.observe.signals import Attainment, Observation, Unobserved
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
+from flyball_operator.tuning.released_pods import ReleasedPods
 from flyball_operator.tuning.report.event_recorder import EventRecorder
 from flyball_operator.tuning.report.liveness import Liveness
 from flyball_operator.tuning.report.slow_pod_report import SlowPodReport
@@ -50,6 +51,8 @@ class ServiceTuner:
         )
         callbacks = (context.push_succeeded, context.push_failed, _tripped(events))
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
+        self._engine_pods.foreign = service.spec.workload is not None
+        self._released = ReleasedPods(context)
         self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.lacking)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
@@ -74,6 +77,7 @@ class ServiceTuner:
         if service is not self._context.service and self._context.update(service):
             self._reporter.spec_edited()
         if pods is not self._pods:
+            self._released.update_pods(self._pods, pods)
             self._pods = pods
             self._engine_pods.update_pods(pods)
             self._starting.update_pods(pods)
@@ -92,6 +96,12 @@ class ServiceTuner:
 
     async def _stages(self, observation: Observation) -> None:
         context, now = self._context, self._context.dependencies.wall()
+        if not context.sized:
+            await self._engine_pods.survey()
+        context.note_ceilings(self._engine_pods.ceilings)
+        if not context.sized:
+            await self._reporter.report()
+            return
         self._engine_pods.observe(observation, context.setpoint)
         if context.may_act:
             context.generations.repair(self._engine_pods.claimed(), context.bounds())
@@ -112,7 +122,7 @@ class ServiceTuner:
         setpoint = self._context.setpoint
         if setpoint is None:
             return False
-        kept = self._rollout.behind_spec or self._engine_pods.to_be_kept(setpoint)
+        kept = self._rollout.behind_spec or self._engine_pods.to_be_kept(setpoint) or self._released.due
         return kept or bool(self._starting.due(self._of_new_pods(setpoint)))
 
     def _of_new_pods(self, setpoint: Setpoint) -> Setpoint | None:
@@ -126,6 +136,7 @@ class ServiceTuner:
         if context.setpoint is None or not context.may_act:
             return
         self._starting.write(self._of_new_pods(context.setpoint))
+        await self._released.release()
         await self._engine_pods.keep(context.setpoint)
         if self._rollout.behind_spec:
             before = context.state
@@ -136,6 +147,13 @@ class ServiceTuner:
     async def report_late(self) -> None:
         """Report that no tick is completed any more. Takes no lock: a tick that hangs has it."""
         await self._reporter.report_late()
+
+    async def release(self) -> None:
+        """Give engines of others back to their start values, if the service is deleted. Ours end with it."""
+        context = self._context
+        if self._engine_pods.foreign and await context.dependencies.is_deleted(context.service):
+            self._released.update_pods(self._pods, ())
+            await self._released.release()
 
     async def close(self) -> None:
         """End what still goes to engines: nobody tunes the service any more, if it is still there."""

@@ -139,16 +139,20 @@ class TuningSpec:
         return ", ".join(objective.name for objective in self.objectives if objective.metric in DEADLINES)
 
 
-def tuning_spec(spec: InferenceServiceSpec, annotations: Mapping[str, str] | None = None) -> TuningSpec:
+def tuning_spec(
+    spec: InferenceServiceSpec,
+    annotations: Mapping[str, str] | None = None,
+    ceilings: tuple[int, int] | None = None,
+) -> TuningSpec:
     """Read a service's spec, and its annotations where it is a living one.
 
-    Contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed.
+    Contradictory bounds (refused by the CRD) are narrowed to the ceiling rather than believed. `ceilings`: requests and
+    tokens that engines of others were started with; None where the spec has them.
     """
     bounds = spec.tuning.bounds
-    seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, spec.batching.max_num_seqs)
-    tokens = _span(
-        bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, spec.batching.max_num_batched_tokens
-    )
+    most_seqs, most_tokens = ceilings or (spec.batching.max_num_seqs, spec.batching.max_num_batched_tokens)
+    seqs = _span(bounds.max_num_active_seqs, DEFAULT_MIN_NUM_ACTIVE_SEQS, most_seqs)
+    tokens = _span(bounds.max_num_scheduled_tokens, DEFAULT_MIN_NUM_SCHEDULED_TOKENS, most_tokens)
     objectives = tuple(
         LatencyObjective(o.name, o.metric, o.threshold_seconds, o.allowed_violations, o.class_name or DEFAULT_CLASS)
         for o in spec.objectives

@@ -206,6 +206,7 @@ class Tuner:
 
     async def _dismiss(self, tuner: ServiceTuner) -> None:
         """End a service's tuner. What it still measured is dropped, too, unless another service has its name."""
+        await self._guarded(tuner, tuner.release)
         await self._caught(tuner, tuner.close)
         async with tuner.lock:
             self._metrics.forget(*tuner.labels)

@@ -183,7 +183,9 @@ class Engines:
                 )
         except SetpointRefused as refused:
             self.refused[refused.refusal] += 1
-            raise SetpointRefusedError(refused.refusal, refused.message, None) from refused
+            held = self.held[address.key]
+            applied = None if held is None else Generation(epoch=held.epoch, generation=held.generation)
+            raise SetpointRefusedError(refused.refusal, refused.message, applied) from refused
         self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)

@@ -30,12 +30,12 @@ from flyball_operator.kube.resources import (
     EVENTS,
     JOBS,
     NETWORK_POLICIES,
-    OURS,
     PODS,
     REPLICA_SETS,
     REVISIONS,
     SERVICES,
     Resource,
+    selector,
 )
 
 #: Kinds that carry a service's labels, and are hers.
@@ -167,7 +167,7 @@ async def _tenant(api: KubeApi, bundle: Bundle, tenant: Tenant) -> None:
         known.add(service["metadata"].get("uid"))
         bundle.add_object(f"{folder}/inferenceservices/{service['metadata']['name']}", service)
     for resource in _OWNED:
-        for found in await _listed(api, bundle, resource, tenant.name, selector=OURS):
+        for found in await _listed(api, bundle, resource, tenant.name, selector=selector(resource)):
             known.add(found["metadata"].get("uid"))
             bundle.add_object(f"{folder}/{resource.plural}/{found['metadata']['name']}", found)
     events = await _listed(api, bundle, EVENTS, tenant.name)

@@ -26,9 +26,9 @@ from flyball_operator.kube.resources import (
     LEASES,
     NAMESPACES,
     NETWORK_POLICIES,
-    OURS,
     PODS,
     Resource,
+    selector,
     watched,
 )
 
@@ -98,7 +98,7 @@ async def _tenant(api: KubeApi, name: str, services: Sequence[Object]) -> Tenant
     return Tenant(
         name,
         services,
-        pods=await _all(api, PODS, name, OURS),
+        pods=await _all(api, PODS, name, selector(PODS)),
         policies=await _all(api, NETWORK_POLICIES, name),
         keys=await _one(api, CONFIG_MAPS, name, names.PUBLIC_KEYS),
         lease=await _one(api, LEASES, name, names.NAMESPACE_LEASE),

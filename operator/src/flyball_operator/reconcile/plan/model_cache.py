@@ -103,7 +103,7 @@ class ModelState:
 
 def state(service: InferenceService, snapshot: Snapshot) -> ModelState | None:
     """What has become of the model; None where no cache is asked for."""
-    if service.spec.model.cache is None:
+    if service.spec.workload is not None or service.spec.model.cache is None:
         return None
     wanted = model_job.job_name(service)
     job = next((one for one in snapshot.jobs if name(one) == wanted), None)

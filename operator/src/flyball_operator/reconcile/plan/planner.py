@@ -24,6 +24,7 @@ from flyball_operator.reconcile.plan import (
     service,
     settling,
     status,
+    workload,
 )
 from flyball_operator.reconcile.plan.acceptance import Acceptance, AcceptedReason, judge
 from flyball_operator.reconcile.plan.adoption import Standing
@@ -49,6 +50,8 @@ def plan(snapshot: Snapshot) -> Plan:
     wanted_service = snapshot.desire.service
     if wanted_service is None:
         return _with_status(snapshot, verdict, None, Plan())
+    if snapshot.workload is not None:
+        return _with_status(snapshot, verdict, None, Plan(requeue_after=workload.LOOK_SECONDS))
     if not verdict.accepted:
         return _with_status(snapshot, verdict, None, Plan(requeue_after=_patience(verdict)))
     rollout = decide(wanted_service, snapshot)
@@ -152,6 +155,8 @@ def _claim(kind: Kind, live: Object, index: int) -> Claim:
 
 def _with_status(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | None, so_far: Plan) -> Plan:
     wanted = status.render(snapshot, verdict, rollout)
+    if snapshot.workload is not None:
+        wanted = workload.render(snapshot, verdict)
     change = status.difference(snapshot, wanted)
     if not change.any:
         return so_far

@@ -21,8 +21,8 @@ KEEP: Final = 5
 
 #: What must roll pods when it changes. Everything else in the spec reaches running engines, or concerns no pod.
 _ROLL_RELEVANT: Final[dict[str, bool | set[str]]] = {
-    "model": True,
-    "engine": True,
+    "served_model": True,
+    "engine_container": True,
     "accelerator": True,
     "parallelism": True,
     "batching": True,

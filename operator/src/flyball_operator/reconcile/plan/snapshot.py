@@ -70,6 +70,18 @@ class DryRun:
 
 
 @dataclass(frozen=True)
+class WorkloadPods:
+    """What a `spec.workload` chooses: pods that have not ended. `tuned`: those that are this service's.
+
+    `older`: names of services that are older, and choose one of these, too.
+    """
+
+    chosen: tuple[Object, ...] = ()
+    tuned: tuple[Object, ...] = ()
+    older: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The service, everything of its name or UID, and the moment.
 
@@ -81,6 +93,7 @@ class Snapshot:
     last attempt to write what this generation asks for. `attempts`: the last applies of each object. `dry_runs`: what
     the API server would make of an apply. `turn`: whether the service may adopt this operator's template by itself.
     `adoption_refused`: the API server's words when it refused that just now. `job_refused`: when it refused a Job.
+    `workload`: pods that others make, None where Flyball makes them; then there are no objects of the service's name.
     """
 
     desire: Desire
@@ -101,6 +114,7 @@ class Snapshot:
     turn: Turn = NEVER
     adoption_refused: str = ""
     job_refused: str = ""
+    workload: WorkloadPods | None = None
 
     def own(self, kind: Kind) -> Object | None:
         """The object of this kind, if it is this service's own."""

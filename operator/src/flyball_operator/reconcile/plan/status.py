@@ -73,7 +73,12 @@ class ReconcileReason(StrEnum):
     REPLICAS_NOT_READY = "ReplicasNotReady"
     """Pods have the template asked for, but fewer or more than asked for are Ready."""
     SERVING = "Serving"
-    """As many pods as asked for serve, all with the template asked for."""
+    """As many pods as asked for serve, all with the template asked for. Of a workload: all Ready pods have the
+    plugin."""
+    MADE_BY_OTHERS = "MadeByOthers"
+    """Pods of `spec.workload` are tuned, and neither replaced, rolled back nor scaled."""
+    PLUGIN_MISSING = "PluginMissing"
+    """Ready pods of `spec.workload` were started without the plugin for this service; the message names them."""
 
 
 @dataclass(frozen=True)
@@ -253,14 +258,21 @@ def render(snapshot: Snapshot, verdict: Acceptance, rollout: RolloutDecision | N
     if rollout is not None:
         template = model_cache.shown_template(_model(snapshot, rollout), snapshot, rollout)
     return {
-        "observedGeneration": meta.generation,
-        "epoch": snapshot.epoch,
         "replicas": counts.get("replicas", 0),
         "readyReplicas": counts.get("readyReplicas", 0),
         "selector": selector_text(meta),
         "url": service.url(meta, template),
         "revisionOutdated": rollout.outdated if rollout is not None else snapshot.desire.status.revision_outdated,
-        "conditions": [_condition(snapshot, kind, claim) for kind, claim in claims(snapshot, verdict, rollout).items()],
+        **part(snapshot, claims(snapshot, verdict, rollout)),
+    }
+
+
+def part(snapshot: Snapshot, said: Mapping[ConditionType, ConditionClaim]) -> Object:
+    """What the status says of any service: of which generation it is, under which epoch, and its conditions."""
+    return {
+        "observedGeneration": snapshot.desire.meta.generation,
+        "epoch": snapshot.epoch,
+        "conditions": [_condition(snapshot, kind, claim) for kind, claim in said.items()],
     }
 
 

@@ -72,6 +72,8 @@ class EnginePods:
     reach: Callable[[], GenerationBounds]
     #: The one pod, by UID, that is given a setpoint, and the one that the others keep meanwhile, if they have one.
     alone: tuple[str, Setpoint | None] | None = None
+    #: Whether others make the pods.
+    foreign: bool = False
     #: What governed pods lack. While none is Ready, what was known last.
     lacks: Lacks = field(default_factory=Lacks)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
@@ -111,6 +113,18 @@ class EnginePods:
         cores = sum(len(handle.read_back.cores) for handle in handles if handle.read_back is not None)
         trips = sum(sum(handle.trips.values()) for handle in handles)
         return live is not None and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
+
+    @property
+    def ceilings(self) -> tuple[int, int] | None:
+        """The most requests and tokens that an engine was started with; None while none has said so.
+
+        Of the largest engine: a smaller one clamps what is beyond its own.
+        """
+        read = [handle.read_back for handle in self._handles.values() if handle.read_back is not None]
+        found = [core.ceilings for one in read for core in one.cores]
+        if not found:
+            return None
+        return max(one.max_num_seqs for one in found), max(one.max_num_batched_tokens for one in found)
 
     @property
     def ready(self) -> int:
@@ -232,7 +246,9 @@ class EnginePods:
             elif doubt := self._doubt(handle):
                 found.append((Reason.UNEXPLAINED, f"{name}: {doubt}"))
             elif handle.problem is not None and not isinstance(handle.problem, NotLeadingError):
-                found.append((reason_of(handle.problem), f"{name}: {handle.problem}"))
+                reason = reason_of(handle.problem)
+                advice = f"; {_NO_PLUGIN}" if self.foreign and reason is Reason.UNREACHABLE else ""
+                found.append((reason, f"{name}: {handle.problem}{advice}"))
             if clamps := watchdog_clamps(handle):
                 found.append((Reason.WATCHDOG_TRIPPED, f"{name}: {trip_message(clamps)}"))
             if stuck := handle.stuck:
@@ -382,6 +398,7 @@ def _start(uid: str, handle: EngineHandle) -> str:
     return f"{uid}/{handle.container}"
 
 
+_NO_PLUGIN: Final = "if its log says nothing of Flyball, install the plugin and restart the pod"
 #: So many pods are named in one sentence.
 _NAMED: Final = 3
 _GRAVITY: Final = (

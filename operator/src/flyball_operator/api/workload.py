@@ -1,0 +1,35 @@
+"""Pods that others make and replace: which of a namespace's pods a service tunes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from flyball_operator.api.base import Model
+from flyball_operator.api.pod import LabelMap
+
+
+class WorkloadSelector(Model):
+    """Which pods of the service's namespace are meant."""
+
+    match_labels: Annotated[LabelMap, Field(min_length=1)]
+    """Labels that a pod must have, all of them."""
+
+
+class Workload(Model):
+    """Pods that others make, such as those of a Deployment, of a StatefulSet, of KServe or of llm-d."""
+
+    selector: WorkloadSelector
+    """Which pods these are. Only those are tuned that have the label `serving.flyball.dev/service` with this object's
+    name, too, and whose vLLM was started with Flyball's plugin for it. The condition Ready names the others."""
+
+    @property
+    def text(self) -> str:
+        """The selector, as the API server takes it."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.selector.match_labels.items()))
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pod with these labels is meant."""
+        return self.selector.match_labels.items() <= labels.items()

@@ -1,0 +1,153 @@
+"""The tuner of pods that others make: their engines say the ceilings, and get their start values back at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flyball_engine.contract import Limits, Setpoint
+from flyball_lab.harness.service_tuners import Engines, Harness
+from flyball_lab.harness.tuning import signals
+from flyball_lab.harness.virtual_time import in_virtual_time, now
+from flyball_operator.api.v1alpha1 import ConditionType, InferenceService
+from flyball_operator.engines.errors import UnreachableError
+from flyball_operator.tuning.service_tuner import ServiceTuner
+
+NOTHING = {"limits": Limits(), "step": None, "shed": None, "on_time": None, "objectives": ()}
+
+
+def foreign(*pods: str) -> Harness:
+    """A service whose pods others made."""
+    harness = Harness(engines=Engines(*pods))
+    spec = {key: value for key, value in harness.raw["spec"].items() if key == "objectives"}
+    harness.raw["spec"] = spec | {"workload": {"selector": {"matchLabels": {"app": "llm"}}}}
+    return harness
+
+
+def without(harness: Harness, tuner: ServiceTuner, uid: str) -> None:
+    """The service has this pod no more, and it runs on."""
+    tuner.update(harness.service, [pod for pod in harness.pods("s1") if pod.uid != uid])
+
+
+def says_nothing(setpoint: Setpoint | None) -> bool:
+    """Whether the setpoint leaves an engine as it was started, and is soon forgotten."""
+    return setpoint is not None and all(getattr(setpoint, field) == value for field, value in NOTHING.items())
+
+
+@in_virtual_time
+async def test_limits_begin_at_what_the_engines_were_started_with() -> None:
+    harness = foreign("pod-1")
+    tuner = harness.tuner()
+    await harness.tick(tuner, signals(now(), arrivals=0, running=0))
+    assert harness.engines.limits() == (128, 2048)
+    assert harness.held().limits.max_num_scheduled_tokens == 2048
+
+
+@in_virtual_time
+async def test_before_an_engine_has_said_its_ceilings_nothing_is_sent() -> None:
+    harness = foreign("pod-1")
+    answers, harness.engines.read = harness.engines.read, _unreachable  # type: ignore[method-assign]
+    tuner = harness.tuner()
+    for _ in range(3):
+        await harness.tick(tuner, signals(now()))
+    assert not harness.engines.writes
+    harness.engines.read = answers  # type: ignore[method-assign]
+    await harness.tick(tuner, signals(now()))
+    assert harness.engines.writes
+
+
+async def _unreachable(_: object) -> None:
+    raise UnreachableError("connection refused")
+
+
+@in_virtual_time
+async def test_a_pod_without_a_control_port_is_named_with_what_to_do() -> None:
+    harness = foreign("pod-1")
+    harness.engines.read = _unreachable  # type: ignore[method-assign, assignment]
+    tuner = harness.tuner()
+    await harness.tick(tuner, signals(now()))
+    assert harness.condition(ConditionType.TUNED) == ("False", "EngineUnreachable")
+    said = harness.message(ConditionType.TUNED)
+    assert said.startswith("pod-1: ")
+    assert "install the plugin and restart the pod" in said
+
+
+@in_virtual_time
+async def test_the_law_moves_them_as_it_moves_its_own() -> None:
+    harness = foreign("pod-1")
+    tuner = harness.tuner()
+    for _ in range(30):
+        await harness.tick(tuner, signals(now(), waiting=0.0))
+    assert harness.condition(ConditionType.TUNED) == ("True", "Applied")
+    assert harness.engines.limits() != (128, 2048)
+
+
+@in_virtual_time
+async def test_a_pod_that_is_the_services_no_more_gets_its_start_values_back() -> None:
+    harness = foreign("pod-1", "pod-2")
+    tuner = harness.tuner()
+    for _ in range(30):
+        await harness.tick(tuner, signals(now(), waiting=0.0))
+    kept = harness.held("pod-1")
+    without(harness, tuner, "pod-2")
+    assert tuner.to_be_kept()
+    await tuner.keep()
+    assert says_nothing(harness.held("pod-2"))
+    assert harness.held("pod-2").expires_seconds == 60.0
+    assert harness.held("pod-1") == kept
+    assert not tuner.to_be_kept()
+
+
+@in_virtual_time
+async def test_one_that_comes_back_is_tuned_again() -> None:
+    harness = foreign("pod-1", "pod-2")
+    tuner = harness.tuner()
+    await harness.tick(tuner, signals(now()))
+    without(harness, tuner, "pod-2")
+    await tuner.keep()
+    for _ in range(3):
+        await harness.tick(tuner, signals(now()))
+    assert not says_nothing(harness.held("pod-2"))
+    assert harness.held("pod-2") == harness.held("pod-1")
+
+
+@in_virtual_time
+async def test_a_pod_that_is_being_deleted_keeps_its_setpoint_while_it_drains() -> None:
+    harness = foreign("pod-1", "pod-2")
+    tuner = ServiceTuner(harness.service, replace(harness.dependencies(), is_leaving=lambda uid: uid == "pod-2"))
+    await harness.tick(tuner, signals(now()))
+    without(harness, tuner, "pod-2")
+    assert not tuner.to_be_kept()
+
+
+@in_virtual_time
+async def test_a_pod_that_does_not_answer_is_left_to_the_expiry_of_its_setpoint() -> None:
+    harness = foreign("pod-1", "pod-2")
+    tuner = harness.tuner()
+    await harness.tick(tuner, signals(now()))
+    harness.engines.loading.add("pod-2")
+    without(harness, tuner, "pod-2")
+    for _ in range(5):
+        assert tuner.to_be_kept()
+        await tuner.keep()
+    assert not tuner.to_be_kept()
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_engines_are_released_with_a_service_that_is_deleted_not_with_one_that_is_only_out_of_sight(
+    deleted: bool,
+) -> None:
+    @in_virtual_time
+    async def released() -> None:
+        harness = foreign("pod-1")
+
+        async def is_deleted(_: InferenceService) -> bool:
+            return deleted
+
+        tuner = ServiceTuner(harness.service, replace(harness.dependencies(), is_deleted=is_deleted))
+        await harness.tick(tuner, signals(now()))
+        await tuner.release()
+        assert says_nothing(harness.held()) is deleted
+
+    released()
