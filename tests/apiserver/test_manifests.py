@@ -22,7 +22,8 @@ from support.wrong_manifests import UNKNOWN_FIELDS, WRONG
 
 RESOURCE = names.CRD_NAME
 KSERVE = Path(__file__).resolve().parents[1] / "support/kserve_crd.yaml"
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "docs/examples").glob("*.yaml"))
+_FOLDER = Path(__file__).resolve().parents[2] / "docs/examples"
+EXAMPLES = [*sorted(_FOLDER.glob("*.yaml")), _FOLDER / "existing-engines/service.yaml"]
 
 
 def _blamed(case: Wrong, refusal: RefusedError) -> bool:

@@ -17,7 +17,11 @@ from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.tuning.metrics import TunerMetrics
 from support.wrong_manifests import WRONG
 
-EXAMPLES = [*sorted((ROOT / "docs/examples").glob("*.yaml")), ROOT / "engine/lab/src/flyball_lab/demo/chat.yaml"]
+EXAMPLES = [
+    *sorted((ROOT / "docs/examples").glob("*.yaml")),
+    ROOT / "docs/examples/existing-engines/service.yaml",
+    ROOT / "engine/lab/src/flyball_lab/demo/chat.yaml",
+]
 
 
 def read(manifest: Object) -> InferenceService:

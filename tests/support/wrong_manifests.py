@@ -14,6 +14,7 @@ from support.wrong_models import WRONG_MODELS
 from support.wrong_pods import GPU, WRONG_PODS
 from support.wrong_scaling import WRONG_SCALING
 from support.wrong_volumes import WRONG_VOLUMES
+from support.wrong_workloads import WRONG_WORKLOADS
 
 
 def _args(item: str, says: str, right: str = "--max-model-len=16384") -> Wrong:
@@ -330,6 +331,7 @@ WRONG = (
     *WRONG_CLASSES,
     *WRONG_BATCHING,
     *WRONG_SCALING,
+    *WRONG_WORKLOADS,
     # Rollout.
     Wrong(
         "no pod may move",

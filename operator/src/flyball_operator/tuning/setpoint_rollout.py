@@ -116,9 +116,14 @@ class SetpointRollout:
 
     @property
     def _outnumbered(self) -> bool:
-        """Whether the same setpoint needs a newer number: an engine has one above, or status had one that cannot be."""
-        live = self._context.setpoint
-        return live is not None and (self._context.generations.afresh or self._engine_pods.overtaken(live))
+        """Whether the same setpoint needs a newer number: an engine has one above, or status had one that cannot be.
+
+        Pods that were released have one above, which status must have, too.
+        """
+        live, numbers = self._context.setpoint, self._context.generations
+        if live is None:
+            return False
+        return numbers.afresh or numbers.generation > live.generation or self._engine_pods.overtaken(live)
 
     def _made(self, policy: Policy) -> Setpoint:
         """A setpoint under the present number, without what some engine cannot do."""

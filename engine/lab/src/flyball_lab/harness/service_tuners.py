@@ -183,9 +183,7 @@ class Engines:
                 )
         except SetpointRefused as refused:
             self.refused[refused.refusal] += 1
-            held = self.held[address.key]
-            applied = None if held is None else Generation(epoch=held.epoch, generation=held.generation)
-            raise SetpointRefusedError(refused.refusal, refused.message, applied) from refused
+            raise SetpointRefusedError(refused.refusal, refused.message, None) from refused
         self.writes += 1
         self.held[address.key] = setpoint
         return await self.read(address)

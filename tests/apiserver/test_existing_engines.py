@@ -1,0 +1,139 @@
+"""Pods that others make, on the real API server: what the chart's policy brings into them, and what nobody writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flyball_lab.harness.waiting import eventually
+from flyball_lab.repository import ROOT
+from flyball_operator.api import names
+from support import helm
+from support.cluster import KubectlError, Object, apply, get, kubectl, namespace, patch
+from support.helm import CHART
+from support.operators import RESOURCE, Audit, expect_condition, one, operator
+
+RELEASE = "flyball-inject-test"
+VALUES: Object = {
+    "image": {"registry": "localhost", "repository": "no/such-image", "pullPolicy": "Never"},
+    "crds": {"install": False},
+    "inject": {"enabled": True},
+}
+EXAMPLES = ROOT / "docs/examples/existing-engines"
+
+
+def example(name: str) -> Object:
+    """An example of the docs."""
+    found: Object = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def injecting(crd: object) -> Iterator[str]:
+    """A namespace where the chart's policy acts, with the service of the example."""
+    with namespace("flyball-inject") as place:
+        helm.run("install", RELEASE, str(CHART), "-n", place, values=VALUES)
+        apply(example("service"), namespace=place)
+        eventually(lambda: "flyball-plugin" in str(created(place, pod())), expecting="the policy acts", within=240)
+        yield place
+        helm.run("uninstall", RELEASE, "-n", place, "--ignore-not-found")
+
+
+def pod(service: str = "llm", **changes: Object) -> Object:
+    """A pod as a ReplicaSet makes it from the example; `changes` of its first container."""
+    template = example("deployment")["spec"]["template"]
+    labels = template["metadata"]["labels"] | {names.LABEL_SERVICE: service}
+    container = template["spec"]["containers"][0] | changes
+    metadata = {"name": "llm-1", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def created(place: str, body: Object) -> Object:
+    """The pod as the API server would make it, by a dry run."""
+    try:
+        text = kubectl("create", "-n", place, "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body))
+    except KubectlError as error:
+        return {"refused": str(error)}
+    found: Object = json.loads(text)
+    return found
+
+
+def variables(found: Object) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in found["spec"]["containers"][0].get("env", [])}
+
+
+def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(injecting: str) -> None:
+    found = created(injecting, pod(env=[{"name": "THEIRS", "value": "1"}]))
+    uid = one(RESOURCE, injecting, "llm")["metadata"]["uid"]
+    assert found["metadata"]["labels"][names.LABEL_SERVICE_UID] == uid
+    assert found["metadata"]["annotations"][names.ANNOTATION_SCRAPE] == "true"
+    assert variables(found) == {
+        "THEIRS": "1",
+        "PYTHONPATH": "/flyball",
+        "FLYBALL_SERVICE_UID": uid,
+        "FLYBALL_PUBLIC_KEYS_FILE": "/flyball-keys/public-keys.pem",
+    }
+    (plugin,) = found["spec"]["initContainers"]
+    assert plugin["name"] == names.CONTAINER_PLUGIN
+    assert plugin["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {volume["name"] for volume in found["spec"]["volumes"]} >= {"flyball", "flyball-keys"}
+    (engine,) = found["spec"]["containers"]
+    assert {"name": "control", "containerPort": 8001, "protocol": "TCP"} in engine["ports"]
+    assert {"name": "http", "containerPort": 8000, "protocol": "TCP"} in engine["ports"]
+    assert engine["args"] == example("deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_what_the_owner_has_said_is_added_to(injecting: str) -> None:
+    theirs = [{"name": "PYTHONPATH", "value": "/theirs"}, {"name": "VLLM_PLUGINS", "value": "theirs"}]
+    body = pod(env=theirs)
+    body["spec"]["initContainers"] = [{"name": "theirs", "image": "busybox"}]
+    found = created(injecting, body)
+    assert variables(found)["PYTHONPATH"] == "/flyball:/theirs"
+    assert variables(found)["VLLM_PLUGINS"] == "theirs,flyball"
+    assert [item["name"] for item in found["spec"]["initContainers"]] == ["flyball-plugin", "theirs"]
+
+
+def test_other_pods_stay_as_they_are(injecting: str) -> None:
+    no_such_service = pod("other")
+    not_chosen = pod()
+    not_chosen["metadata"]["labels"]["app"] = "other"
+    started_already = pod()
+    started_already["metadata"]["labels"][names.LABEL_SERVICE_UID] = "uid"
+    for body in (no_such_service, not_chosen, started_already):
+        found = created(injecting, body)
+        assert "initContainers" not in found["spec"]
+        assert not variables(found)
+
+
+def test_of_the_owners_objects_nothing_is_written(place: str, tmp_path: Path) -> None:
+    deployment = example("deployment")
+    deployment["spec"]["template"]["spec"]["nodeSelector"] = {"flyball.test/nowhere": "true"}
+    audit = Audit()
+    with operator(place, tmp_path):
+        apply(deployment, namespace=place)
+        apply(example("service"), namespace=place)
+        expect_condition(place, "Progressing", "True", "MadeByOthers", name="llm")
+        expect_condition(place, "Ready", "False", "NoReadyEndpoint", name="llm")
+        change = {"spec": {"workload": {"selector": {"matchLabels": {"app": "nothing"}}}}}
+        patch(RESOURCE, "llm", change, namespace=place)
+
+        def told() -> bool:
+            return one(RESOURCE, place, "llm")["status"]["observedGeneration"] == 2
+
+        eventually(told, expecting="the edit was looked at")
+        with pytest.raises(KubectlError, match="may not be added or removed"):
+            kubectl(
+                "patch", RESOURCE, "llm", "-n", place, "--type=json", "-p",
+                json.dumps([
+                    {"op": "remove", "path": "/spec/workload"},
+                    {"op": "add", "path": "/spec/model", "value": {"uri": "hf://org/m"}},
+                    {"op": "add", "path": "/spec/engine", "value": {"image": "vllm/vllm-openai:v0.32.0"}},
+                ]),
+            )  # fmt: skip
+        kubectl("delete", RESOURCE, "llm", "-n", place)
+    assert {write.resource for write in audit.writes(place)} <= {"inferenceservices", "configmaps"}
+    assert get("service", "llm", namespace=place) is None
