@@ -16,7 +16,11 @@ HOME = "flyball-system"
 TEAM = "team-a"
 UID = "uid-chat"
 OPERATOR_LABELS = {"app.kubernetes.io/name": "flyball", "app.kubernetes.io/component": "operator"}
-POD_LABELS = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SERVICE_UID: UID}
+POD_LABELS = {
+    names.LABEL_MANAGED_BY: names.MANAGED_BY,
+    names.LABEL_SERVICE: "chat",
+    names.LABEL_SERVICE_UID: UID,
+}
 
 Change = Callable[["World"], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball_operator.api import names
@@ -102,6 +102,12 @@ def _normal(path: Path, value: Any) -> Any:
     return value
 
 
+def chosen(labels: Mapping[str, str], selector: str) -> bool:
+    """Whether a selector of labels, with a value or that are there, chooses an object."""
+    wanted = [part.partition("=") for part in selector.split(",") if part]
+    return all(key in labels and (not sign or labels[key] == value) for key, sign, value in wanted)
+
+
 class MemoryApi:
     """A server and, for each writer, the methods of `kube.api.KubeApi`."""
 
@@ -180,12 +186,11 @@ class MemoryApi:
         """A list by labels, and by fields, of which the operator asks for one."""
         assert "list" in resource.verbs, f"the operator asks for no right to list {resource.plural}"
         self.reads["list", resource.plural] += 1
-        wanted = dict(part.split("=") for part in selector.split(",") if part)
         found = [
             item
             for key, item in self.shown().items()
             if key[:2] == (resource.plural, namespace)
-            and all((item["metadata"].get("labels") or {}).get(label) == value for label, value in wanted.items())
+            and chosen(item["metadata"].get("labels") or {}, selector)
             and (not fields or fields == f"involvedObject.uid={item['involvedObject']['uid']}")
         ]
         return found, str(next(self._version))

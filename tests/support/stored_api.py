@@ -21,6 +21,7 @@ import yaml
 
 from flyball_lab.harness.manifests import Object
 from flyball_operator.kube.resources import Resource
+from support.memory_api import chosen
 
 #: Runs a command with these arguments; what it printed.
 Command = Callable[..., Any]
@@ -117,12 +118,11 @@ class StoredApi:
         return len(parts[2 if parts[0] == "api" else 3 :]) % 2 == 0
 
     def _listed(self, path: str, selector: str) -> Iterator[Object]:
-        wanted = dict(part.split("=") for part in selector.split(",") if part)
         root, _, plural = path.rpartition("/")
         for held, document in self.documents.items():
             within = held.startswith(f"{root}/") and held.rpartition("/")[0].endswith(f"/{plural}")
             labels = (document.get("metadata") or {}).get("labels") or {} if within else {}
-            if within and all(labels.get(key) == value for key, value in wanted.items()):
+            if within and chosen(labels, selector):
                 yield document
 
 

@@ -374,6 +374,7 @@ QUIET = {
     ReconcileReason.ENDPOINTS_READY,
     ReconcileReason.SCALED_TO_ZERO,
     ReconcileReason.SERVING,
+    ReconcileReason.MADE_BY_OTHERS,
     OutdatedReason.OUTSIDE_WINDOW,
     OutdatedReason.WAITS_FOR_TURN,
     Reason.SCRAPED,

@@ -54,8 +54,8 @@ def read_pod(found: Object) -> KnownPod | None:
     labels = metadata.get("labels") or {}
     foreign = labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY
     status = found.get("status") or {}
-    container = engine_container(found) if foreign else names.CONTAINER_ENGINE
-    engine: Object = next((one for one in status.get("containerStatuses") or () if one.get("name") == container), {})
+    containers = {one.get("name"): one for one in status.get("containerStatuses") or ()}
+    engine: Object = containers.get(names.CONTAINER_ENGINE) or containers.get(_first_container(found)) or {}
     conditions = {item.get("type"): item.get("status") for item in status.get("conditions") or ()}
     return KnownPod(
         link=chain,
@@ -68,8 +68,8 @@ def read_pod(found: Object) -> KnownPod | None:
     )
 
 
-def engine_container(pod: Object) -> str:
-    """Name of the container with the engine in a pod of others: its first one."""
+def _first_container(pod: Object) -> str:
+    """Name of the container with the engine in a pod of others."""
     containers = (pod.get("spec") or {}).get("containers")
     return str(containers[0].get("name") or "") if containers else ""
 
