@@ -205,3 +205,15 @@ def test_a_merge_patch_is_what_is_wanted_and_null_for_what_was_applied_last() ->
         "e": [2],
         "f": {"g": 1},
     }
+
+
+def test_an_edit_of_a_service_whose_pods_others_make_replaces_none(typed: Any, api: StoredApi) -> None:
+    workload = {"selector": {"matchLabels": {"app": "llm"}}}
+    bare = {"spec.model": DROP, "spec.engine": DROP, "spec.replicas": DROP, "spec.batching": DROP}
+    foreign = edited(MANIFEST, bare | {"metadata.name": "llm", "spec.workload": workload})
+    assert "would be created" in typed(foreign, code=1).out
+    api.put(INFERENCE_SERVICES, edited(foreign, {"metadata.uid": "uid-2", "metadata.resourceVersion": "8"}))
+    bounded = edited(foreign, {"spec.tuning.bounds.maxNumActiveSeqs.max": 64})
+    found = typed(bounded, "-o", "json", code=1)
+    assert not found["pods"]["replaced"]
+    assert found["limits"] == ["maxNumActiveSeqs: the least to 64 instead of the least to 1048576"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from flyball_operator.api import names
 from flyball_operator.api.objects import Object
+from flyball_operator.api.spec import LARGEST_BOUND
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import history, pod, revision
 from flyball_operator.reconcile.plan.deployment import rollout_steps, wanted_replicas
@@ -114,6 +115,11 @@ def _by_name(value: Any) -> Any:
 
 
 def _pods(before: InferenceService | None, after: InferenceService, deployment: Object | None) -> Pods:
+    if after.spec.workload is not None:
+        # Others make them, and nothing in the spec replaces or scales them.
+        return Pods(
+            replaced=False, why="", fields=(), replicas_before=0, replicas_after=0, max_surge=0, max_unavailable=0
+        )
     noted = history.read(deployment)
     replicas = wanted_replicas(after, deployment)
     surge, unavailable = rollout_steps(after, replicas, no_device=bool(noted.in_place))
@@ -185,9 +191,11 @@ def _limits(before: InferenceService, after: InferenceService) -> Iterator[str]:
 def _bounds(service: InferenceService, field: str) -> tuple[int | None, int]:
     bounds, ceilings = service.spec.tuning.bounds, service.spec.batching
     if field == "maxNumActiveSeqs":
-        return bounds.max_num_active_seqs.min, bounds.max_num_active_seqs.max or ceilings.max_num_seqs
-    found = bounds.max_num_scheduled_tokens
-    return found.min, found.max or ceilings.max_num_batched_tokens
+        found, most = bounds.max_num_active_seqs, ceilings.max_num_seqs
+    else:
+        found, most = bounds.max_num_scheduled_tokens, ceilings.max_num_batched_tokens
+    # What engines of others were started with, no manifest says.
+    return found.min, found.max or (most if service.spec.workload is None else LARGEST_BOUND)
 
 
 def _shown(value: int | None) -> str:
