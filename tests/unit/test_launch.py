@@ -10,7 +10,7 @@ import pytest
 
 from flyball_engine.launch.state import fresh_folder
 from flyball_engine.launching import EXIT_REFUSED, launch_command
-from flyball_lab.harness.launcher import environment, launch
+from flyball_lab.harness.launcher import SOURCE, environment, launch
 from support.wrong_inputs.command_lines import LAUNCHER
 
 
@@ -52,6 +52,54 @@ def test_where_vllm_cannot_be_asked_the_arguments_go_to_plain_vllm_as_they_are(t
     assert ended.out.rstrip().endswith("-m vllm.entrypoints.openai.api_server --dtype half --port=8000")
     assert "VLLM_PLUGINS=" in ended.out
     assert ended.termination is None
+
+
+def vllm_that_tells(folder: Path) -> Path:
+    """In vLLM's place: a parser, and a server that says in which process it runs, and with which arguments.
+
+    Each load of it writes the process id into the file that is returned.
+    """
+    loads = folder / "loads"
+    modules = {
+        "__init__": f"import os; __version__ = '0.32.0'; open({str(loads)!r}, 'a').write(f'{{os.getpid()}}\\n')",
+        "utils/__init__": "",
+        "utils/argparse_utils": "from argparse import ArgumentParser as FlexibleArgumentParser",
+        "entrypoints/__init__": "",
+        "entrypoints/openai/__init__": "",
+        "entrypoints/openai/cli_args": (
+            "def make_arg_parser(parser):\n"
+            "    print('loading')\n"
+            "    parser.add_argument('--port', type=int)\n"
+            "    return parser"
+        ),
+        "entrypoints/openai/api_server": (
+            "import os, signal, sys\n"
+            "print(__name__, os.getpid(), sys.argv[1:], signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,"
+            " os.environ['FLYBALL_STATE_DIR'])"
+        ),
+    }
+    for name, source in modules.items():
+        path = folder / "vllm" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source + "\n")
+    metadata = folder / "flyball_engine-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flyball-engine\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nflyball = flyball_engine.launching:launch_command\n"
+        "[vllm.endpoint_plugins]\nflyball_control = flyball_engine.launching:launch_command\n"
+    )
+    return loads
+
+
+def test_vllm_is_loaded_once_and_serves_in_the_process_that_asked_its_parser(tmp_path: Path) -> None:
+    loads = vllm_that_tells(tmp_path)
+    ended = launch('--owned=["--port=8000"]', "--", variables=environment(tmp_path, python_path=[tmp_path, SOURCE]))
+    assert ended.code == 0, ended.log
+    (process,) = loads.read_text().split()
+    (served,) = ended.out.splitlines()
+    assert served.startswith(f"__main__ {process} ['--port=8000'] True "), ended.out
+    assert Path(served.rpartition(" ")[2]).is_dir(), "the folder that the engine core and the API server share"
 
 
 def test_folders_of_processes_that_are_gone_are_removed_those_of_others_stay(tmp_path: Path) -> None:
