@@ -47,9 +47,13 @@ def pod(service: str = "llm", **changes: Object) -> Object:
     """A pod as a ReplicaSet makes it from the example; `changes` of its first container."""
     template = example("deployment")["spec"]["template"]
     labels = template["metadata"]["labels"] | {names.LABEL_SERVICE: service}
-    container = template["spec"]["containers"][0] | changes
+    # As namespaces of Pod Security `restricted` admit them, with what the policy adds.
+    admitted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = template["spec"]["containers"][0] | {"securityContext": admitted} | changes
+    user = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
     metadata = {"name": "llm-1", "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    spec = {"containers": [container], "securityContext": user}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def created(place: str, body: Object) -> Object:
@@ -90,7 +94,7 @@ def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(
 def test_what_the_owner_has_said_is_added_to(injecting: str) -> None:
     theirs = [{"name": "PYTHONPATH", "value": "/theirs"}, {"name": "VLLM_PLUGINS", "value": "theirs"}]
     body = pod(env=theirs)
-    body["spec"]["initContainers"] = [{"name": "theirs", "image": "busybox"}]
+    body["spec"]["initContainers"] = [body["spec"]["containers"][0] | {"name": "theirs"}]
     found = created(injecting, body)
     assert variables(found)["PYTHONPATH"] == "/flyball:/theirs"
     assert variables(found)["VLLM_PLUGINS"] == "theirs,flyball"
