@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from flyball_engine.contract import Setpoint
+from flyball_engine.contract import ReadBack, Setpoint
 from flyball_lab.harness.service_tuners import AWAY, Engines, Harness
 from flyball_lab.harness.tuning import limits, signals, step_window
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.engines.client import Address
 from flyball_operator.kube.errors import UnavailableError
 from flyball_operator.tuning.actuate.canary import Canary, CanaryObservation, CanaryResult, is_due
 from flyball_operator.tuning.actuate.canary_rollout import CanaryRollout
@@ -132,6 +133,51 @@ async def test_the_first_policy_of_a_model_goes_to_one_pod_and_then_to_all() -> 
     assert "CanaryFailed" not in story.events
 
 
+class Unequal(Engines):
+    """Engines that have a number of requests each."""
+
+    def __init__(self, **requests: int) -> None:
+        super().__init__(*requests)
+        self.requests = requests
+        self.silent: set[str] = set()
+
+    async def read(self, address: Address) -> ReadBack:
+        if address.key in self.silent:
+            await asyncio.Future()
+        found = await super().read(address)
+        cores = tuple(core.model_copy(update={"running": self.requests[address.key]}) for core in found.cores)
+        return found.model_copy(update={"cores": cores})
+
+
+@in_virtual_time
+async def test_the_pod_is_chosen_by_what_it_has_now_not_by_what_it_had_a_minute_ago() -> None:
+    engines = Unequal(one=8, two=0, three=1)
+    story = Harness(engines=engines)
+    tuner = story.tuner()
+    story.update_pods(tuner)
+    await tuner._engine_pods.survey()
+    await asyncio.sleep(60)
+    engines.requests |= {"one": 0, "two": 5}
+    canary_rollout = CanaryRollout(tuner._engine_pods, now, verified=False)
+    await canary_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
+    assert canary_rollout.pod == "two"
+
+
+@in_virtual_time
+async def test_a_pod_that_does_not_answer_now_is_not_chosen_by_what_it_had() -> None:
+    engines = Unequal(one=8, two=1)
+    story = Harness(engines=engines)
+    tuner = story.tuner()
+    story.update_pods(tuner)
+    await tuner._engine_pods.survey()
+    await asyncio.sleep(60)
+    engines.silent.add("one")
+    canary_rollout = CanaryRollout(tuner._engine_pods, now, verified=False)
+    await canary_rollout.begin(None, Policy(limits=limits(*START)), live=True, trusted=False)
+    assert canary_rollout.pod == "two"
+    await tuner._engine_pods.close()
+
+
 @in_virtual_time
 async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first_policy_after_it() -> None:
     story = harness()
@@ -141,7 +187,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
     await engine_pods.survey()
     canary_rollout = CanaryRollout(engine_pods, now, verified=False)
     left = Policy(limits=limits(128, 2048))
-    canary_rollout.begin(None, left, live=True, trusted=False)
+    await canary_rollout.begin(None, left, live=True, trusted=False)
     tried = Setpoint(service="s1", epoch=1, generation=1, limits=limits(8, 256))
     await engine_pods.push(tried)
     for _ in range(int(TUNABLES.window_seconds / 5) + 2):
@@ -149,7 +195,7 @@ async def test_what_was_tried_before_there_was_a_model_says_nothing_of_the_first
         await asyncio.sleep(5)
         await engine_pods.survey()
     assert canary_rollout.pod is None, "it has passed"
-    canary_rollout.begin(tried, left, live=True, trusted=True)
+    await canary_rollout.begin(tried, left, live=True, trusted=True)
     assert canary_rollout.pod is not None
 
 

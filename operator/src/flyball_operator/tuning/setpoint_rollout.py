@@ -174,7 +174,7 @@ class SetpointRollout:
         owed, self._owed_to_all = self._owed_to_all, False
         # What was not decided now is where pods are to begin, or go on from.
         if decision.changed and not owed and is_change(left, policy):
-            self._canary.begin(before, left, live=context.spec.live, trusted=context.trusted)
+            await self._canary.begin(before, left, live=context.spec.live, trusted=context.trusted)
         await self._engine_pods.push(context.setpoint)
         context.metrics.policy(*context.labels, policy)
         if is_change(left, policy):

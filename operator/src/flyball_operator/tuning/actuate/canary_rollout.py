@@ -36,14 +36,18 @@ class CanaryRollout:
         kept = self._engine_pods.alone[1]
         return Policy.of(kept) if kept is not None else start
 
-    def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
+    async def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
         """Let the setpoint that is pushed next go to one pod, if it is to; the others keep the one `before`.
 
-        `left` is what they run under; `trusted` whether decisions rest on the model.
+        `left` is what they run under; `trusted` whether decisions rest on the model. Pods are read back first: they tell
+        how busy they are once in a minute only, where Prometheus confirms the rest.
         """
         due = is_due(live=live, trusted=trusted, verified=self._verified, pods=self._engine_pods.ready)
-        first = self._engine_pods.busiest() if due else None
-        if first is not None:
+        if not due:
+            return
+        asked_at = self._clock()
+        await self._engine_pods.survey()
+        if (first := self._engine_pods.busiest(asked_at)) is not None:
             self._engine_pods.alone = (first.uid, before)
             self._canary = Canary(pod=first.uid, name=first.name, before=left, since=self._clock(), trusted=trusted)
 

@@ -145,10 +145,13 @@ class EnginePods:
         """Whether some engine had requests when it was last read back."""
         return any(handle.requests > 0 for handle in self._handles.values())
 
-    def busiest(self) -> EnginePod | None:
-        """The governed pod with the most requests, of which most is to be seen; None if all have something wrong."""
+    def busiest(self, since: float) -> EnginePod | None:
+        """The governed pod with the most requests, of which most is to be seen; None if all have something wrong.
+
+        Those that were read back since that time come first: what the others had may be a minute old.
+        """
         well = {
-            uid: handle.requests
+            uid: (handle.verified_at >= since, handle.requests)
             for uid, handle in self._handles.items()
             if handle.read_back is not None and handle.read_back.governed and handle.problem is None
             if not self._doubt(handle)
