@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball_engine.contract import AnyKnob, Knob
+import pytest
+
+from flyball_engine.contract import SETPOINT_WAIT_SECONDS, AnyKnob, Knob, ReadBack, Setpoint
 from flyball_lab.harness.service_tuners import AWAY, Engines, Harness, tuned_for
 from flyball_lab.harness.tuning import signals
 from flyball_lab.harness.virtual_time import in_virtual_time, now
 from flyball_operator.api.v1alpha1 import ConditionType
+from flyball_operator.engines.client import Address
 
 TUNED = ConditionType.TUNED
 
@@ -73,6 +76,42 @@ async def test_an_engine_that_lacks_a_limit_is_given_the_same_setpoint_when_it_s
     harness.engines.restart("pod-1")
     await ticks(harness, tuner, AWAY)
     assert harness.held().order() == before
+
+
+class Mixed(Engines):
+    """Two pods, of which the second is of another image: it lacks a limit, or its plugin is older than the order."""
+
+    def __init__(self, *, older: bool) -> None:
+        super().__init__("pod-1", "pod-2")
+        self.older = older
+
+    def _unsupported(self, uid: str) -> dict[AnyKnob, str]:
+        return LACKS if uid == "pod-2" and not self.older else {}
+
+    async def write(self, address: Address, setpoint: Setpoint) -> ReadBack:
+        self.untold = self.older and address.key == "pod-2"
+        return await super().write(address, setpoint)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_pod_that_starts_beside_others_and_lacks_something_gets_what_it_can_take(*, older: bool) -> None:
+    harness = Harness(engines=Mixed(older=older))
+    harness.orders()
+    harness.engines.starting = harness.engines.loading = {"pod-2"}
+    tuner = await tuned_for(harness)
+    assert harness.held("pod-1").on_time is not None
+    harness.engines.loading = set()
+    began = now()
+    while harness.engines.held["pod-2"] is None and now() - began < SETPOINT_WAIT_SECONDS:
+        await ticks(harness, tuner, lambda: signals(now()), 1)
+    assert harness.held("pod-2") == harness.held("pod-1")
+    assert harness.held("pod-2").on_time is None
+    before = harness.held("pod-2").order()
+    harness.engines.starting = set()
+    harness.engines.restart("pod-2")
+    await ticks(harness, tuner, AWAY, 2)
+    assert harness.held("pod-2").order() == before, "at its next start it waits for no other one"
 
 
 @in_virtual_time

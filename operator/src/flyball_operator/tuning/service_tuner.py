@@ -53,7 +53,7 @@ class ServiceTuner:
         self._engine_pods = EnginePods(client, clock, *callbacks, dependencies.control_port, context.bounds)
         self._engine_pods.foreign = service.spec.workload is not None
         self._released = ReleasedPods(context)
-        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.lacking)
+        self._starting = StartingPods(client, clock, dependencies.control_port, self._engine_pods.known_lacks)
         tuned = status_codec.policy_of(tuning.setpoint) is not None and context.trusted
         # What one pod failed under shall not go to all at once because the leader changed.
         verified = tuned and tuning.held_until is None

@@ -39,8 +39,8 @@ class CanaryRollout:
     async def begin(self, before: Setpoint | None, left: Policy, *, live: bool, trusted: bool) -> None:
         """Let the setpoint that is pushed next go to one pod, if it is to; the others keep the one `before`.
 
-        `left` is what they run under; `trusted` whether decisions rest on the model. Pods are read back first: they tell
-        how busy they are once in a minute only, where Prometheus confirms the rest.
+        `left` is what they run under; `trusted` whether decisions rest on the model. Pods are read back first:
+        where Prometheus confirms the rest, they tell how busy they are once in a minute only.
         """
         due = is_due(live=live, trusted=trusted, verified=self._verified, pods=self._engine_pods.ready)
         if not due:

@@ -21,9 +21,8 @@ LEAST_WAIT: Final = 1.0
 class EngineHandle:
     """One start of one pod's engine, as far as it is known.
 
-    `contested`: the number that it says it has another body under. `unknown`: knobs that it does not know, having
-    refused a setpoint for them. `trips` of the watchdog are counted by core. `steps`: None where the last answer was
-    asked for without them.
+    `contested`: the number that it says it has another body under. `trips` of the watchdog are counted by core.
+    `steps`: None where the last answer was asked for without them.
     """
 
     container: tuple[str, int]
@@ -35,7 +34,6 @@ class EngineHandle:
     read_back: ReadBack | None = None
     problem: EngineError | None = None
     contested: Generation | None = None
-    unknown: dict[AnyKnob, str] = field(default_factory=dict)
     trips: dict[int, int] = field(default_factory=dict)
     stalls: dict[int, AdmissionStall] = field(default_factory=dict)
     steps: PackedSteps | None = None

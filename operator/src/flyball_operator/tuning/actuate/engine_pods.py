@@ -16,12 +16,9 @@ from typing import Any, Final
 
 from flyball_engine.contract import (
     DEFAULT_CLASS,
-    AnyKnob,
     Generation,
     Limits,
-    OrderKnob,
     QueueLimits,
-    ReadBack,
     Refusal,
     Setpoint,
 )
@@ -33,14 +30,13 @@ from flyball_operator.tuning.actuate.engine_handle import (
     EngineHandle,
     generation_of,
     is_contested,
-    is_unknown,
     reason_of,
     trip_message,
     waits,
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
-from flyball_operator.tuning.actuate.lacks import Lacks
+from flyball_operator.tuning.actuate.lacks import KnownLacks, Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
@@ -74,8 +70,8 @@ class EnginePods:
     alone: tuple[str, Setpoint | None] | None = None
     #: Whether others make the pods.
     foreign: bool = False
-    #: What governed pods lack. While none is Ready, what was known last.
-    lacks: Lacks = field(default_factory=Lacks)
+    #: What the pods lack, be they Ready or not.
+    known_lacks: KnownLacks = field(default_factory=KnownLacks)
     _handles: dict[str, EngineHandle] = field(default_factory=dict)
     _ready: dict[str, EnginePod] = field(default_factory=dict)
     _exchanges: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -96,7 +92,7 @@ class EnginePods:
             container = (pod.container_id, pod.restarts)
             kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
         self._handles, self._due = kept, None
-        self._note_lacks()
+        self.known_lacks.keep({pod.uid for pod in pods})
 
     def observe(self, observation: Observation, live: Setpoint | None) -> None:
         """Take note of what a tick sees of the engines."""
@@ -201,23 +197,10 @@ class EnginePods:
         """Whether no core is seen to stand still, be it for a moment."""
         return not any(s.seen > s.since for handle in self._handles.values() for s in handle.stalls.values())
 
-    def lacking(self, read_back: ReadBack) -> None:
-        """Take note of what a pod that starts lacks. Where governed pods are Ready, what these say counts."""
-        if read_back.governed and not self._governed():
-            self.lacks = Lacks.of([(read_back, {})])
-
-    def _note_lacks(self) -> None:
-        """Take note of what governed pods lack. Where none says anything, those that start are likely as the last."""
-        if (governed := self._governed()) and (found := Lacks.of(governed)) != self.lacks:
-            self.lacks = found
-
-    def _governed(self) -> list[tuple[ReadBack, dict[AnyKnob, str]]]:
-        """What the pods say whose engines are governed, and knobs that these do not know.
-
-        One that is not is told less, the others are not.
-        """
-        read = ((handle.read_back, handle.unknown) for handle in self._handles.values())
-        return [(found, unknown) for found, unknown in read if found is not None and found.governed]
+    @property
+    def lacks(self) -> Lacks:
+        """What the pods lack of what they may be told."""
+        return self.known_lacks.lacks
 
     def claimed(self) -> list[Generation]:
         """The newest numbers that each engine says it holds. A pod may say anything: `reach` has what can be."""
@@ -257,7 +240,7 @@ class EnginePods:
             if stuck := handle.stuck:
                 still = "" if any(stall.stepping for stall in stuck) else ", no step was made"
                 found.append((Reason.ADMISSION_STUCK, f"{name}: requests wait, places are free, none is let in{still}"))
-        if self._governed():
+        if self.known_lacks.governed:
             found += [(Reason.UNSUPPORTED, lack) for lack in self.lacks.told(sheds=sheds)]
         return sorted(found, key=lambda item: _GRAVITY.index(item[0]))
 
@@ -373,11 +356,7 @@ class EnginePods:
             self.on_failed(answer)
             if is_contested(answer):
                 handle.contested = handle.contested or generation_of(sent)
-            if sent.on_time is not None and is_unknown(answer, OrderKnob.ON_TIME):
-                handle.unknown |= {OrderKnob.ON_TIME: "the plugin in the pod is older than the on-time order"}
-            if sent.classes is not None and is_unknown(answer, OrderKnob.CLASSES):
-                handle.unknown |= {OrderKnob.CLASSES: "the plugin in the pod is older than these classes of requests"}
-            self._note_lacks()
+            self.known_lacks.refused(address.key, sent, answer)
             if isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
                 # Which limits it cannot move is in its read-back, and one that came after the survey gave none yet.
                 await self._read(address)
@@ -391,7 +370,8 @@ class EnginePods:
             handle.problem = answer
             return
         tripped = handle.take(answer.read_back, self.clock(), self._sent, whole=whole)
-        self._note_lacks()
+        if handle.read_back is not None:
+            self.known_lacks.told(uid, handle.read_back)
         if tripped:
             self.on_tripped(f"{self._ready[uid].name}: {trip_message(watchdog_clamps(handle))}")
 

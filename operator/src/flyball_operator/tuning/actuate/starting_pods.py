@@ -10,28 +10,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from flyball_engine.contract import ReadBack, Refusal, Setpoint
+from flyball_engine.contract import Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import SetpointRefusedError
 from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
+from flyball_operator.tuning.actuate.lacks import KnownLacks
 from flyball_operator.tuning.ports import EnginePod
 
 #: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
 AGAIN_SECONDS: Final = 5.0
 #: An engine that refuses a write for one of these holds a setpoint, and needs no older one.
 _HOLDS: Final = frozenset({Refusal.STALE_EPOCH, Refusal.STALE_GENERATION, Refusal.CONFLICT})
+#: One that refuses for these lacks something that is asked of it, or is older than that.
+_LACKS: Final = frozenset({Refusal.UNSUPPORTED, Refusal.INVALID})
 
 
 class StartingPods:
-    """Of one service. `clock` is monotonic, in seconds. `lacking` is told what an engine says that lacks something."""
+    """Of one service. `clock` is monotonic, in seconds. `lacks` is told what engines lack."""
 
-    def __init__(
-        self, client: EngineClient, clock: Callable[[], float], port: int, lacking: Callable[[ReadBack], None]
-    ) -> None:
+    def __init__(self, client: EngineClient, clock: Callable[[], float], port: int, lacks: KnownLacks) -> None:
         self._client = client
         self._clock = clock
         self._port = port
-        self._lacking = lacking
+        self._lacks = lacks
         self._pods: dict[str, EnginePod] = {}
         self._handles: dict[str, EngineHandle] = {}
         self._writes: dict[str, asyncio.Task[None]] = {}
@@ -70,10 +71,11 @@ class StartingPods:
             handle.holds = common(answer.read_back)
         elif isinstance(answer, SetpointRefusedError) and answer.refusal in _HOLDS:
             handle.holds = generation_of(setpoint)
-        elif isinstance(answer, SetpointRefusedError) and answer.refusal is Refusal.UNSUPPORTED:
-            told = await self._client.timed(address, self._client.read)
+        elif isinstance(answer, SetpointRefusedError) and answer.refusal in _LACKS:
+            told = await self._client.timed(address, self._client.read_state)
             if isinstance(told, Acknowledged):
-                self._lacking(told.read_back)
+                self._lacks.told(pod.uid, told.read_back)
+            self._lacks.refused(pod.uid, setpoint, answer)
 
     async def close(self) -> None:
         """End the writes that are on their way."""
