@@ -87,6 +87,17 @@ async def test_once_it_confirms_no_more_a_pod_is_read_back_within_seconds() -> N
     assert engines.light["pod-1"] == before + 1
 
 
+@in_virtual_time
+async def test_a_pod_that_starts_and_is_scraped_does_not_stand_in_for_a_ready_one_that_is_not() -> None:
+    harness, engines, tuner = await settled()
+    engines.held["pod-3"] = engines.held["pod-1"]
+    engines.starting = {"pod-3"}
+    before = engines.light["pod-1"]
+    for _ in range(int(VERIFY_CONFIRMED_SECONDS / 5)):
+        await harness.tick(tuner, engines.confirmed())
+    assert engines.light["pod-1"] - before >= VERIFY_CONFIRMED_SECONDS / VERIFY_SECONDS - 1
+
+
 def number(found: Signals, **changed: float) -> Signals:
     """With another figure of what cores apply."""
     assert found.applied is not None

@@ -78,6 +78,8 @@ class EnginePods:
     _sent: Setpoint | None = None
     #: Whether Prometheus sees the engines' steps: then read-backs need not say them, and do where requests wait.
     _steps_seen: bool = False
+    #: Whether all pods are Ready. One that is not may be scraped, and would stand in for a Ready one that is not.
+    _all_ready: bool = False
     #: The setpoint that Prometheus showed at the last tick to be all pods'.
     _confirmed: Setpoint | None = None
     #: When some pod is due next, and what this was found for. None: after an exchange, or with other pods.
@@ -92,6 +94,7 @@ class EnginePods:
             container = (pod.container_id, pod.restarts)
             kept[pod.uid] = handle if handle is not None and handle.container == container else EngineHandle(container)
         self._handles, self._due = kept, None
+        self._all_ready = len(self._ready) == len(pods)
         self.known_lacks.keep({pod.uid for pod in pods})
 
     def observe(self, observation: Observation, live: Setpoint | None) -> None:
@@ -108,7 +111,7 @@ class EnginePods:
         handles = self._handles.values()
         cores = sum(len(handle.read_back.cores) for handle in handles if handle.read_back is not None)
         trips = sum(sum(handle.trips.values()) for handle in handles)
-        return live is not None and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
+        return live is not None and self._all_ready and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
 
     @property
     def ceilings(self) -> tuple[int, int] | None:
