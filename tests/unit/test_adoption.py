@@ -374,6 +374,32 @@ def test_in_a_rolling_update_the_older_operator_undoes_no_template_of_the_newer_
     assert fleet.new() == {"d"}, "who goes back for good says so"
 
 
+#: Two releases of one version, of which either may have the namespace.
+HERE, THERE = replace(CONFIG, version="1.0.0"), replace(NEWER, version="1.0.0")
+
+
+def test_two_releases_of_one_version_with_other_settings_replace_pods_once_and_then_say_what_differs() -> None:
+    fleet = Fleet(ONE)
+    fleet.lead(HERE)
+    fleet.cluster.apply(service("d"))
+    fleet.look()
+    fleet.lead(THERE)
+    fleet.look()
+    assert fleet.new() == {"a", "b", "c", "d"}, "as if the settings of one release had changed"
+    before = fleet.templates()
+    for config in (THERE, HERE, THERE, HERE):
+        fleet.lead(config)
+        fleet.look()
+        assert fleet.templates() == before
+    fleet.lead(HERE)
+    fleet.look()
+    assert fleet.outdated("d") == ("True", "OtherSettings")
+    assert "spec.initContainers[flyball-plugin].image" in fleet.cluster.message(ConditionType.TEMPLATE_OUTDATED, "d")
+    fleet.cluster.change(lambda found: found["metadata"].update(annotations={names.ANNOTATION_ADOPT: "1"}), "d")
+    fleet.look()
+    assert "d" in fleet.new(), "who wants this one's says so"
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "older"),
     [

@@ -41,6 +41,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ReconcileReason.REPLICAS_NOT_READY: _WAIT,
     ReconcileReason.PLUGIN_MISSING: "Install the plugin by a label on the pod template, and restart the pods.",
     OutdatedReason.ADOPT_BY_ANNOTATION: "To replace the pods, set the annotation serving.flyball.dev/adopt anew.",
+    OutdatedReason.OTHER_SETTINGS: "Give both releases the same settings, or set serving.flyball.dev/adopt anew.",
     OutdatedReason.MADE_BY_NEWER_OPERATOR: "End the upgrade; to go back, set serving.flyball.dev/adopt anew.",
     OutdatedReason.ADOPTION_STOPPED: "Mend the service that the message names.",
     OutdatedReason.ADOPTION_FAILED: "Mend the cause, then set the annotation serving.flyball.dev/adopt anew.",

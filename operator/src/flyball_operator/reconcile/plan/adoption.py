@@ -111,6 +111,9 @@ class OutdatedReason(StrEnum):
     """It adopts by itself once others have, and all its pods serve."""
     MADE_BY_NEWER_OPERATOR = "MadeByNewerOperator"
     """A newer operator made the pods, so this one does not undo it; the message has its version."""
+    OTHER_SETTINGS = "OtherSettings"
+    """Another release of this version made the pods, and they had this one's template before; the message names the
+    fields that differ."""
     ADOPTION_STOPPED = "AdoptionStopped"
     """Another service could not adopt the template; the message names it."""
     ADOPTION_FAILED = "AdoptionFailed"

@@ -3,8 +3,9 @@
 It adopts in its turn (`adoption`), and at once where a pod of the kept template cannot come up because the plugin's
 image of that time is gone: waiting would leave the service a pod short for ever. Either way only from a template that
 was rolled out whole, which is the way back. In its turn it adopts no template of an older operator than the one that
-made its pods: in a rolling update both lead for a while, and each would replace the other's pods. One that the API
-server refuses is noted, and the service keeps what it has. Pure.
+made its pods: in a rolling update both lead for a while, and each would replace the other's pods. So would two releases of
+one version with other settings: of these a service takes no template that it had before. One that the API server
+refuses is noted, and the service keeps what it has. Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from flyball_operator.api.objects import Kind, Object, digest
 from flyball_operator.api.v1alpha1 import InferenceService
 from flyball_operator.reconcile.plan import causes, history, pod, progress, revision
 from flyball_operator.reconcile.plan.adoption import SLOT_SECONDS, Standing
+from flyball_operator.reconcile.plan.fields import differences, spelt
 from flyball_operator.reconcile.plan.history import AdoptedWhy, History
 from flyball_operator.reconcile.plan.revision import Revision
 from flyball_operator.reconcile.plan.snapshot import Snapshot
@@ -29,7 +31,8 @@ class Asked:
 
     `outdated`: whether this operator would render it otherwise. `settled`: whether it could adopt, were it its turn.
     `newer`: version of the newer operator that rendered it, empty if none did. `adopts`: whether it takes this
-    operator's template now. `refused`: whether the API server refused that template.
+    operator's template now. `refused`: whether the API server refused that template. `differing`: fields in which another
+    release of this version made the template, where the service had this operator's before.
     """
 
     current: Revision
@@ -39,6 +42,7 @@ class Asked:
     newer: str = ""
     adopts: bool = False
     refused: bool = False
+    differing: tuple[str, ...] = ()
 
 
 def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revision]) -> Asked:
@@ -51,10 +55,12 @@ def asked(service: InferenceService, snapshot: Snapshot, kept: Mapping[str, Revi
     if template == noted.refused:
         return Asked(current, noted, outdated=True, settled=False, refused=True)
     newer = current.version if revision.is_older(snapshot.config.version, current.version) else ""
-    settled = template != noted.adopted and not newer and _settled(service, snapshot, current, noted)
+    differing = _differing(service, snapshot, kept, current, noted, rendered)
+    may = template != noted.adopted and not newer and not differing
+    settled = may and _settled(service, snapshot, current, noted)
     why = _why(snapshot, current, noted, settled=settled)
     if why is None or template == noted.adopted:
-        return Asked(current, noted, outdated=True, settled=settled, newer=newer)
+        return Asked(current, noted, outdated=True, settled=settled, newer=newer, differing=differing)
     if snapshot.adoption_refused:
         noted = noted.refusing(template, snapshot.adoption_refused)
         return Asked(current, noted, outdated=True, settled=False, refused=True)
@@ -89,6 +95,27 @@ def _current(
     return kept.get(spec_hash) or revision.following(
         kept.values(), spec_hash, rendered, snapshot.config.version
     ), rendered
+
+
+def _differing(
+    service: InferenceService,
+    snapshot: Snapshot,
+    kept: Mapping[str, Revision],
+    current: Revision,
+    noted: History,
+    rendered: Object,
+) -> tuple[str, ...]:
+    """Fields in which an operator of this version made the template, where the service had this one's before.
+
+    Settings that change once are adopted once. What failed is no reason to keep it.
+    """
+    if current.version != snapshot.config.version or noted.failed is not None:
+        return ()
+    earlier = (one for one in kept.values() if one.number < current.number)
+    if not any(one.template == pod.render(service, snapshot.config, one.spec_hash) for one in earlier):
+        return ()
+    paths = (*differences(current.template, rendered), *differences(rendered, current.template))
+    return tuple(dict.fromkeys(map(spelt, paths)))
 
 
 def _settled(service: InferenceService, snapshot: Snapshot, current: Revision, noted: History) -> bool:

@@ -55,6 +55,8 @@ class RolloutDecision:
     """Seconds after which time alone may change the decision."""
     newer: str = ""
     """Version of the newer operator that rendered the current template, empty if none did."""
+    differing: tuple[str, ...] = ()
+    """Fields in which another release of this version rendered it, where the service had this one's template before."""
     adopts: bool = False
     """Whether the service takes this operator's template by itself in this plan."""
 
@@ -104,6 +106,7 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
         standing=standing,
         again=min((seconds for seconds in (attempt.seconds_left(judged), left, held) if seconds), default=None),
         newer=found.newer,
+        differing=found.differing,
         adopts=found.adopts,
     )
 

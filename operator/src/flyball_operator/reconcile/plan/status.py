@@ -38,6 +38,8 @@ _IN_PLACE: Final = (
 )
 
 
+#: So many fields are named.
+_MOST_FIELDS: Final = 5
 #: How an adoption is tried again.
 _AGAIN: Final = "set the annotation serving.flyball.dev/adopt to a new value to try again"
 _TAKING: Final = (Standing.ADOPTING, Standing.WAITING)
@@ -156,6 +158,13 @@ def _outdated(snapshot: Snapshot, rollout: RolloutDecision) -> ConditionClaim | 
             " are. To replace them all the same, set the annotation serving.flyball.dev/adopt to a new value"
         )
         return ConditionClaim(True, OutdatedReason.MADE_BY_NEWER_OPERATOR, message)
+    if rollout.differing and snapshot.turn != NEVER:
+        message = (
+            "another release of this version made the pods, and they had this one's template before, so they run on as"
+            f" they are. The template differs in {', '.join(rollout.differing[:_MOST_FIELDS])}. Give both releases the same"
+            " settings, or set the annotation serving.flyball.dev/adopt to a new value"
+        )
+        return ConditionClaim(True, OutdatedReason.OTHER_SETTINGS, message)
     return ConditionClaim(True, snapshot.turn.reason, snapshot.turn.message)
 
 

@@ -111,7 +111,11 @@ class EnginePods:
         handles = self._handles.values()
         cores = sum(len(handle.read_back.cores) for handle in handles if handle.read_back is not None)
         trips = sum(sum(handle.trips.values()) for handle in handles)
-        return live is not None and self._all_ready and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
+        return (
+            live is not None
+            and self._all_ready
+            and found.confirms(generation_of(live), pods=self.ready, cores=cores, trips=trips)
+        )
 
     @property
     def ceilings(self) -> tuple[int, int] | None:
