@@ -3,9 +3,9 @@
 It adopts in its turn (`adoption`), and at once where a pod of the kept template cannot come up because the plugin's
 image of that time is gone: waiting would leave the service a pod short for ever. Either way only from a template that
 was rolled out whole, which is the way back. In its turn it adopts no template of an older operator than the one that
-made its pods: in a rolling update both lead for a while, and each would replace the other's pods. So would two releases of
-one version with other settings: of these a service takes no template that it had before. One that the API server
-refuses is noted, and the service keeps what it has. Pure.
+made its pods: in a rolling update both lead for a while, and each would replace the other's pods. So would two releases
+of one version with other settings. So a template of this version that it had before is not adopted again. One that the
+API server refuses is noted, and the service keeps what it has. Pure.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Asked:
 
     `outdated`: whether this operator would render it otherwise. `settled`: whether it could adopt, were it its turn.
     `newer`: version of the newer operator that rendered it, empty if none did. `adopts`: whether it takes this
-    operator's template now. `refused`: whether the API server refused that template. `differing`: fields in which another
-    release of this version made the template, where the service had this operator's before.
+    operator's template now. `refused`: whether the API server refused that template. `differing`: fields in
+    which another release of this version made the template, where the service had this operator's before.
     """
 
     current: Revision
