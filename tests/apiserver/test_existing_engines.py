@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -43,7 +44,7 @@ def injecting(crd: object) -> Iterator[str]:
         helm.run("uninstall", RELEASE, "-n", place, "--ignore-not-found")
 
 
-def pod(service: str = "llm", **changes: Object) -> Object:
+def pod(service: str = "llm", **changes: Any) -> Object:
     """A pod as a ReplicaSet makes it from the example; `changes` of its first container."""
     template = example("deployment")["spec"]["template"]
     labels = template["metadata"]["labels"] | {names.LABEL_SERVICE: service}
@@ -126,7 +127,8 @@ def test_of_the_owners_objects_nothing_is_written(place: str, tmp_path: Path) ->
         patch(RESOURCE, "llm", change, namespace=place)
 
         def told() -> bool:
-            return one(RESOURCE, place, "llm")["status"]["observedGeneration"] == 2
+            status: Object = one(RESOURCE, place, "llm")["status"]
+            return bool(status["observedGeneration"] == 2)
 
         eventually(told, expecting="the edit was looked at")
         with pytest.raises(KubectlError, match="may not be added or removed"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from flyball_engine.contract import Env
@@ -20,10 +22,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def test_where_nobody_asks_for_it_vllm_stays_as_it_is(registered: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    before = dict(entry.os.environ)
+    before = dict(os.environ)
     entry.load()
     assert not registered
-    assert dict(entry.os.environ) == before
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize("asks", [Env.SERVICE_UID, Env.STATE_DIR])

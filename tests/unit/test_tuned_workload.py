@@ -47,7 +47,7 @@ async def test_limits_begin_at_what_the_engines_were_started_with() -> None:
 @in_virtual_time
 async def test_before_an_engine_has_said_its_ceilings_nothing_is_sent() -> None:
     harness = foreign("pod-1")
-    answers, harness.engines.read = harness.engines.read, _unreachable  # type: ignore[method-assign]
+    answers, harness.engines.read = harness.engines.read, _unreachable  # type: ignore[method-assign, assignment]
     tuner = harness.tuner()
     for _ in range(3):
         await harness.tick(tuner, signals(now()))

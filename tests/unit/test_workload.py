@@ -10,7 +10,8 @@ from flyball_lab.harness.manifests import DROP, edited
 from flyball_operator.api import names
 from flyball_operator.kube.cache import Cache
 from flyball_operator.kube.resources import INFERENCE_SERVICES, PODS
-from support.memory_cluster import NAMESPACE, READY, MemoryCluster, Object, service
+from support.memory_api import Object
+from support.memory_cluster import NAMESPACE, READY, MemoryCluster, service
 
 CHOSEN = {"app": "llm"}
 
@@ -23,7 +24,7 @@ def workload(name: str = "chat", *, created: str = "2026-01-01T00:00:00Z", **cha
     return manifest
 
 
-def pod(cluster: MemoryCluster, name: str, *, of: str = "", ready: bool = True, **labels: str) -> Object:
+def pod(cluster: MemoryCluster, name: str, *, of: str = "", ready: bool = True, labels: Object | None = None) -> Object:
     """A pod of somebody's ReplicaSet, as the chart's policy leaves it for the service `of`."""
     ours = {}
     if of:
@@ -34,7 +35,7 @@ def pod(cluster: MemoryCluster, name: str, *, of: str = "", ready: bool = True, 
         "metadata": {
             "name": name,
             "namespace": NAMESPACE,
-            "labels": CHOSEN | ours | labels,
+            "labels": CHOSEN | ours | (labels or {}),
             "ownerReferences": [owner],
         },
         "spec": {"containers": [{"name": "vllm"}]},
@@ -94,7 +95,7 @@ def test_it_is_looked_at_again_since_no_watch_tells_of_pods_without_the_label(cl
 
 
 def test_of_two_services_that_choose_one_pod_the_younger_is_refused(cluster: MemoryCluster) -> None:
-    pod(cluster, "llm-1-a", of="chat", tier="fast")
+    pod(cluster, "llm-1-a", of="chat", labels={"tier": "fast"})
     cluster.apply(
         workload(
             "again",
@@ -129,9 +130,9 @@ def test_a_pod_is_tuned_if_the_selector_chooses_it_and_its_engine_was_started_fo
 ) -> None:
     pod(cluster, "chosen", of="chat")
     pod(cluster, "without-plugin")
-    pod(cluster, "other-label", of="chat", app="other")
-    pod(cluster, "earlier-service", of="chat", **{names.LABEL_SERVICE_UID: "gone"})
-    pod(cluster, "other-service", of="chat", **{names.LABEL_SERVICE: "other"})
+    pod(cluster, "other-label", of="chat", labels={"app": "other"})
+    pod(cluster, "earlier-service", of="chat", labels={names.LABEL_SERVICE_UID: "gone"})
+    pod(cluster, "other-service", of="chat", labels={names.LABEL_SERVICE: "other"})
     bare = pod(cluster, "of-nobody", of="chat")
     cluster.api.put(PODS, edited(bare, {"metadata.ownerReferences": []}))
     assert tuned(known(cluster), cluster) == ["chosen"]
@@ -139,7 +140,7 @@ def test_a_pod_is_tuned_if_the_selector_chooses_it_and_its_engine_was_started_fo
 
 def test_labels_alone_make_no_pod_one_of_a_service_that_has_its_own_pods(cluster: MemoryCluster) -> None:
     cluster.apply(service("own"))
-    pod(cluster, "pretender", of="own", app="llm")
+    pod(cluster, "pretender", of="own")
     assert "pretender" not in tuned(known(cluster), cluster, "own")
 
 
