@@ -58,7 +58,7 @@ def plain_deployment(image: str) -> Object:
     deployment["spec"]["replicas"] = 1
     pod = deployment["spec"]["template"]["spec"]
     pod["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
-    pod["volumes"] = [{"name": "tmp", "emptyDir": {}}]
+    pod["volumes"] = [{"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
     (container,) = pod["containers"]
     container |= {
         "image": image,
@@ -72,7 +72,7 @@ def plain_deployment(image: str) -> Object:
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "5Gi"}},
         "securityContext": _RESTRICTED,
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in (("tmp", "/tmp"), ("shm", "/dev/shm"))],
     }
     return deployment
 
