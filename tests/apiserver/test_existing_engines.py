@@ -95,7 +95,8 @@ def test_a_new_pod_that_names_the_service_gets_the_plugin_and_all_that_it_needs(
 def test_what_the_owner_has_said_is_added_to(injecting: str) -> None:
     theirs = [{"name": "PYTHONPATH", "value": "/theirs"}, {"name": "VLLM_PLUGINS", "value": "theirs"}]
     body = pod(env=theirs)
-    body["spec"]["initContainers"] = [body["spec"]["containers"][0] | {"name": "theirs"}]
+    (engine,) = body["spec"]["containers"]
+    body["spec"]["initContainers"] = [{"name": "theirs"} | {key: engine[key] for key in ("image", "securityContext")}]
     found = created(injecting, body)
     assert variables(found)["PYTHONPATH"] == "/flyball:/theirs"
     assert variables(found)["VLLM_PLUGINS"] == "theirs,flyball"
