@@ -90,7 +90,9 @@ def _within(part: Any, whole: Any, path: str = "spec") -> list[str]:
 
 
 def test_defaults_are_stored_except_for_replicas(services: InferenceServices) -> None:
-    stored = services.create(good(), dry_run=True)["spec"]
+    bare = services.create(good(), dry_run=True)["spec"]
+    assert not {"batching", "rollout", "podTemplate"} & bare.keys(), "beside a workload they are refused"
+    stored = services.create(good(spec__batching={}, spec__rollout={}), dry_run=True)["spec"]
     assert stored["batching"] == {"maxNumSeqs": 256, "maxNumBatchedTokens": 8192, "prefixCaching": True}
     assert stored["tuning"] == {
         "mode": "Auto",

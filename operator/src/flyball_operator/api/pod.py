@@ -137,6 +137,8 @@ _LABEL_VALUE: Final = Matches(
     "must be a label value: at most 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends",
 )
 LabelMap = Annotated[dict[str, Annotated[LabelText, _LABEL_VALUE]], Field(max_length=64), _KEYS]
+#: At least one: no labels choose everything.
+ChosenLabels = Annotated[dict[str, Annotated[LabelText, _LABEL_VALUE]], Field(min_length=1, max_length=64), _KEYS]
 AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64), _KEYS]
 
 

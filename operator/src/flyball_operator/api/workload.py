@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import Field
 
 from flyball_operator.api.base import Model
-from flyball_operator.api.pod import LabelMap
+from flyball_operator.api.pod import ChosenLabels
 
 
 class WorkloadSelector(Model):
     """Which pods of the service's namespace are meant."""
 
-    match_labels: Annotated[LabelMap, Field(min_length=1)]
+    match_labels: ChosenLabels
     """Labels that a pod must have, all of them."""
 
 
