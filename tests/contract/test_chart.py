@@ -437,7 +437,8 @@ def test_series_of_engines_carry_the_labels_that_tuning_reads() -> None:
     assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http", "control"}
     # A pod must not say of itself whose it is.
     assert not any("honorLabels" in endpoint for endpoint in monitor["spec"]["podMetricsEndpoints"])
-    assert monitor["spec"]["selector"]["matchLabels"] == {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+    # Pods that others make have it, too.
+    assert monitor["spec"]["selector"]["matchExpressions"] == [{"key": names.LABEL_SERVICE_UID, "operator": "Exists"}]
 
 
 def test_users_of_the_namespace_may_edit_or_view_but_not_write_the_status() -> None:

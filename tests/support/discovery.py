@@ -129,8 +129,9 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
     (monitor,) = (one for one in _chart() if one["kind"] == "PodMonitor" and one["metadata"]["name"] == name)
     spec, meta = monitor["spec"], monitor["metadata"]
     selected = [
-        {"source_labels": [f"{_META}pod_label_{spelled(key)}"], "action": "keep", "regex": re.escape(value)}
-        for key, value in spec["selector"]["matchLabels"].items()
+        {"source_labels": [f"{_META}pod_label_{spelled(one['key'])}"], "action": "keep", "regex": ".+"}
+        for one in spec["selector"]["matchExpressions"]
+        if one["operator"] == "Exists"
     ]
     job = f"{meta['namespace']}/{meta['name']}"
     return [
