@@ -128,10 +128,11 @@ def pod_monitor_jobs(targets: Sequence[Mapping[str, str]], name: str = "flyball-
     """The jobs that the Prometheus operator makes of a PodMonitor of the chart: one for each port."""
     (monitor,) = (one for one in _chart() if one["kind"] == "PodMonitor" and one["metadata"]["name"] == name)
     spec, meta = monitor["spec"], monitor["metadata"]
+    there = [one["key"] for one in spec["selector"].get("matchExpressions", ()) if one["operator"] == "Exists"]
+    wanted = {key: re.escape(value) for key, value in spec["selector"].get("matchLabels", {}).items()}
     selected = [
-        {"source_labels": [f"{_META}pod_label_{spelled(one['key'])}"], "action": "keep", "regex": ".+"}
-        for one in spec["selector"]["matchExpressions"]
-        if one["operator"] == "Exists"
+        {"source_labels": [f"{_META}pod_label_{spelled(key)}"], "action": "keep", "regex": regex}
+        for key, regex in (dict.fromkeys(there, ".+") | wanted).items()
     ]
     job = f"{meta['namespace']}/{meta['name']}"
     return [
