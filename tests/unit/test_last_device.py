@@ -116,7 +116,22 @@ def test_a_template_that_fails_in_its_place_gives_the_device_back() -> None:
     assert world.condition("Progressing") == ("False", "RolledBack")
     assert world.condition("Stalled") == ("True", "RolledBack")
     assert world.condition("Available") == ("True", "EarlierRevisionServes")
-    assert steps(world) == IN_PLACE, "else the pod that failed would hold the device"
+    assert steps(world) == SURGE, "the rollout is over"
+    assert names.ANNOTATION_IN_PLACE not in world.api.one(DEPLOYMENTS, "chat")["metadata"]["annotations"]
+    assert world.condition("Progressing") == ("False", "RolledBack"), "what failed is not tried again"
+
+
+@pytest.mark.parametrize("rollout", [{"maxSurge": 1}, {"maxUnavailable": 0}], ids=str)
+def test_who_would_rather_wait_for_a_device_in_the_midst_of_it_is_told_of_that_alone(rollout: Object) -> None:
+    world = serving()
+    edit(world)
+    world.held = {"containerStatuses": []}
+    world.wait(PATIENCE_SECONDS)
+    assert world.condition("Progressing") == ("True", "ReplacingInPlace")
+    world.change(lambda found: found["spec"].update(rollout=rollout))
+    assert steps(world) == SURGE
+    assert world.condition("Progressing")[1] != "ReplacingInPlace"
+    assert "the earlier pod ends first" not in world.message("Ready")
 
 
 def test_the_operator_asks_to_look_again_when_the_time_is_over() -> None:

@@ -84,6 +84,10 @@ class History:
         """The history once earlier pods end first. That stays so until the rollout is over, there or back."""
         return self if self.in_place else replace(self, in_place=now)
 
+    def replaced(self) -> History:
+        """The history once pods follow one another as ever: all are there again, or the user says how."""
+        return replace(self, in_place="") if self.in_place else self
+
     def meeting(self, *, shortage: bool, now: str) -> History:
         """The history once it is seen whether a shortage holds the rollout up. Its begin and its end are noted."""
         held = self.shortage.startswith(_SINCE)

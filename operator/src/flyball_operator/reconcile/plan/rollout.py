@@ -86,8 +86,12 @@ def decide(service: InferenceService, snapshot: Snapshot) -> RolloutDecision:
     if back is not None:
         # Pods of the template that failed may hold the devices.
         left = in_place.seconds_left(service, snapshot, back, kept)
+        if deployment is not None and progress.runs(deployment, back.spec_hash) and progress.whole(deployment):
+            judged = judged.replaced()
     if left == 0:
         judged = judged.replacing_in_place(timestamp(snapshot.now))
+    if not in_place.is_left_to_us(service):
+        judged = judged.replaced()
     full = deployment is not None and progress.runs(deployment, spec_hash) and progress.full(deployment)
     stage = Stage.ROLLED_BACK if back is not None else _stage(judged, attempt)
     failed = stage in (Stage.FAILED, Stage.ROLLED_BACK)
