@@ -434,6 +434,18 @@ def test_whatever_fails_whenever_no_service_is_two_replicas(events: list[tuple[s
     run(story())
 
 
+@in_virtual_time
+async def test_replicas_that_divide_the_services_otherwise_take_no_shards_from_each_other() -> None:
+    async with Replicas("a", "b", "c", shards=6) as world:
+        await world.until(world.all_held)
+        await world["b"].die()
+        world.start("b", shards=4)
+        await world.until(world.all_held)
+        for _ in range(300):
+            await asyncio.sleep(1)
+            assert world.all_held(), f"{now():.0f}: nobody writes for some services"
+
+
 class Losing:
     """A term that loses its lease at the moment at which the process ends."""
 

@@ -120,7 +120,12 @@ class Shares:
         self._mine.discard(number)
 
     def wants(self, number: int) -> bool:
-        """Whether to ask the holder of a shard for it; once a minute."""
+        """Whether to ask the holder of a shard for it; once a minute.
+
+        Not while another number of shards is in force: both would take the first shard from each other for ever.
+        """
+        if self.generation.count != self.count:
+            return False
         now, holder = self._clock(), self._holders.get(number, "")
         asked = {one for one, at in self._asked.items() if now - at < ASK_SECONDS and one not in self._mine}
         held = [one for one, replica in self._holders.items() if replica == holder and one not in self._mine]
