@@ -119,12 +119,9 @@ class EnginePods:
 
     @property
     def ceilings(self) -> tuple[int, int] | None:
-        """The most requests and tokens that an engine was started with; None while none has said so.
-
-        Of the largest engine: a smaller one clamps what is beyond its own.
-        """
-        read = [handle.read_back for handle in self._handles.values() if handle.read_back is not None]
-        found = [core.ceilings for one in read for core in one.cores]
+        """Most requests and tokens that any engine was started with; None while none has said so. Others clamp."""
+        told = [one.read_back for one in self._handles.values() if one.read_back is not None]
+        found = [core.ceilings for one in told for core in one.cores]
         if not found:
             return None
         return max(one.max_num_seqs for one in found), max(one.max_num_batched_tokens for one in found)
