@@ -36,7 +36,8 @@ from flyball_operator.tuning.actuate.engine_handle import (
     watchdog_clamps,
 )
 from flyball_operator.tuning.actuate.generation_bounds import GenerationBounds
-from flyball_operator.tuning.actuate.lacks import KnownLacks, Lacks
+from flyball_operator.tuning.actuate.known_lacks import KnownLacks
+from flyball_operator.tuning.actuate.lacks import Lacks
 from flyball_operator.tuning.observe.signals import CellKey, Observation, Signals, StepWindow, Sums
 from flyball_operator.tuning.ports import EnginePod
 from flyball_operator.tuning.reasons import Reason
@@ -120,8 +121,7 @@ class EnginePods:
     @property
     def ceilings(self) -> tuple[int, int] | None:
         """Most requests and tokens that any engine was started with; None while none has said so. Others clamp."""
-        told = [one.read_back for one in self._handles.values() if one.read_back is not None]
-        found = [core.ceilings for one in told for core in one.cores]
+        found = [core.ceilings for one in self._handles.values() if one.read_back for core in one.read_back.cores]
         if not found:
             return None
         return max(one.max_num_seqs for one in found), max(one.max_num_batched_tokens for one in found)

@@ -14,7 +14,7 @@ from flyball_engine.contract import Refusal, Setpoint
 from flyball_operator.engines.client import Acknowledged, Address, EngineClient
 from flyball_operator.engines.errors import SetpointRefusedError
 from flyball_operator.tuning.actuate.engine_handle import EngineHandle, common, generation_of
-from flyball_operator.tuning.actuate.lacks import KnownLacks
+from flyball_operator.tuning.actuate.known_lacks import KnownLacks
 from flyball_operator.tuning.ports import EnginePod
 
 #: Seconds from a failed write to the next: well below those that an engine waits for its setpoint.
